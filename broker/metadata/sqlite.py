@@ -1,6 +1,6 @@
 """The embedded metadata store: one SQLite file in the data directory.
 
-    topics           existing topics, and those being deleted
+    topics           existing topics, and those being deleted; of mirrored ones also the source (layout 5)
     broker_configs   dynamic broker settings (layout 2)
     counters         the next producer id, and the number of commits (layout 2)
     directories      the data directories at the last startup (layout 3)
@@ -18,13 +18,14 @@ import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 from uuid import UUID
 
 from broker.metadata.store import MetadataError
-from broker.metadata.topic import Topic
+from broker.metadata.topic import Mirror, Topic
 
 # The migrations from each layout version to the next, beginning with an empty file. A released step never changes.
 _STEPS = (
@@ -47,6 +48,9 @@ CREATE TABLE buried (id TEXT PRIMARY KEY) STRICT;   -- of a topic
 """,
     """
 CREATE TABLE features (name TEXT PRIMARY KEY, level INTEGER NOT NULL) STRICT;
+""",
+    """
+ALTER TABLE topics ADD COLUMN mirror TEXT;          -- JSON: the fields of `Mirror`
 """,
 )
 LAYOUT_VERSION = len(_STEPS)
@@ -93,10 +97,12 @@ class SqliteMetadataStore:
 
     def create_topics(self, topics: Sequence[Topic]) -> None:
         """Store new topics, all or none."""
-        insert = "INSERT INTO topics (name, id, partitions, configs) VALUES (?, ?, ?, ?)"
-        self._write(
-            [(insert, (topic.name, str(topic.id), topic.partitions, json.dumps(topic.configs))) for topic in topics]
-        )
+        insert = "INSERT INTO topics (name, id, partitions, configs, mirror) VALUES (?, ?, ?, ?, ?)"
+        rows = [
+            (topic.name, str(topic.id), topic.partitions, json.dumps(topic.configs), _mirror_text(topic.mirror))
+            for topic in topics
+        ]
+        self._write([(insert, row) for row in rows])
 
     def begin_delete(self, names: Sequence[str]) -> None:
         """Mark topics as being deleted."""
@@ -130,6 +136,10 @@ class SqliteMetadataStore:
     def set_partitions(self, name: str, partitions: int) -> None:
         """Set a topic's partition count."""
         self._write([("UPDATE topics SET partitions = ? WHERE name = ?", (partitions, name))])
+
+    def set_mirror(self, name: str, mirror: Mirror) -> None:
+        """Replace what is stored of a mirrored topic's source."""
+        self._write([("UPDATE topics SET mirror = ? WHERE name = ?", (_mirror_text(mirror), name))])
 
     def broker_configs(self) -> dict[str, str]:
         """Return the dynamic broker settings, as text by name."""
@@ -184,11 +194,17 @@ class SqliteMetadataStore:
     def _topics(self, condition: str) -> list[Topic]:
         with self._errors():
             rows = self._connection.execute(  # the condition is a constant of this module
-                f"SELECT name, id, partitions, configs FROM topics WHERE {condition} ORDER BY name"  # noqa: S608
+                f"SELECT name, id, partitions, configs, mirror FROM topics WHERE {condition} ORDER BY name"  # noqa: S608
             ).fetchall()
             return [
-                Topic(name=name, id=UUID(topic_id), partitions=partitions, configs=json.loads(configs))
-                for name, topic_id, partitions, configs in rows
+                Topic(
+                    name=name,
+                    id=UUID(topic_id),
+                    partitions=partitions,
+                    configs=json.loads(configs),
+                    mirror=_mirror(mirror),
+                )
+                for name, topic_id, partitions, configs, mirror in rows
             ]
 
     def _write(self, statements: Sequence[tuple[str, Sequence[object]]]) -> list[Any]:
@@ -222,3 +238,15 @@ class SqliteMetadataStore:
                 yield
         except (sqlite3.Error, ValueError, OSError) as error:
             raise MetadataError(f"{self._path}: {error}") from error
+
+
+def _mirror_text(mirror: Mirror | None) -> str | None:
+    return None if mirror is None else json.dumps(asdict(mirror))
+
+
+def _mirror(text: str | None) -> Mirror | None:
+    if text is None:
+        return None
+    fields = json.loads(text)
+    promoted_at = fields.pop("promoted_at")
+    return Mirror(**fields, promoted_at=None if promoted_at is None else tuple(promoted_at))

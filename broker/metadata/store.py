@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from broker.metadata.topic import Topic
+from broker.metadata.topic import Mirror, Topic
 
 
 class MetadataError(Exception):
@@ -56,6 +56,9 @@ class MetadataStore(Protocol):
 
     def set_partitions(self, name: str, partitions: int) -> None:
         """Set a topic's partition count."""
+
+    def set_mirror(self, name: str, mirror: Mirror) -> None:
+        """Replace what is stored of a mirrored topic's source."""
 
     def broker_configs(self) -> dict[str, str]:
         """Return the dynamic broker settings, as text by name."""

@@ -24,13 +24,35 @@ class InvalidPartitionsError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """Where the records of a mirrored topic come from.
+
+    `cluster_id` is the source's; `has_source_id`: whether the topic's id is the source's, too (Kafka 2.8 and newer).
+    `promoted_at`: the log end offset of each partition when it became writable here, None while it is mirrored.
+    """
+
+    cluster_id: str
+    has_source_id: bool = True
+    promoted_at: tuple[int, ...] | None = None
+
+    @property
+    def is_promoted(self) -> bool:
+        """Whether the topic is writable here, and no longer follows its source."""
+        return self.promoted_at is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic: `partitions` is their number, `configs` its overridden settings by Kafka's names, as given."""
+    """A topic: `partitions` is their number, `configs` its overridden settings by Kafka's names, as given.
+
+    `mirror` is None for a topic that was created by a client of this broker.
+    """
 
     name: str
     partitions: int
     configs: dict[str, str] = field(default_factory=dict)
     id: UUID = field(default_factory=uuid4)
+    mirror: Mirror | None = None
 
 
 def is_internal(name: str) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from broker.metadata.sqlite import LAYOUT_VERSION, SqliteMetadataStore
 from broker.metadata.store import MetadataError
-from broker.metadata.topic import Topic
+from broker.metadata.topic import Mirror, Topic
 
 
 def test_topics_are_the_same_after_the_store_is_reopened(tmp_path: Path) -> None:
@@ -23,6 +23,24 @@ def test_topics_are_the_same_after_the_store_is_reopened(tmp_path: Path) -> None
     audit, again = store.load()
     assert again == orders
     assert (audit.name, audit.partitions, audit.configs) == ("audit", 5, {"flush.ms": "10"})
+    store.close()
+
+
+def test_the_source_of_a_mirrored_topic_is_kept_until_and_after_its_promotion(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    store = SqliteMetadataStore(path)
+    topics = [
+        Topic(name="copy", partitions=2, mirror=Mirror(cluster_id="source")),
+        Topic(name="old", partitions=1, mirror=Mirror(cluster_id="source", has_source_id=False)),
+        Topic(name="own", partitions=1),
+    ]
+    store.create_topics(topics)
+    assert store.load() == topics
+    promoted = Mirror(cluster_id="source", promoted_at=(7, 0))
+    store.set_mirror("copy", promoted)
+    store.close()
+    store = SqliteMetadataStore(path)
+    assert [topic.mirror for topic in store.load()] == [promoted, topics[1].mirror, None]
     store.close()
 
 
