@@ -14,7 +14,7 @@ from broker.log.errors import (
     TransactionCoordinatorFencedError,
 )
 from broker.metadata.store import MetadataError
-from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
+from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, MirroredTopicError
 from broker.partitions.partition import Partition, StorageError
 from broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
 from broker.settings.types import SettingError
@@ -50,6 +50,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (UnknownTopicError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
     (InvalidPartitionsError, ErrorCode.INVALID_PARTITIONS),
+    (MirroredTopicError, ErrorCode.POLICY_VIOLATION),
     (SettingError, ErrorCode.INVALID_CONFIG),
 )
 

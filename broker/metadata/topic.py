@@ -19,6 +19,10 @@ class InvalidTopicError(Exception):
     """A topic name is not allowed. `str()` says why."""
 
 
+class MirroredTopicError(Exception):
+    """A topic follows another cluster, and cannot be changed here. `str()` says how that ends."""
+
+
 class InvalidPartitionsError(Exception):
     """A partition count is not allowed. `str()` says why."""
 
@@ -53,6 +57,18 @@ class Topic:
     configs: dict[str, str] = field(default_factory=dict)
     id: UUID = field(default_factory=uuid4)
     mirror: Mirror | None = None
+
+    @property
+    def mirror_of(self) -> str | None:
+        """The id of the cluster that the topic follows; None if clients of this broker may change it."""
+        return None if self.mirror is None or self.mirror.is_promoted else self.mirror.cluster_id
+
+
+def mirrored_error(topic: str, cluster_id: str) -> MirroredTopicError:
+    """Return the error for a request that would change a mirrored topic."""
+    return MirroredTopicError(
+        f"topic {topic!r} is a mirror of cluster {cluster_id}, and read-only until it is promoted"
+    )
 
 
 def is_internal(name: str) -> bool:

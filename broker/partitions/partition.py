@@ -64,6 +64,7 @@ class Partition:
         self.topic = log.topic
         self.index = log.partition
         self.is_internal = log.topic in INTERNAL_TOPICS
+        self.mirror_of: str | None = None  # the id of the cluster that the log follows; clients cannot write to it then
         self.data_directory = os.path.dirname(log.directory)
         self.is_unreadable = False  # a read has failed since startup
         self._writer = writer

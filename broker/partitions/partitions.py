@@ -355,6 +355,7 @@ class Partitions:
         for number, log in enumerate(logs, 1):
             self._count_recovery(log)
             partitions.append(Partition(log, self._writer))
+            partitions[-1].mirror_of = topic.mirror_of
             if number % PARTITIONS_PER_TURN == 0:
                 await trio.lowlevel.cancel_shielded_checkpoint()
         config = self._configs.of(topic.configs)

@@ -101,7 +101,7 @@ class MarkerWriter:
         for topic, index in partitions:
             try:
                 partition = self._partitions.get(topic, index)
-                if partition is None:
+                if partition is None or partition.mirror_of is not None:
                     refused[topic, index] = self._missing(topic, index)
                     continue
                 appends.append(((topic, index), self._append(partition, marker)))

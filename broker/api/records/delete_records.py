@@ -9,7 +9,7 @@ from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe, describe_in
 from broker.api.handler import Handler
 from broker.log.errors import PolicyViolationError
-from broker.metadata.topic import InvalidTopicError, is_internal
+from broker.metadata.topic import InvalidTopicError, is_internal, mirrored_error
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from protocol.kafka.values import DeletedRecords, DeleteRecordsRequest, DeleteRecordsResponse, RecordsToDelete
@@ -71,9 +71,11 @@ class RecordsApi:
 
 
 def _check_policy(partition: Partition) -> None:
-    """Raise PolicyViolationError for compacted topics and InvalidTopicError for internal ones."""
+    """Raise PolicyViolationError for compacted topics, MirroredTopicError, and InvalidTopicError for internal ones."""
     if is_internal(partition.topic):
         raise InvalidTopicError(f"records of the internal topic {partition.topic!r} cannot be deleted")
+    if partition.mirror_of is not None:
+        raise mirrored_error(partition.topic, partition.mirror_of)
     config = partition.log.config
     if config.compacts and not config.deletes:
         raise PolicyViolationError(

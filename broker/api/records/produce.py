@@ -16,7 +16,7 @@ from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.transactions.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
 from broker.log.partition_log import PartitionLog
-from broker.metadata.topic import INTERNAL_TOPICS, MAX_NAME_LENGTH, InvalidTopicError, is_internal
+from broker.metadata.topic import INTERNAL_TOPICS, MAX_NAME_LENGTH, InvalidTopicError, is_internal, mirrored_error
 from broker.partitions.partition import Append, Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
@@ -201,6 +201,8 @@ class _Terms:
                 raise InvalidTopicError(f"{asked.topic} is an internal topic: clients cannot write to it")
             if partition is None:
                 raise self._partitions.missing(asked.topic, asked.partition)
+            if partition.mirror_of is not None:
+                raise mirrored_error(asked.topic, partition.mirror_of)
             records, guard = asked.records, 0
             if self.admission is not None:
                 place = (asked.topic, asked.partition)

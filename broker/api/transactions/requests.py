@@ -153,8 +153,11 @@ class TransactionsApi:
         for topic, index in places:
             if is_client and is_internal(topic):
                 refused[topic, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif self._partitions.get(topic, index) is None and not self._partitions.is_offline(topic, index):
-                refused[topic, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif (partition := self._partitions.get(topic, index)) is None:
+                if not self._partitions.is_offline(topic, index):
+                    refused[topic, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif partition.mirror_of is not None:
+                refused[topic, index] = ErrorCode.POLICY_VIOLATION
             await context.checkpoint()
         return refused
 

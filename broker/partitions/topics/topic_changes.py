@@ -33,6 +33,7 @@ from broker.metadata.topic import (
     check_partitions,
     folded,
     is_internal,
+    mirrored_error,
 )
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.storage import NewLog, Storage
@@ -221,7 +222,13 @@ class TopicChanges:
     # -- alter ---------------------------------------------------------------------------------------------------------
 
     async def alter(
-        self, name: str, change: Change | None = None, partitions: int | None = None, *, validate_only: bool = False
+        self,
+        name: str,
+        change: Change | None = None,
+        partitions: int | None = None,
+        *,
+        validate_only: bool = False,
+        for_mirror: bool = False,
     ) -> Topic:
         """Change a topic's settings, and increase its partition count. `change` maps old settings to new ones.
 
@@ -232,6 +239,8 @@ class TopicChanges:
         """
         async with self._change([name]):
             topic, settings = self._known(name), self._live_settings.current
+            if topic.mirror_of is not None and not for_mirror:
+                raise mirrored_error(name, topic.mirror_of)
             configs = topic.configs if change is None else check_topic_configs(change(topic.configs), settings)
             count = _grown(topic, partitions)
             if validate_only:
@@ -243,6 +252,28 @@ class TopicChanges:
             if count != topic.partitions:
                 await self._grow(topic, count)
             return self._map.topics[name]
+
+    async def promote(self, name: str) -> Topic:
+        """Make a mirrored topic writable, at the end of its logs. What follows it must have stopped.
+
+        Raises UnknownTopicError, MetadataError; InvalidTopicError if the topic is not mirrored or is offline.
+        """
+        async with self._change([name]):
+            topic = self._known(name)
+            if topic.mirror is None or topic.mirror.is_promoted:
+                raise InvalidTopicError(f"topic {name!r} is not a mirror" + (" any more" if topic.mirror else ""))
+            partitions = self._map.partitions_of(topic)
+            if len(partitions) != topic.partitions:
+                raise InvalidTopicError(
+                    f"topic {name!r} has partitions that are offline: promote it when all are served"
+                )
+            ends = tuple([partition.log.log_end_offset for partition in partitions])
+            mirror = replace(topic.mirror, promoted_at=ends)
+            await trio.to_thread.run_sync(self._storage.store.set_mirror, name, mirror)
+            topic = self._map.topics[name] = replace(topic, mirror=mirror)
+            for partition in partitions:
+                partition.mirror_of = None
+            return topic
 
     async def _grow(self, topic: Topic, count: int) -> None:
         """Add partitions; if their directories cannot be created, leave the topic as it was."""
