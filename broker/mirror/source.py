@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from broker.metadata.topic import is_internal
+from broker.mirror.plan import SourceTopic, usable_configs
 from broker.replication.cluster_view import KnownTopic
 from broker.replication.errors import PeerError, PeerUnavailableError
-from broker.replication.mirror.plan import SourceTopic, usable_configs
 from broker.replication.peer import PeerCluster
 from broker.settings.settings import Settings
 from protocol.errors import ErrorCode

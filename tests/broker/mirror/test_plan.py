@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.metadata.topic import Mirror, Topic
-from broker.replication.mirror.plan import (
+from broker.mirror.plan import (
     Action,
     Configure,
     Create,

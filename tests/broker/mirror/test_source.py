@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from broker.mirror.plan import SourceTopic
+from broker.mirror.source import TOPICS_PER_REQUEST, GroupOffsets, Source
 from broker.replication.errors import PeerError
-from broker.replication.mirror.plan import SourceTopic
-from broker.replication.mirror.source import TOPICS_PER_REQUEST, GroupOffsets, Source
 from broker.replication.peer import open_cluster
 from broker.settings.settings import Settings
 from protocol.errors import ErrorCode

@@ -1,4 +1,0 @@
-"""Keep topics and consumer groups here as they are in another cluster, the source.
-
-Start with `plan`, which decides what to do about topics. `source` asks the source what it has.
-"""
