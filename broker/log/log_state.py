@@ -219,10 +219,9 @@ class LogState:
         """The leader epoch of new batches."""
         return self._epochs.current
 
-    def raise_leader_epoch(self) -> int:
-        """Begin a new leader epoch at the log end; return it."""
-        self._epochs.assign(self._epochs.current + 1, self.log_end_offset)
-        return self._epochs.current
+    def assign_epoch(self, epoch: int) -> None:
+        """Begin a leader epoch at the log end, unless it is the latest one already."""
+        self._epochs.assign(epoch, self.log_end_offset)
 
     def epoch_of(self, offset: int) -> int:
         """Return the leader epoch in which an offset was or will be written; -1 if unknown."""
@@ -232,16 +231,16 @@ class LogState:
         """Return (epoch, end offset) of the largest epoch up to the requested one; (-1, -1) if unknown. KIP-279."""
         return self._epochs.end_offset(epoch, self.log_end_offset)
 
-    def checkpoint_epochs(self) -> None:
+    def checkpoint_epochs(self, *, sync: bool = False) -> None:
         """Write the leader epochs if they have changed. For a worker. Raises OSError.
 
-        Not synced, since batches contain their epochs, too.
+        Without `sync` they are not synced, since batches contain their epochs, too.
         """
         if self._epochs.changed:
             self._epochs.changed = False  # before the write, so that the next one covers changes made meanwhile
             try:
                 path = f"{self._context.directory}/{LEADER_EPOCHS}"
-                write_epochs(self._context.disk, path, self._epochs.entries)
+                write_epochs(self._context.disk, path, self._epochs.entries, sync=sync)
             except FileNotFoundError:
                 pass  # the directory has been renamed for deletion
             except OSError:

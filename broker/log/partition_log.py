@@ -106,8 +106,6 @@ class PartitionLog(AppendableLog):
         log = cls(context, loaded, topic=topic, partition=partition)
         log.space_status = space_status or SpaceStatus()
         log.uses_reserve = uses_reserve
-        if loaded.report is not None:
-            log.checkpoint_epochs()  # an epoch without records is stored nowhere else
         if log.high_watermark < log.log_end_offset:
             with suppress(OSError):  # then the log has failed: maintenance reports it and rebuilds its end
                 log.flush()
@@ -230,7 +228,8 @@ class PartitionLog(AppendableLog):
     def finish_reopening(self, reopened: Reopened) -> None:
         """Continue with the rebuilt, durable end of the log, and accept appends again.
 
-        If records were lost, a new leader epoch begins. Call `reopened.close_replaced` afterwards.
+        If records were lost, whoever assigns leader epochs must begin a new one. Call `reopened.close_replaced`
+        afterwards.
         """
         end = reopened.tail.next_offset
         self._segments = Segments(reopened.segments)
@@ -241,7 +240,6 @@ class PartitionLog(AppendableLog):
         self._durability.reopened(end, self._end_of_transactions())
         if reopened.reason is not None:
             self._epochs.truncate_from_end(end)
-            self.raise_leader_epoch()
         self._appender.writer.restore()
 
     # -- moving --------------------------------------------------------------------------------------------------------
@@ -300,26 +298,25 @@ class PartitionLog(AppendableLog):
         return True
 
     def truncate_to(self, offset: int) -> None:
-        """Remove every batch with a record at or past `offset`, and begin a new leader epoch. Blocking. Raises OSError.
+        """Remove every batch with a record at or past `offset`, and the leader epochs without records at the end.
 
-        The log ends after the last batch that remains; nothing changes if `offset` is not below the log end. For a
-        follower that has diverged from its leader. Nothing may be planned, and no worker may use the log.
+        For a follower that has diverged from its leader: if its last epoch stayed although it has no records, every
+        fetch would diverge again. The log ends after the last batch that remains. Nothing may be planned, and no worker
+        may use the log. Blocking. Raises OSError.
 
         To truncate below the recovery point, call `lower_recovery_point` and write a checkpoint first: after a crash,
         recovery repairs a truncation that was interrupted, or records appended after it, only past the checkpointed
         recovery point.
         """
-        if offset >= self.log_end_offset:
-            return
-        self._durability.names_made()
-        try:
-            self._truncate(offset)
-        except OSError as error:
-            self.fail(error)
-            raise
+        if offset < self.log_end_offset:
+            self._durability.names_made()
+            try:
+                self._truncate(offset)
+            except OSError as error:
+                self.fail(error)
+                raise
         self._epochs.truncate_from_end(self.log_end_offset)
-        self.raise_leader_epoch()
-        self.checkpoint_epochs()
+        self.checkpoint_epochs(sync=True)  # batches of lower epochs may follow, which recovery would not let replace it
 
     def _truncate(self, offset: int) -> None:
         self._segments, tail = cut_segments(self._context, self._segments, offset, self._appender.contiguity)

@@ -31,6 +31,7 @@ from broker.partitions.appends.append_queue import AppendQueue
 from broker.partitions.appends.log_tasks import LogTasks
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.disk_workers import DiskWorkers
+from broker.partitions.epochs import assign_epoch
 from broker.partitions.reads.waiters import Waiter, WaitingFetches
 from protocol.errors import ProtocolError
 
@@ -280,6 +281,8 @@ class Partition:
         log = self.log
         reopened = await trio.to_thread.run_sync(log.begin_reopening().make, trio.from_thread.check_cancelled)
         log.finish_reopening(reopened)
+        if reopened.reason is not None:
+            assign_epoch(log, records_lost=True)
         self.appends.flushed_at = trio.current_time()
         self.wake_all()
         with trio.CancelScope(shield=True):

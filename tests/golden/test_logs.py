@@ -11,6 +11,7 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
+from broker.partitions.epochs import assign_epoch
 from protocol.records.batch import headers, stamp
 from protocol.records.layout import CODEC_MASK, HEADER_SIZE
 from protocol.records.reader import records_in
@@ -35,7 +36,7 @@ def open_log(
     directory: Path, *, clean: bool, log_start_offset: int = 0, clock: Callable[[], int] = lambda: 0
 ) -> PartitionLog:
     topic, _, partition = directory.name.rpartition("-")
-    return PartitionLog.open(
+    log = PartitionLog.open(
         directory,
         topic=topic,
         partition=int(partition),
@@ -46,6 +47,8 @@ def open_log(
         log_start_offset=log_start_offset,
         clean=clean,
     )
+    assign_epoch(log, records_lost=not clean)
+    return log
 
 
 def contents(directory: Path, pattern: str) -> dict[str, bytes]:

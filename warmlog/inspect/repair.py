@@ -45,6 +45,7 @@ from broker.log.recovery.rebuild import rebuild_indexes
 from broker.log.recovery.rebuild_transactions import rebuild_transaction_indexes
 from broker.log.segments.segment import Segment
 from broker.metadata.topic import Topic
+from broker.partitions.epochs import assign_epoch
 from broker.settings.settings import Settings
 from broker.settings.topics import log_config
 from warmlog.inspect.checks.directories import CheckOptions, DirectoryCheck
@@ -268,7 +269,7 @@ class _LogRepairer:
     def _open(self) -> PartitionLog:
         work = self._work
         topic, index = self._key
-        return PartitionLog.open(
+        log = PartitionLog.open(
             self._path,
             topic=topic,
             partition=index,
@@ -280,6 +281,9 @@ class _LogRepairer:
             log_start_offset=_log_start(work.directory, self._key, self._check.log_end_offset),
             clean=False,
         )
+        assign_epoch(log, records_lost=log.recovery is not None)
+        log.checkpoint_epochs()
+        return log
 
     def _config(self) -> LogConfig:
         """Return the topic's settings; an unknown topic may be compacted."""

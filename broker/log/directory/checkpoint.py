@@ -68,9 +68,9 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
     return epochs
 
 
-def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]]) -> None:
-    """Replace a checkpoint of leader epochs. Not synced: it can be rebuilt from batch headers. Raises OSError."""
-    _write_entries(disk, path, [f"{epoch} {offset}" for epoch, offset in epochs], sync=False)
+def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = False) -> None:
+    """Replace a checkpoint of leader epochs, which can be rebuilt from batch headers. Raises OSError."""
+    _write_entries(disk, path, [f"{epoch} {offset}" for epoch, offset in epochs], sync=sync)
 
 
 def read_offset(disk: Disk, path: str) -> int | None:

@@ -118,7 +118,7 @@ class _Loader:
             tail, was_sound, recovery_point = unclean.start_over(log_start_offset), False, log_start_offset
         end = tail.next_offset
         start = max(log_start_offset, self._segments[0].base_offset)
-        epochs = self._epochs(end, raised=not clean)
+        epochs = self._epochs(end, recovered=not clean)
         epochs.truncate_from_start(start)
         producers = self._producers(Bounds(start, end), scan_without=not was_sound)
         if self._findings.reason is not None or self._findings.snapshots:
@@ -150,7 +150,7 @@ class _Loader:
         return LoadedLog(
             segments=Segments([segment]),
             tail=tail,
-            epochs=self._epochs(base_offset, raised=False),
+            epochs=self._epochs(base_offset, recovered=False),
             producers=self._producers(Bounds(base_offset, base_offset), scan_without=False),
             contiguity=self._contiguity,
             log_start_offset=base_offset,
@@ -160,11 +160,11 @@ class _Loader:
             report=None,
         )
 
-    def _epochs(self, end: int, *, raised: bool) -> LeaderEpochs:
+    def _epochs(self, end: int, *, recovered: bool) -> LeaderEpochs:
         """Return the leader epochs of the checkpoint that lie within the log, and those of scanned batches.
 
-        The last one holds from the end on. `raised`: after an unclean stop a new epoch begins at the end, because a
-        client may have read records that were lost.
+        `current` is the largest in the checkpoint, even if it has no records. `recovered`: after an unclean stop the
+        checkpoint may lack the epochs of the last batches.
         """
         path = f"{self._context.directory}/{LEADER_EPOCHS}"
         entries: list[tuple[int, int]] = []
@@ -174,13 +174,11 @@ class _Loader:
             self._findings.lost_epochs = True
         epochs = LeaderEpochs(entries)
         epochs.truncate_from_end(end)
-        if not self._findings.epochs and (raised or not entries):
+        if not self._findings.epochs and (recovered or not entries):
             self._findings.epochs += self._last_epoch()
         for epoch, first_offset in self._findings.epochs:
             if epoch > epochs.latest:
                 epochs.assign(epoch, first_offset)
-        if raised or epochs.latest < epochs.current:
-            epochs.assign(epochs.current + raised, end)
         epochs.changed = list(epochs.entries) != entries
         return epochs
 

@@ -10,8 +10,8 @@ Invariants:
 1. A file whose sync failed is never synced again: Linux reports the failure once and considers the pages clean after
    that. They can be read as long as they stay in memory.
 2. Only synced data is trusted: batches past the recovery point are verified, and the log ends at the first damaged one
-   (its page was evicted meanwhile). Then a new leader epoch begins. A log that would end before its start offset
-   restarts there, empty, so that no deleted offset is assigned again.
+   (its page was evicted meanwhile). A log that would end before its start offset restarts there, empty, so that no
+   deleted offset is assigned again.
 3. After a crash at any step, recovery can open the log: each name is either the old file or a synced new one with the
    same content up to the recovery point, and no segment follows one that was cut.
 4. Readers are not disturbed: their open files outlive the names.

@@ -35,6 +35,7 @@ from broker.log.producers.table import ProducerBudget
 from broker.metadata.store import MetadataStore
 from broker.metadata.topic import Topic, is_internal
 from broker.partitions.disks.startup import Key, RecoveredLogs, Start, StartProgress, receipt_of
+from broker.partitions.epochs import assign_epoch
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ class Storage:
     def _open_in(self, directory: DataDirectory, topic: Topic, config: LogConfig, index: int) -> PartitionLog:
         key = topic.name, index
         self.directories.settle_arrival(*key, directory)
-        return PartitionLog.open(
+        log = PartitionLog.open(
             directory.partition_path(partition_directory(*key)),
             topic=topic.name,
             partition=index,
@@ -200,6 +201,14 @@ class Storage:
             scanned=self.progress.scanned,
             budget=self.budget,
         )
+        try:
+            assign_epoch(log, records_lost=not directory.was_clean and log.recovery is not None)
+            if log.recovery is not None:
+                log.checkpoint_epochs()
+        except OSError:
+            log.close(clean=False)
+            raise
+        return log
 
     def close_logs(self, logs: Sequence[PartitionLog], *, all_open: bool) -> None:
         """Close all logs, with threads per data directory, and write the checkpoints and clean shutdown markers.

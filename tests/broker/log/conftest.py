@@ -14,6 +14,7 @@ from broker.log.config import LogConfig
 from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
+from broker.partitions.epochs import assign_epoch
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in
 
@@ -101,7 +102,7 @@ class Bench:
     def open(
         self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0, **changes: object
     ) -> PartitionLog:
-        """Open the log with the bench's settings, changed as asked for."""
+        """Open the log with the bench's settings, changed as asked for, as its leader does."""
         self.config = replace(self.config, **changes)
         log = PartitionLog.open(
             self.directory,
@@ -116,6 +117,9 @@ class Bench:
             clean=clean,
         )
         self._logs.append(log)
+        assign_epoch(log, records_lost=not clean and log.recovery is not None)
+        if log.recovery is not None:
+            log.checkpoint_epochs()
         return log
 
     def reopen(self, log: PartitionLog, **changes: object) -> PartitionLog:

@@ -91,7 +91,8 @@ def test_abandoned_plans_leave_no_trace(bench: Bench, batch: Batch, offsets_in: 
 def test_batches_are_stamped_with_the_leader_epoch(bench: Bench, batch: Batch) -> None:
     log = bench.open()
     log.append(batch())
-    assert log.raise_leader_epoch() == 1
+    log.assign_epoch(1)
+    assert log.leader_epoch == 1
     log.append(batch())
     assert [header.leader_epoch for _, header in headers(bench.path(0, ".log").read_bytes())] == [0, 1]
     assert [log.epoch_of(offset) for offset in (0, 1)] == [0, 1]
@@ -354,7 +355,7 @@ def test_leader_epochs_are_checkpointed_when_they_change(bench: Bench, batch: Ba
     log.checkpoint_epochs()
     assert path.read_text() == "0\n1\n0 0\n"
     log.append(batch(3))
-    log.raise_leader_epoch()
+    log.assign_epoch(1)
     path.unlink()
     log.checkpoint_epochs()
     assert path.read_text() == "0\n2\n0 0\n1 3\n"

@@ -71,7 +71,7 @@ def test_leader_epochs_are_truncated_from_the_start(bench: Bench, batch: Batch) 
     log = bench.open(segment_bytes=5 * len(batch()))
     for _ in range(3):
         fill(log, batch, 6)
-        log.raise_leader_epoch()
+        log.assign_epoch(log.leader_epoch + 1)
     log.advance_start(8)
     assert log._epochs.entries == ((1, 8), (2, 12), (3, 18))
     log.checkpoint_epochs()

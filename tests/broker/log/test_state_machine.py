@@ -15,6 +15,7 @@ from broker.log.config import LogConfig
 from broker.log.errors import IndexCorruptError
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import LogRead, PartitionLog
+from broker.partitions.epochs import assign_epoch
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in
 
@@ -73,6 +74,8 @@ class LogMachine(RuleBasedStateMachine):
             log_start_offset=self.start,
             clean=clean,
         )
+        assign_epoch(self.log, records_lost=not clean and self.log.recovery is not None)
+        self.log.checkpoint_epochs()
 
     # -- what happens to it --------------------------------------------------------------------------------------------
 
@@ -108,8 +111,9 @@ class LogMachine(RuleBasedStateMachine):
     def truncate(self, data: st.DataObject) -> None:
         target = data.draw(st.integers(self.start, self.end))
         self.log.truncate_to(target)
+        assign_epoch(self.log, records_lost=True)
         self.keep([record for record in self.records if self.last_of(record.batch) < target])
-        assert self.log.leader_epoch >= self.epoch
+        assert self.log.leader_epoch > self.epoch
 
     @rule()
     def stop_and_start(self) -> None:

@@ -84,7 +84,7 @@ def test_records_without_a_time_are_never_the_answer(bench: Bench, batch: Batch)
 def test_the_answer_tells_the_leader_epoch(bench: Bench, batch: Batch) -> None:
     log = bench.open()
     log.append(batch(timestamp=1))
-    log.raise_leader_epoch()
+    log.assign_epoch(1)
     log.append(batch(timestamp=2))
     found = log.offset_for_time(2)
     assert found is not None

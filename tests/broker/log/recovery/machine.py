@@ -16,6 +16,7 @@ from broker.log.index.transaction import read_aborted
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import LogRead, PartitionLog
 from broker.log.producers.transactions import TransactionMarker
+from broker.partitions.epochs import assign_epoch
 from protocol.records.builder import build_batch
 from protocol.records.layout import TRANSACTIONAL_BIT
 from protocol.records.markers import EndMarker, Outcome, marker_batch
@@ -89,6 +90,7 @@ class Machine:
             log_start_offset=directory.log_starts.get(KEY, 0),
             clean=directory.was_clean,
         )
+        assign_epoch(self._log, records_lost=not directory.was_clean and self._log.recovery is not None)
         if is_new:
             directory.sync_names()
         self._cleaned = directory.cleaner_points.get(KEY)
@@ -126,6 +128,8 @@ class Machine:
         """As a broker does with a log that has failed. Raises what that raises: then the log is as it was."""
         reopened = self.log.begin_reopening().make()
         self.log.finish_reopening(reopened)
+        if reopened.reason is not None:
+            assign_epoch(self.log, records_lost=True)
         reopened.close_replaced()
         self._check_nothing_is_missing()
         self.ledger.was_flushed()

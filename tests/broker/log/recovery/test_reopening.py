@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.log.directory.checkpoint import CONTIGUOUS_OFFSET
 from broker.log.partition_log import PartitionLog
 from broker.log.recovery.reopen import Reopened
+from broker.partitions.epochs import assign_epoch
 from tests.broker.log.conftest import Bench
 
 Batch = Callable[..., bytes]
@@ -29,6 +30,8 @@ def fill(log: PartitionLog, batch: Batch, batches: int, **how: int) -> None:
 def reopen(log: PartitionLog) -> Reopened:
     reopened = log.begin_reopening().make()
     log.finish_reopening(reopened)
+    if reopened.reason is not None:
+        assign_epoch(log, records_lost=True)
     reopened.close_replaced()
     return reopened
 

@@ -62,14 +62,37 @@ def test_truncate_before_the_first_segment_starts_over_there(bench: Bench, batch
     assert offsets_in(bench.reopen(log)) == [40]
 
 
-def test_truncation_raises_the_leader_epoch_and_forgets_those_past_the_end(bench: Bench, batch: Batch) -> None:
+def test_truncation_forgets_the_epochs_past_the_end_and_begins_none(bench: Bench, batch: Batch) -> None:
     log = filled(bench, batch, 5)
-    log.raise_leader_epoch()
+    log.assign_epoch(1)
     for _ in range(5):
         log.append(batch())
     log.truncate_to(3)
-    assert log.leader_epoch == 2
-    assert [log.epoch_of(offset) for offset in (2, 3)] == [0, 2]
+    assert (log.leader_epoch, log.epoch_of(3), log.end_offset_of_epoch(1)) == (1, 0, (-1, -1))
+    assert (bench.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+
+
+@pytest.mark.parametrize("offset", [5, 6])
+def test_truncation_at_or_past_the_end_forgets_an_epoch_without_records(
+    bench: Bench, batch: Batch, offset: int
+) -> None:
+    """Otherwise a follower would ask for the end of that epoch again and again (KAFKA-10706)."""
+    log = filled(bench, batch, 5)
+    log.assign_epoch(3)
+    assert log.epoch_of(5) == 3
+    log.truncate_to(offset)
+    assert (log.log_end_offset, log.epoch_of(5)) == (5, 0)
+    assert (bench.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+
+
+def test_a_truncated_log_keeps_its_epochs_when_power_is_cut(bench: Bench, batch: Batch) -> None:
+    log = filled(bench, batch, 5)
+    log.assign_epoch(5)
+    log.append(batch())
+    bench.disk.calls.clear()
+    log.truncate_to(5)
+    verbs = [verb for verb, what in bench.disk.calls if verb == "sync" or "leader-epoch" in str(what)]
+    assert verbs[-3:] == ["open", "sync", "rename"]
 
 
 def test_reload_largest_timestamp_after_truncation(bench: Bench, batch: Batch) -> None:

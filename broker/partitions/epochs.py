@@ -1,0 +1,12 @@
+"""Assign the leader epochs of logs that this broker leads. Nothing else begins an epoch: the log layer never does."""
+
+from broker.log.partition_log import PartitionLog
+
+
+def assign_epoch(log: PartitionLog, *, records_lost: bool) -> None:
+    """Let new batches have the last known leader epoch, or the next one if records may have been lost.
+
+    Consumers that have read lost records notice by the next epoch (KIP-320). Write it with `checkpoint_epochs`: an
+    epoch without records is stored nowhere else.
+    """
+    log.assign_epoch(log.leader_epoch + records_lost)
