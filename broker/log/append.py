@@ -20,11 +20,11 @@ from broker.log.index.mapped import MAX_RELATIVE_OFFSET
 from broker.log.index.offset import OffsetIndex
 from broker.log.index.time import NO_TIMESTAMP, TimeIndex
 from broker.log.producers.state import ProducerBatch, ProducerState
+from broker.log.producers.transactions import Effects
 from protocol.errors import InvalidRecordError
 from protocol.records.batch import rewritten_start
 from protocol.records.codec import stamped_batch
 from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, STALE_CRC
-from protocol.records.markers import Outcome
 from protocol.records.record import MAX_INT64
 from protocol.records.validation import CheckedBatches
 
@@ -254,7 +254,7 @@ class PlannedAppend:
     `buffers` are written end to end at byte `position` of the active segment's file (0 after a `roll`). `entries` has
     the index entries of each batch. `log_append_time` is -1 unless the topic's `message.timestamp.type` is
     LogAppendTime. `new_tail` is the end of the empty segment that a `roll` begins. `producers` are the states of
-    idempotent producers after the append. `outcome` is set for a transaction marker. `is_duplicate`: all batches are
+    idempotent producers after the append. A marker and copies have `effects` instead. `is_duplicate`: all batches are
     in the log or planned already; the offsets are theirs, and nothing is written.
     """
 
@@ -262,6 +262,7 @@ class PlannedAppend:
         "base_offset",
         "batches",
         "buffers",
+        "effects",
         "entries",
         "is_duplicate",
         "last_offset",
@@ -269,7 +270,6 @@ class PlannedAppend:
         "log_append_time",
         "max_timestamp",
         "new_tail",
-        "outcome",
         "position",
         "producers",
         "roll",
@@ -292,7 +292,7 @@ class PlannedAppend:
         batches: list[BatchExtent],
         entries: list[IndexEntries | None],
         producers: Sequence[ProducerState] = (),
-        outcome: Outcome | None = None,
+        effects: Effects | None = None,
         is_duplicate: bool = False,
     ) -> None:
         self.base_offset = base_offset
@@ -308,7 +308,7 @@ class PlannedAppend:
         self.batches = batches
         self.entries = entries
         self.producers = producers
-        self.outcome = outcome
+        self.effects = effects
         self.is_duplicate = is_duplicate
 
 

@@ -5,11 +5,12 @@ Invariants:
    When a step fails, `abandon` drops them all, and nothing of them is visible or stays in the file.
 2. The log end offset and the active segment's size move together, in `commit`.
 3. Batches are stored as received, except that base offset and leader epoch are written into a copy of the header, and
-   that timestamps and codec are changed if the topic's settings require it.
+   that timestamps and codec are changed if the topic's settings require it. Copies are stored as fetched.
 """
 
 from broker.log.append import Buffer, PlannedAppend
 from broker.log.appender import PreparedRoll
+from broker.log.flush import FlushPlan
 from broker.log.log_state import LogState
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.segments.segment import Segment
@@ -47,6 +48,19 @@ class AppendableLog(LogState):
         """
         self._check_service()
         return self._appender.plan_marker(marker, self._epochs.current)
+
+    def plan_copy(self, records: Buffer, leader_epoch: int | None = None) -> list[PlannedAppend]:
+        """Plan batches fetched from the leader, with the offsets, leader epochs and gaps that they have there.
+
+        They are in order, and the last may be cut off: it is left out, as are batches of later epochs than the leader's
+        (None: any). Producers and transactions are followed without validation. Each plan has the batches that fit in
+        one segment; there are none if no batch is whole. `records` must not change until the commit.
+
+        Raises LogFailedError, NoRoomError; CorruptBatchError, UnsupportedMagicError, InvalidRecordError for batches
+        that are damaged or do not follow the log end, and then nothing is planned.
+        """
+        self._check_service()
+        return self._appender.plan_copy(records, leader_epoch)
 
     def _check_service(self) -> None:
         if self._closed or self._appender.writer.failure is not None:
@@ -106,6 +120,10 @@ class AppendableLog(LogState):
             planned = self.plan(self.reencode(records), reencoded=True, origin=origin, guard=guard)
         return self._append(planned)
 
+    def append_copy(self, records: Buffer, leader_epoch: int | None = None) -> list[PlannedAppend]:
+        """Append batches fetched from the leader, as `append` does for batches of clients."""
+        return [self._append(planned) for planned in self.plan_copy(records, leader_epoch)]
+
     def append_marker(self, marker: TransactionMarker) -> PlannedAppend:
         """Append a transaction marker, as `append` does for batches."""
         return self._append(self.plan_marker(marker))
@@ -135,10 +153,17 @@ class AppendableLog(LogState):
     def prepare_roll(self, planned: PlannedAppend) -> PreparedRoll:
         """Create the files of the segment that a plan begins. For a worker.
 
-        Raises OSError; then call `abandon`.
+        A copy may leave a gap before it. Recovery cannot tell that from a lost end of the segment before, which is
+        synced first. Raises OSError; then call `abandon`.
         """
         assert planned.new_tail is not None, "the plan rolls"
+        if planned.new_tail.base_offset > self.log_end_offset:
+            self._plan_flush().sync()
         return self._appender.prepare_roll(planned.new_tail)
+
+    def _plan_flush(self) -> FlushPlan:
+        context, stable = self._context, self._end_of_transactions()
+        return self._durability.begin(self._segments, self.log_end_offset, stable, context.directory, context.disk)
 
     def commit_roll(self, prepared: PreparedRoll) -> Segment:
         """Make the new segment active; return the sealed one, for `finish_roll`.

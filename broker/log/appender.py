@@ -14,13 +14,14 @@ Invariants:
 Source: org.apache.kafka.storage.internals.log.LogSegment.append, kafka.log.LocalLog.roll.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from broker.log.active_writer import ActiveWriter
 from broker.log.append import (
     BatchExtent,
     Buffer,
+    IndexEntries,
     PlannedAppend,
     Tail,
     duplicate_of,
@@ -31,19 +32,22 @@ from broker.log.append import (
     whole,
 )
 from broker.log.errors import RecordListTooLargeError
+from broker.log.index.mapped import MAX_RELATIVE_OFFSET
 from broker.log.index.transaction import AbortedTransaction
+from broker.log.leader_epochs import LeaderEpochs
+from broker.log.producers.copies import check_copies, effects_of
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
 from broker.log.producers.table import Producers
-from broker.log.producers.transactions import Origin, TransactionMarker
+from broker.log.producers.transactions import Effects, Origin, ProducerStep, TransactionMarker
 from broker.log.recovery.context import LogContext
 from broker.log.recovery.contiguity import Contiguity
 from broker.log.segments.segment import Segment
 from broker.log.segments.segment_map import Segments
 from protocol.records.batch import read_header
-from protocol.records.layout import NO_TIMESTAMP
+from protocol.records.layout import NO_TIMESTAMP, BatchHeader
 from protocol.records.markers import EndMarker, Outcome, marker_batch
-from protocol.records.validation import check_batches, with_append_time
+from protocol.records.validation import CheckedBatches, check_batches, with_append_time
 
 _CLIENT = Origin.CLIENT  # bound once: reading a member of an enum takes longer than the rest of a comparison
 
@@ -59,6 +63,10 @@ class PreparedRoll(NamedTuple):
         self.segment.remove_files()
 
 
+def _extent_of(header: BatchHeader) -> BatchExtent:
+    return BatchExtent(header.last_offset, header.max_timestamp, header.size)
+
+
 class Appender:
     """The end of one log. For the event loop; `write` and `prepare_roll` may also run in a worker."""
 
@@ -69,6 +77,7 @@ class Appender:
         "committed",
         "context",
         "contiguity",
+        "epochs",
         "has_new_names",
         "producers",
         "rules",
@@ -77,12 +86,23 @@ class Appender:
     )
 
     def __init__(
-        self, context: LogContext, segments: Segments, tail: Tail, producers: Producers, contiguity: Contiguity
+        self,
+        context: LogContext,
+        segments: Segments,
+        tail: Tail,
+        producers: Producers,
+        contiguity: Contiguity,
+        *,
+        epochs: LeaderEpochs,
     ) -> None:
-        """Append after `tail`, the end of these segments, whose records have left these producer states."""
+        """Append after `tail`, the end of these segments, whose records have left these producer states.
+
+        Copied batches add their leader epochs to `epochs`.
+        """
         self.context = context
         self._clock = context.clock
         self.contiguity = contiguity
+        self.epochs = epochs
         self.snapshots = ProducerSnapshots(context.disk, context.directory)
         self.rules = context.config.batch_rules
         self.writer = ActiveWriter()
@@ -178,9 +198,71 @@ class Appender:
             now_ms,
             leader_epoch,
             base_offset=base_offset,
-            producers=(state,),
-            outcome=marker.outcome,
+            effects=Effects((ProducerStep(state, marker.outcome, base_offset),)),
         )
+
+    def plan_copy(self, records: Buffer, leader_epoch: int | None) -> list[PlannedAppend]:
+        """Check copied batches and give each a position; a plan has the batches that fit in one segment.
+
+        Raises the errors of `copies.check_copies`; CorruptBatchError for a control batch that cannot be decoded.
+        """
+        view = records if isinstance(records, memoryview) else memoryview(records)
+        checked = check_copies(view, self._planned.next_offset, leader_epoch)
+        effects = effects_of(self.producers, view, checked, self.epochs.latest)
+        plans: list[PlannedAppend] = []
+        begin = 0
+        while begin < len(checked):
+            plan, begin = self._place_copies(view, checked, effects, begin)
+            plans.append(plan)
+        return plans
+
+    def _place_copies(
+        self, view: memoryview, checked: CheckedBatches, effects: list[tuple[ProducerStep | None, int]], begin: int
+    ) -> tuple[PlannedAppend, int]:
+        """Plan copied batches from one on, as many as go into one segment; return the plan and the number of the next.
+
+        A segment begins where the log ends, unless the first batch is too far from there.
+        """
+        now_ms = self._clock()
+        first = checked[begin][1]
+        roll, new_tail = self._planned.roll_reason(_extent_of(first), now_ms), None
+        if roll is not None:
+            base = self._planned.next_offset
+            if first.last_offset - base > MAX_RELATIVE_OFFSET:
+                base = first.base_offset
+            new_tail = self.context.new_tail(base)
+            self._planned = new_tail.copy()
+        tail = self._planned
+        position = tail.size
+        batches: list[BatchExtent] = []
+        entries: list[IndexEntries | None] = []
+        number = begin
+        while number < len(checked):
+            extent = _extent_of(checked[number][1])
+            if batches and tail.roll_reason(extent, now_ms) is not None:
+                break
+            batches.append(extent)
+            entries.append(tail.add(extent))
+            number += 1
+        last_position, last = checked[number - 1]
+        taken = effects[begin:number]
+        epochs = [(epoch, checked[begin + i][1].base_offset) for i, (_, epoch) in enumerate(taken) if epoch >= 0]
+        plan = PlannedAppend(
+            base_offset=first.base_offset,
+            last_offset=last.last_offset,
+            max_timestamp=max(batch.max_timestamp for batch in batches),
+            log_append_time=NO_TIMESTAMP,
+            size=tail.size - position,
+            position=position,
+            leader_epoch=last.leader_epoch,
+            roll=roll,
+            new_tail=new_tail,
+            buffers=[view[checked[begin][0] : last_position + last.size]],
+            batches=batches,
+            entries=entries,
+            effects=Effects([step for step, _ in taken if step is not None], epochs),
+        )
+        return plan, number
 
     def _placed(
         self,
@@ -190,8 +272,8 @@ class Appender:
         leader_epoch: int,
         *,
         base_offset: int,
-        producers: Sequence[ProducerState],
-        outcome: Outcome | None = None,
+        producers: Sequence[ProducerState] = (),
+        effects: Effects | None = None,
     ) -> PlannedAppend:
         """Plan validated batches after all earlier plans, in a new segment if a roll is due."""
         tail = self._planned
@@ -215,7 +297,7 @@ class Appender:
             batches=batches,
             entries=tail.add_all(batches),  # after `position`: it moves the tail
             producers=producers,
-            outcome=outcome,
+            effects=effects,
         )
 
     def write(self, planned: list[PlannedAppend]) -> None:
@@ -241,30 +323,40 @@ class Appender:
                 entries = each.entries[number]
                 recent.add(batch.last_offset, tail.size, indexed=entries is not None)
                 tail.repeat(batch, entries)  # as planned, even if settings have changed since
-            if each.outcome is not None:
-                self.producers.commit_marker(each.producers[0], each.last_offset)
+            if each.effects is not None:
+                self._take_effects(each.effects)
             elif each.producers:
                 self.producers.commit(each.producers)
         grown = tail.size - active.size
         active.size = tail.size
         return grown
 
+    def _take_effects(self, effects: Effects) -> None:
+        for state, outcome, offset in effects.steps:
+            if outcome is None:
+                self.producers.commit((state,))
+            else:
+                self.producers.commit_marker(state, offset)
+        for epoch, first_offset in effects.epochs:
+            self.epochs.assign(epoch, first_offset)
+
     def _aborted_by(self, planned: list[PlannedAppend]) -> list[AbortedTransaction]:
         """Return the transaction index entries of the transactions that these appends abort."""
         found: list[AbortedTransaction] = []
-        if not any(each.outcome is not None for each in planned):
+        if not any(each.effects is not None for each in planned):
             return found
         opened = dict(self.producers.open_transactions)  # ordered by first offset
         for each in planned:
-            for state in each.producers:
+            steps: Iterable[ProducerStep] = (ProducerStep(state, None, NO_OFFSET) for state in each.producers)
+            for state, outcome, offset in steps if each.effects is None else each.effects.steps:
                 producer_id = state.producer_id
                 if state.transaction_first_offset >= 0:
                     opened.setdefault(producer_id, state.transaction_first_offset)
                     continue
                 first_offset = opened.pop(producer_id, NO_OFFSET)
-                if each.outcome is Outcome.ABORT and first_offset >= 0:
-                    stable = next(iter(opened.values()), each.last_offset + 1)
-                    found.append(AbortedTransaction(producer_id, first_offset, each.last_offset, stable))
+                if outcome is Outcome.ABORT and first_offset >= 0:
+                    stable = next(iter(opened.values()), offset + 1)
+                    found.append(AbortedTransaction(producer_id, first_offset, offset, stable))
         return found
 
     def request_roll(self) -> None:
@@ -296,6 +388,8 @@ class Appender:
         """Create the files of the segment that begins at the empty `tail`. For a worker. Raises OSError."""
         context = self.context
         self.contiguity.include(self._segments.active.base_offset)
+        if tail.base_offset > self.committed.next_offset:  # the batches before this gap are synced
+            self.contiguity.exclude(tail.base_offset)
         return PreparedRoll(Segment.create(context.files, context.directory, tail, context.config), tail)
 
     def commit_roll(self, prepared: PreparedRoll) -> Segment:

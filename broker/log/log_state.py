@@ -73,7 +73,9 @@ class LogState:
         self.partition = partition
         self._context = context
         self._segments = loaded.segments
-        self._appender = Appender(context, loaded.segments, loaded.tail, loaded.producers, loaded.contiguity)
+        self._appender = Appender(
+            context, loaded.segments, loaded.tail, loaded.producers, loaded.contiguity, epochs=loaded.epochs
+        )
         self._epochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.tail.next_offset

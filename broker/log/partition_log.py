@@ -192,8 +192,7 @@ class PartitionLog(AppendableLog):
 
     def begin_flush(self) -> FlushPlan:
         """Return what must be synced to make everything committed so far durable; call its `sync` in a worker."""
-        context, stable = self._context, self._end_of_transactions()
-        return self._durability.begin(self._segments, self.log_end_offset, stable, context.directory, context.disk)
+        return self._plan_flush()
 
     def finish_flush(self, plan: FlushPlan) -> None:
         """Move the recovery point after a plan was synced. If the sync failed, call `fail` instead."""

@@ -14,7 +14,7 @@ A snapshot needs the states of one moment and takes long to write. So `capture` 
 is copied before it is changed: some hundred entries, whatever the ids are.
 
 Invariants:
-1. A producer is either active, recent or idle. `_planned` has the states after plans that are not committed yet, each
+1. A producer is either active, recent or idle. `planned` has the states after plans that are not committed yet, each
    based on the previous one; `commit` moves a state to active, `abandon` drops all.
 2. A producer whose last batch is younger than `warmlog.producers.min.idle.ms` by the broker's clock is not dropped, as
    it may still retry. A producer read from a snapshot at startup counts as used at that time.
@@ -127,12 +127,12 @@ class Producers:
         "_clock",
         "_generation_ms",
         "_idle_count",
-        "_planned",
         "_recent",
         "_shared",
         "guards",
         "largest_id",
         "open_transactions",
+        "planned",
         "unstable",
     )
 
@@ -147,7 +147,7 @@ class Producers:
         self._buckets: dict[int, dict[int, bytes]] = {}  # packed idle producers, oldest first
         self._shared: set[int] = set()  # keys of buckets that a capture shares
         self._idle_count = 0
-        self._planned: dict[int, ProducerState] = {}
+        self.planned: dict[int, ProducerState] = {}
         self.open_transactions: OrderedDict[int, int] = OrderedDict()  # by producer id, ordered by their first offsets
         self.unstable = UnstableTransactions()
         self.guards = VerificationGuards()
@@ -187,7 +187,7 @@ class Producers:
         """Return the leading batches that are duplicates of committed or planned ones."""
         found = []
         for _, header in checked:
-            state = self._latest(header.producer_id)
+            state = self.latest(header.producer_id)
             if state is None or state.expects(header.base_sequence) or (batch := state.find(header)) is None:
                 break
             found.append(batch)
@@ -211,7 +211,7 @@ class Producers:
             len(checked) == 1 and (header := checked[0][1]).producer_id >= 0
         ):  # takes half the time of the general case below
             extent = extents[0]
-            current = self._latest(header.producer_id)
+            current = self.latest(header.producer_id)
             if current is None:
                 self._check_first(header)
             state = followed(
@@ -222,14 +222,14 @@ class Producers:
                 may_begin=self._may_begin(header, guard),
                 has_sequence=has_sequence,
             )
-            self._planned[header.producer_id] = state
+            self.planned[header.producer_id] = state
             self._close_guards((state,))
             return (state,)
         states: dict[int, ProducerState] = {}
         for (_, header), extent in zip(checked, extents, strict=True):
             producer_id = header.producer_id
             if producer_id >= 0:
-                current = states.get(producer_id) or self._latest(producer_id)
+                current = states.get(producer_id) or self.latest(producer_id)
                 if current is None:
                     self._check_first(header)
                 states[producer_id] = followed(
@@ -240,7 +240,7 @@ class Producers:
                     may_begin=self._may_begin(header, guard),
                     has_sequence=has_sequence,
                 )
-        self._planned.update(states)
+        self.planned.update(states)
         self._close_guards(tuple(states.values()))
         return tuple(states.values())
 
@@ -258,8 +258,8 @@ class Producers:
         An unknown producer is added even if the budget is used up, since the coordinator limits the number of markers.
         Raises the errors of `ended_by`, and then nothing is planned.
         """
-        state = ended_by(self._latest(marker.producer_id), marker, timestamp)
-        self._planned[marker.producer_id] = state
+        state = ended_by(self.latest(marker.producer_id), marker, timestamp)
+        self.planned[marker.producer_id] = state
         self.guards.close(marker.producer_id)
         return state
 
@@ -278,7 +278,7 @@ class Producers:
 
     def commit(self, states: Sequence[ProducerState]) -> None:
         """Make planned states the current ones."""
-        planned = self._planned
+        planned = self.planned
         for state in states:
             producer_id = state.producer_id
             self[producer_id] = state
@@ -294,7 +294,7 @@ class Producers:
 
     def abandon(self) -> None:
         """Drop planned states."""
-        self._planned.clear()
+        self.planned.clear()
 
     def __setitem__(self, producer_id: int, state: ProducerState) -> None:
         active = self._active
@@ -314,8 +314,9 @@ class Producers:
             self.open_transactions[producer_id] = first_offset
             self.open_transactions.move_to_end(producer_id)
 
-    def _latest(self, producer_id: int) -> ProducerState | None:
-        return self._planned.get(producer_id) or self.get(producer_id)
+    def latest(self, producer_id: int) -> ProducerState | None:
+        """Return the state of a producer after all plans, or None."""
+        return self.planned.get(producer_id) or self.get(producer_id)
 
     def _wake(self, producer_id: int) -> None:
         """Remove a producer from the recent or idle ones, or count it if it is new."""

@@ -8,6 +8,7 @@ Source: org.apache.kafka.storage.internals.log.ProducerAppendInfo (checkProducer
 appendEndTxnMarker), ProducerStateManager (unreplicatedTxns, maybeCreateVerificationStateEntry), AppendOrigin.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -60,6 +61,24 @@ def ended_by(current: ProducerState | None, marker: TransactionMarker, timestamp
             f" {state.coordinator_epoch}, that of its last marker"
         )
     return state.ended(epoch, marker.coordinator_epoch, timestamp)
+
+
+class ProducerStep(NamedTuple):
+    """A producer's state after one batch, which is the marker of a transaction at `offset` if there is an `outcome`."""
+
+    state: ProducerState
+    outcome: Outcome | None
+    offset: int
+
+
+class Effects(NamedTuple):
+    """What a marker or copied batches do besides adding records: the steps of producers, in order, and leader epochs.
+
+    `epochs` are (epoch, first offset) pairs.
+    """
+
+    steps: Sequence[ProducerStep] = ()
+    epochs: Sequence[tuple[int, int]] = ()
 
 
 class UnstableTransactions:

@@ -1,0 +1,97 @@
+"""Batches that are copied from another log: what is checked of them, and what follows from them for producers.
+
+Copies keep their offsets and leader epochs, and may leave gaps, where the source was compacted. Their producers are not
+validated: the source's leader has done that, and a follower that refused a batch, or forgot its producer, would accept
+duplicates once it leads.
+
+Source: org.apache.kafka.storage.internals.log.UnifiedLog.appendAsFollower.
+"""
+
+from broker.log.producers.replay import apply_batch
+from broker.log.producers.state import ProducerState
+from broker.log.producers.table import Producers
+from broker.log.producers.transactions import ProducerStep
+from protocol.errors import InvalidRecordError, ProtocolError
+from protocol.records.batch import read_header, verify_crc
+from protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
+from protocol.records.markers import EndMarker, end_marker
+from protocol.records.reader import decode_batch, max_record_timestamp
+from protocol.records.record import MAX_INT64
+from protocol.records.validation import CheckedBatches
+
+
+def check_copies(view: memoryview, next_offset: int, leader_epoch: int | None) -> CheckedBatches:
+    """Check the whole batches in a fetched buffer; return (position, header) of each, with sound timestamps.
+
+    The end of the buffer may cut the last batch, which is left out, as is everything from a batch with a later epoch
+    than `leader_epoch` on: it was fetched from another leader than expected. Raises CorruptBatchError,
+    UnsupportedMagicError; InvalidRecordError for offsets that are not past those before.
+    """
+    found: CheckedBatches = []
+    position, end = 0, len(view)
+    while end - position >= HEADER_SIZE:
+        header = read_header(view, position)
+        if header.size > end - position or (leader_epoch is not None and header.leader_epoch > leader_epoch):
+            break
+        verify_crc(view, position, header)
+        _check_offsets(header, next_offset)
+        next_offset = header.next_offset
+        if header.has_invalid_max_timestamp:
+            header = _timed(view, position, header)
+        found.append((position, header))
+        position += header.size
+    return found
+
+
+def _check_offsets(header: BatchHeader, next_offset: int) -> None:
+    if header.base_offset < next_offset:
+        raise InvalidRecordError(f"batch at offset {header.base_offset}, expected {next_offset} or a later one")
+    if header.last_offset_delta < 0 or header.last_offset >= MAX_INT64:
+        raise InvalidRecordError(f"batch at offset {header.base_offset} ends at {header.last_offset}")
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        raise InvalidRecordError(f"{header.record_count} records in offsets up to {header.last_offset_delta}")
+
+
+def _timed(view: memoryview, position: int, header: BatchHeader) -> BatchHeader:
+    """Return the header with the largest timestamp of the records, as recovery finds it (`log_scan.timed`)."""
+    try:
+        largest = max_record_timestamp(view, position, header)
+    except ProtocolError:
+        largest = NO_TIMESTAMP
+    return header._replace(max_timestamp=max(largest, header.base_timestamp))
+
+
+def effects_of(
+    producers: Producers, view: memoryview, checked: CheckedBatches, latest_epoch: int
+) -> list[tuple[ProducerStep | None, int]]:
+    """Plan the producers' states after the batches; return each batch's step, and the leader epoch it begins or -1.
+
+    Raises ProtocolError for a control batch that cannot be decoded, and then nothing is planned.
+    """
+    states: dict[int, ProducerState] = {}
+    found: list[tuple[ProducerStep | None, int]] = []
+    for position, header in checked:
+        begun = -1
+        if header.leader_epoch != latest_epoch and header.leader_epoch >= 0:
+            begun = latest_epoch = header.leader_epoch
+        step = None
+        producer_id = header.producer_id
+        if producer_id >= 0:
+            if producer_id not in states:
+                known = producers.latest(producer_id)
+                if known is not None:
+                    states[producer_id] = known
+            marker = _marker(view, position, header) if header.is_control else None
+            apply_batch(states, header, marker)
+            if producer_id in states and (marker is not None or not header.is_control):
+                outcome = None if marker is None else marker.outcome
+                step = ProducerStep(states[producer_id], outcome, header.last_offset)
+        found.append((step, begun))
+    for step, _ in found:
+        if step is not None:
+            producers.planned[step.state.producer_id] = step.state
+    return found
+
+
+def _marker(view: memoryview, position: int, header: BatchHeader) -> EndMarker | None:
+    return end_marker(decode_batch(view, position, header))
