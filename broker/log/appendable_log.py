@@ -11,12 +11,14 @@ Invariants:
 from broker.log.append import Buffer, PlannedAppend
 from broker.log.appender import PreparedRoll
 from broker.log.flush import FlushPlan
-from broker.log.log_state import LogState
+from broker.log.log_state import HighWatermarkSource, LogState
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.segments.segment import Segment
 from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
 from protocol.records.reencode import reencode_batches
 from protocol.records.validation import NeedsReencodingError
+
+_END = HighWatermarkSource.END  # bound once, as in `log_state`
 
 
 class AppendableLog(LogState):
@@ -102,7 +104,7 @@ class AppendableLog(LogState):
             appender.has_new_names = False
             self._durability.names_made()
         self.log_end_offset = end = self._appender.committed.next_offset
-        if not self.shows_synced_only:
+        if self.high_watermark_source is _END:
             self._show(end)
 
     def abandon(self) -> None:

@@ -4,12 +4,12 @@ Invariants:
 1. log start <= last stable offset <= high watermark <= log end, recovery point <= log end.
 2. The last stable offset is the first offset of the oldest open transaction, or the high watermark if none is open
    below it.
-3. The high watermark is the log end, except if every append is synced (`flush.messages` = 1): then it follows the
-   recovery point, so that nobody reads records that a power cut could remove. It never moves back when the setting
-   changes.
+3. The high watermark has one source (`HighWatermarkSource`). It moves back only when the log is cut, not when the
+   source changes. If it follows replicas, it comes from a checkpoint at startup, as nothing in the log tells it.
 """
 
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 
 from broker.log.appender import Appender
@@ -32,6 +32,19 @@ from broker.log.recovery.load import LoadedLog
 from broker.log.removal import OldSegments
 
 
+class HighWatermarkSource(Enum):
+    """What the high watermark of a log follows."""
+
+    END = "end"  # the log end
+    SYNCED = "synced"  # the recovery point (`flush.messages` = 1): a power cut removes nothing that was read
+    REPLICAS = "replicas"  # `advance_high_watermark`: the leader decides, by how far its followers are
+
+
+_END = HighWatermarkSource.END  # bound once: reading a member of an enum takes longer than the rest of a comparison
+_SYNCED = HighWatermarkSource.SYNCED
+_REPLICAS = HighWatermarkSource.REPLICAS
+
+
 class LogState:
     """What is true of a log at this moment. For the event loop, unless marked "for a worker"."""
 
@@ -46,6 +59,7 @@ class LogState:
         "cleaning",
         "flush_messages",
         "high_watermark",
+        "high_watermark_source",
         "last_stable_offset",
         "log_end_offset",
         "log_start_offset",
@@ -62,13 +76,17 @@ class LogState:
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
+    high_watermark_source: HighWatermarkSource
     last_stable_offset: int
     flush_messages: int  # the setting: sync after this many records past the recovery point
     space_status: SpaceStatus  # of its disk
     uses_reserve: bool  # accept appends even if space is short
     recovery: RecoveryReport | None  # what opening the log repaired; None after a clean shutdown
 
-    def __init__(self, context: LogContext, loaded: LoadedLog, *, topic: str, partition: int) -> None:
+    def __init__(
+        self, context: LogContext, loaded: LoadedLog, *, topic: str, partition: int, high_watermark: int | None = None
+    ) -> None:
+        """Take over a loaded log. `high_watermark`: the checkpointed one, if it follows replicas."""
         self.topic = topic
         self.partition = partition
         self._context = context
@@ -80,8 +98,13 @@ class LogState:
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.tail.next_offset
         self.flush_messages = context.config.flush_messages
-        synced = max(loaded.recovery_point, loaded.log_start_offset)
-        self._show(synced if self.shows_synced_only else self.log_end_offset)
+        shown = self.log_end_offset
+        self.high_watermark_source = self._own_source() if high_watermark is None else _REPLICAS
+        if high_watermark is not None:
+            shown = min(high_watermark, shown)
+        elif self.shows_synced_only:
+            shown = loaded.recovery_point
+        self._show(max(shown, loaded.log_start_offset))
         self.recovery = loaded.report
         turns = SyncTurns(self._appender.writer)
         stable = min(loaded.stable_offset, self._end_of_transactions())
@@ -153,13 +176,14 @@ class LogState:
     def reconfigure(self, config: LogConfig) -> None:
         """Apply new settings, starting with the next append.
 
-        If `flush.messages` is no longer 1, records that wait for their sync become readable at once.
+        If `flush.messages` is no longer 1, records that wait for their sync become readable at once, unless they wait
+        for replicas.
         """
         self._context = replace(self._context, config=config)
         self._appender.reconfigure(self._context)
         self.flush_messages = config.flush_messages
-        if not self.shows_synced_only and not self.failed:
-            self._show(self.log_end_offset)
+        if self.high_watermark_source is not _REPLICAS:
+            self.stop_following_replicas()
 
     @property
     def failed(self) -> bool:
@@ -182,9 +206,38 @@ class LogState:
     # -- offsets -------------------------------------------------------------------------------------------------------
 
     @property
+    def shows_all(self) -> bool:
+        """Whether the high watermark follows the log end."""
+        return self.high_watermark_source is _END
+
+    @property
     def shows_synced_only(self) -> bool:
-        """Whether the high watermark follows the recovery point instead of the log end."""
-        return self.flush_messages == 1
+        """Whether the high watermark follows the recovery point."""
+        return self.high_watermark_source is _SYNCED
+
+    def _own_source(self) -> HighWatermarkSource:
+        return _SYNCED if self.flush_messages == 1 else _END
+
+    def follow_replicas(self) -> None:
+        """From now on, move the high watermark by `advance_high_watermark` only."""
+        self.high_watermark_source = _REPLICAS
+
+    def stop_following_replicas(self) -> None:
+        """Let the high watermark follow the log end, or the recovery point if every append is synced."""
+        self.high_watermark_source = self._own_source()
+        if self.failed:
+            return
+        shown = self.log_end_offset if self.shows_all else self.recovery_point
+        if shown > self.high_watermark:
+            self._show(shown)
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Move the high watermark up to an offset, but not past the log end; return False if it is there or past it."""
+        offset = min(offset, self.log_end_offset)
+        if offset <= self.high_watermark:
+            return False
+        self._show(offset)
+        return True
 
     @property
     def recovery_point(self) -> int:

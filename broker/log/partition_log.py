@@ -34,10 +34,12 @@ from broker.log.flush import FlushPlan
 from broker.log.index.time import TimestampOffset
 from broker.log.io.directory_names import deleted_directory
 from broker.log.io.files import OpenFiles
+from broker.log.log_state import HighWatermarkSource
 from broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
-from broker.log.producers.replay import Bounds
+from broker.log.producers.replay import Bounds, states_at
 from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.producers.table import ProducerBudget, Producers
+from broker.log.producers.transactions import UnstableTransactions
 from broker.log.reads.reading import aborted_in, read_slice
 from broker.log.reads.time_search import TimeView, first_at_or_past, largest
 from broker.log.recovery.context import LogContext
@@ -58,6 +60,9 @@ __all__ = [
     "PreparedRoll",
     "RollReason",
 ]
+
+
+_REPLICAS = HighWatermarkSource.REPLICAS
 
 
 class PartitionLog(AppendableLog):
@@ -83,6 +88,7 @@ class PartitionLog(AppendableLog):
         uses_reserve: bool = False,
         scanned: Callable[[int], None] = lambda _: None,
         budget: ProducerBudget | None = None,
+        high_watermark: int | None = None,
     ) -> Self:
         """Open a log's directory, creating it if needed. Blocking. Raises OSError.
 
@@ -90,7 +96,7 @@ class PartitionLog(AppendableLog):
         the last shutdown was clean, so that only the end of the active segment is read; otherwise the log is recovered
         from the recovery point, `scanned` is called with the number of bytes checked since its last call, and
         `recovery` reports the repairs. `space_status` is that of its data directory; `uses_reserve`: accept appends
-        even if space is short.
+        even if space is short. `high_watermark` comes from the checkpoint if it follows replicas.
         """
         path = fspath(directory)
         context = LogContext(
@@ -103,10 +109,12 @@ class PartitionLog(AppendableLog):
             budget=budget or ProducerBudget(),
         )
         loaded = load_log(context, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean)
-        log = cls(context, loaded, topic=topic, partition=partition)
+        log = cls(context, loaded, topic=topic, partition=partition, high_watermark=high_watermark)
         log.space_status = space_status or SpaceStatus()
         log.uses_reserve = uses_reserve
-        if log.high_watermark < log.log_end_offset:
+        if high_watermark is not None:
+            log._find_unstable()
+        elif log.high_watermark < log.log_end_offset:
             with suppress(OSError):  # then the log has failed: maintenance reports it and rebuilds its end
                 log.flush()
         return log
@@ -235,7 +243,7 @@ class PartitionLog(AppendableLog):
         self.log_end_offset = end
         producers = self.producers if reopened.producers is None else reopened.producers
         self._appender.restart(self._segments, reopened.tail, producers)
-        self._show(end)
+        self._show(min(self.high_watermark, end) if self.high_watermark_source is _REPLICAS else end)
         self._durability.reopened(end, self._end_of_transactions())
         if reopened.reason is not None:
             self._epochs.truncate_from_end(end)
@@ -324,6 +332,7 @@ class PartitionLog(AppendableLog):
         self.log_start_offset = min(self.log_start_offset, end)
         self._appender.restart(self._segments, tail, self._rebuild_producers())
         self._show(min(self.high_watermark, end))
+        self._find_unstable()
         self._durability.truncated(end, self._end_of_transactions())
         # Removed segments, and above all producer snapshots, must not reappear beside new records.
         self._context.disk.sync_directory(self._context.directory)
@@ -336,6 +345,21 @@ class PartitionLog(AppendableLog):
         holder = self._segments.floor(offset)
         end = offset if holder is None else holder.base_offset
         self._durability.truncated(end, end)
+
+    def _find_unstable(self) -> None:
+        """Find the transactions open at the high watermark whose markers lie past it. Blocking. Raises OSError."""
+        shown, end = self.high_watermark, self.log_end_offset
+        if shown == end:
+            return
+        snapshots = self._appender.snapshots
+        snapshots.find()
+        unstable = UnstableTransactions()
+        for state in states_at(snapshots, self._segments.snapshot, self.log_start_offset, shown).values():
+            first_offset = state.transaction_first_offset
+            if first_offset >= 0 and self.producers.open_transactions.get(state.producer_id) != first_offset:
+                unstable.add(first_offset, end - 1)
+        self.producers.unstable = unstable
+        self._show(shown)
 
     def _rebuild_producers(self) -> Producers:
         snapshots = self._appender.snapshots

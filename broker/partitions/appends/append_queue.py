@@ -263,7 +263,7 @@ class AppendQueue:
         else:
             for append in group:
                 append.settle()
-        if not log.shows_synced_only and not self._waiters.is_empty:
+        if log.shows_all and not self._waiters.is_empty:
             first, last = group[0].planned, group[-1].planned
             self._waiters.grown(last.position + last.size - first.position)
 

@@ -20,7 +20,13 @@ NOW_MS = 1_700_000_000_000
 
 
 def opened(
-    directory: Path, config: LogConfig, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0
+    directory: Path,
+    config: LogConfig,
+    *,
+    clean: bool = True,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    high_watermark: int | None = None,
 ) -> PartitionLog:
     return PartitionLog.open(
         directory,
@@ -33,6 +39,7 @@ def opened(
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
         clean=clean,
+        high_watermark=high_watermark,
     )
 
 
