@@ -46,7 +46,7 @@ from broker.log.recovery.context import LogContext
 from broker.log.recovery.load import load_log
 from broker.log.recovery.rebuild_transactions import rebuild_sealed
 from broker.log.recovery.reopen import FailedLog, Reopened, Reopening
-from broker.log.recovery.truncate import cut_segments
+from broker.log.recovery.truncate import cut_segments, restart_at
 from broker.log.segments.segment import Segment
 from broker.log.segments.segment_map import Segments
 
@@ -345,6 +345,40 @@ class PartitionLog(AppendableLog):
         holder = self._segments.floor(offset)
         end = offset if holder is None else holder.base_offset
         self._durability.truncated(end, end)
+
+    def prepare_anew(self, offset: int) -> None:
+        """Announce `start_anew`; write a checkpoint before calling it. Memory only.
+
+        If it is interrupted, the next startup finds the log as it was, a part of it, or an empty log at `offset`. Until
+        then readers find nothing below `offset`.
+        """
+        first = self._segments.first.base_offset
+        if offset <= self.log_end_offset:
+            self.lower_recovery_point(first)
+        self.log_start_offset = max(offset, first)
+
+    def start_anew(self, offset: int) -> None:
+        """Remove everything, and let the log begin and end at `offset`. Blocking. Raises OSError.
+
+        For a follower whose leader has no records at its log end any more. Nothing may be planned, and no worker may
+        use the log. Call `prepare_anew` first.
+        """
+        self._durability.names_made()
+        appender = self._appender
+        try:
+            restarted = restart_at(
+                self._context, self._segments, offset, appender.contiguity, appender.snapshots, end=self.log_end_offset
+            )
+        except OSError as error:
+            self.fail(error)
+            raise
+        self._segments, tail = restarted
+        self.log_start_offset = self.log_end_offset = offset
+        appender.restart(self._segments, tail, Producers(self._context.clock, self._context.budget))
+        self._show(offset)
+        self._durability.reopened(offset, offset)
+        self._epochs.truncate_from_end(0)
+        self.checkpoint_epochs(sync=True)
 
     def _find_unstable(self) -> None:
         """Find the transactions open at the high watermark whose markers lie past it. Blocking. Raises OSError."""

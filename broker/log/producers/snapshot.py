@@ -194,6 +194,14 @@ class ProducerSnapshots:
         self.offsets = kept
         return kept
 
+    def remove_all(self) -> None:
+        """Remove all snapshots, because the log restarts without its records, durably. Raises OSError."""
+        self._taken.clear()
+        for offset in self.offsets:
+            self._remove(offset)
+        self.offsets = []
+        self._disk.sync_directory(self._directory)
+
     def _remove(self, offset: int) -> None:
         self.removed.append(offset)
         with suppress(FileNotFoundError):

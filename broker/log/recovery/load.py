@@ -115,11 +115,13 @@ class _Loader:
         if log_start_offset > tail.next_offset and clean:
             log_start_offset = 0  # everything was synced, so it is the start of files that were here before
         elif log_start_offset > tail.next_offset:
+            self._remove_snapshots()
             tail, was_sound, recovery_point = unclean.start_over(log_start_offset), False, log_start_offset
         end = tail.next_offset
         start = max(log_start_offset, self._segments[0].base_offset)
         epochs = self._epochs(end, recovered=not clean)
         epochs.truncate_from_start(start)
+        epochs.truncate_from_end(end)  # an empty log has none
         producers = self._producers(Bounds(start, end), scan_without=not was_sound)
         if self._findings.reason is not None or self._findings.snapshots:
             self._disk.sync_directory(
@@ -181,6 +183,13 @@ class _Loader:
                 epochs.assign(epoch, first_offset)
         epochs.changed = list(epochs.entries) != entries
         return epochs
+
+    def _remove_snapshots(self) -> None:
+        """Remove the producer snapshots: the records between them and the new start of the log are lost."""
+        snapshots = ProducerSnapshots(self._disk, self._context.directory, self._snapshots)
+        snapshots.remove_all()
+        self._snapshots = []
+        self._findings.snapshots += snapshots.removed
 
     def _last_epoch(self) -> list[tuple[int, int]]:
         """Return the leader epoch and base offset of the last batch, for a log whose active segment is empty."""

@@ -1,8 +1,12 @@
-"""Truncate a log to an offset, for a follower whose history differs from its leader's.
+"""Truncate a log to an offset, or restart it empty, for a follower whose history differs from its leader's.
 
 Blocking; no append may be planned and no worker may use the log. The newest segments are removed first. If a power cut
 brings some of them back, the next startup removes them: before the truncation the log is recorded as contiguous
 (`contiguity`), and these segments do not begin where the log ends.
+
+A restart removes everything first, and creates the new segment last: a directory without segments is opened as an empty
+log. If old segments are left, the log start offset, which the checkpoint has by then, lies past their end, and the next
+startup removes them; or they are what remains of the old log, as after a truncation.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment.truncateTo.
 """
@@ -11,6 +15,7 @@ from broker.log.append import Tail
 from broker.log.errors import IndexCorruptError
 from broker.log.index.transaction import cut_aborted
 from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
+from broker.log.producers.snapshot import ProducerSnapshots
 from broker.log.recovery.context import LogContext
 from broker.log.recovery.contiguity import Contiguity
 from broker.log.recovery.rebuild import cut_log, rebuild_indexes, resume, scan_segment
@@ -33,6 +38,33 @@ def cut_segments(context: LogContext, segments: Segments, offset: int, contiguit
             segments.remove(segment)
             segment.remove_files()
     return segments, _cut(context, segments.active, offset)
+
+
+def restart_at(
+    context: LogContext,
+    segments: Segments,
+    offset: int,
+    contiguity: Contiguity,
+    snapshots: ProducerSnapshots,
+    *,
+    end: int,
+) -> tuple[Segments, Tail]:
+    """Remove all segments and producer snapshots; return an empty segment at `offset`, and its end. Raises OSError.
+
+    `end` is the log end.
+    """
+    snapshots.find()
+    snapshots.remove_all()
+    if offset <= end and segments.size:
+        segments, _ = cut_segments(context, segments, segments.first.base_offset, contiguity)
+    for segment in reversed(segments.snapshot):
+        segment.removed = True
+        segment.remove_files()
+    context.disk.sync_directory(context.directory)
+    tail = context.new_tail(offset)
+    fresh = Segment.create(context.files, context.directory, tail, context.config)
+    context.disk.sync_directory(context.directory)
+    return Segments([fresh]), tail
 
 
 def _cut(context: LogContext, segment: Segment, offset: int) -> Tail:

@@ -1,10 +1,12 @@
 """Cutting a log at an offset, titles after Kafka's tests of truncation."""
 
 from collections.abc import Callable
+from shutil import rmtree
 from typing import Any
 
 import pytest
 
+from broker.log.errors import OffsetOutOfRangeError
 from broker.log.partition_log import PartitionLog
 
 Batch = Callable[..., bytes]
@@ -146,3 +148,79 @@ def test_a_kill_after_truncation_and_new_appends(bench: Bench, batch: Batch, off
     log = bench.open(clean=False, recovery_point=30)
     assert offsets_in(log) == list(range(16))
     assert log.append(batch()).base_offset == 16
+
+
+# -- starting anew -----------------------------------------------------------------------------------------------------
+
+
+def started_anew(log: PartitionLog, offset: int) -> None:
+    log.prepare_anew(offset)
+    log.start_anew(offset)
+
+
+@pytest.mark.parametrize("offset", [0, 5, 13, 20, 25, 30, 31, 45, 1 << 40])
+def test_a_log_starts_anew_anywhere(bench: Bench, batch: Batch, offsets_in: OffsetsIn, offset: int) -> None:
+    log = bench.open(log_start_offset=13, segment_bytes=10 * len(batch()))
+    for _ in range(17):
+        log.append(batch(producer_id=7, producer_epoch=0, base_sequence=log.log_end_offset - 13))
+    log.assign_epoch(4)
+    started_anew(log, offset)
+    bounds = (log.log_start_offset, log.high_watermark, log.last_stable_offset, log.log_end_offset, log.recovery_point)
+    assert bounds == (offset,) * 5
+    assert (log.size, log.segment_count, log.epoch_of(offset), len(log.producers)) == (0, 1, -1, 0)
+    names = sorted(path.name for path in bench.directory.iterdir() if "checkpoint" not in path.name)
+    assert names == [f"{offset:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
+    log.append(batch())
+    assert offsets_in(log) == [offset]
+    log = bench.reopen(log)
+    assert log.recovery is None
+    assert offsets_in(log) == [offset]
+
+
+def test_a_log_that_starts_anew_keeps_its_leader_epoch_in_memory(bench: Bench, batch: Batch) -> None:
+    log = filled(bench, batch, 3)
+    log.assign_epoch(4)
+    started_anew(log, 50)
+    assert (log.leader_epoch, log.end_offset_of_epoch(0)) == (4, (-1, -1))
+    assert (bench.directory / "leader-epoch-checkpoint").read_text() == "0\n0\n"
+
+
+def test_readers_find_nothing_below_the_start_that_is_announced(bench: Bench, batch: Batch) -> None:
+    log = filled(bench, batch, 3)
+    log.prepare_anew(50)
+    assert log.log_start_offset == 50
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(1, 100)
+
+
+@pytest.mark.parametrize("offset", [0, 5, 12, 30, 45])
+def test_a_start_anew_that_fails_is_finished_or_undone_by_the_next_startup(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn, offset: int
+) -> None:
+    for verb in ("unlink", "sync_directory", "open", "truncate", "sync", "rename"):
+        for nth in range(1, 20):
+            log = filled(bench, batch)
+            log.flush()
+            log.prepare_anew(offset)
+            point, start = log.recovery_point, log.log_start_offset
+            bench.disk.fail(verb, nth=nth)
+            failed = False
+            try:
+                log.start_anew(offset)
+            except OSError:
+                failed = True
+                assert log.failed or "leader-epoch" in str(bench.disk.calls[-2:])
+            bench.disk.calls.clear()
+            bench.disk._faults.clear()
+            bench.kill(log)
+            log = bench.open(clean=False, recovery_point=point, log_start_offset=start)
+            found = offsets_in(log)
+            if failed and log.log_end_offset != offset:
+                assert found == list(range(log.log_start_offset, log.log_end_offset))
+            else:
+                assert log.log_end_offset == offset
+                assert found == list(range(log.log_start_offset, offset))
+            bench.kill(log)
+            rmtree(bench.directory)
+            if not failed:
+                break
