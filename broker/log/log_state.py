@@ -23,6 +23,7 @@ from broker.log.errors import LogFailedError
 from broker.log.flush import Durability, SyncTurns
 from broker.log.io.page_faults import PageFaults
 from broker.log.io.residency import Residency
+from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_view import LogBounds, LogView
 from broker.log.producers.table import Producers
 from broker.log.reads.explain import LogSnapshot, take_snapshot
@@ -274,6 +275,11 @@ class LogState:
         """The leader epoch of new batches."""
         return self._epochs.current
 
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """The leader epochs of its records, and `current`."""
+        return self._epochs
+
     def assign_epoch(self, epoch: int) -> None:
         """Begin a leader epoch at the log end, unless it is the latest one already."""
         self._epochs.assign(epoch, self.log_end_offset)
@@ -286,16 +292,20 @@ class LogState:
         """Return (epoch, end offset) of the largest epoch up to the requested one; (-1, -1) if unknown. KIP-279."""
         return self._epochs.end_offset(epoch, self.log_end_offset)
 
-    def checkpoint_epochs(self, *, sync: bool = False) -> None:
+    def checkpoint_epochs(self) -> None:
         """Write the leader epochs if they have changed. For a worker. Raises OSError.
 
-        Without `sync` they are not synced, since batches contain their epochs, too.
+        A copy syncs them: it truncates by them, and recovery does not read the batches below the recovery point. Other
+        logs do not, as no leader's log is truncated.
         """
         if self._epochs.changed:
             self._epochs.changed = False  # before the write, so that the next one covers changes made meanwhile
             try:
                 path = f"{self._context.directory}/{LEADER_EPOCHS}"
-                write_epochs(self._context.disk, path, self._epochs.entries, sync=sync)
+                is_copy = self.high_watermark_source is _REPLICAS
+                write_epochs(self._context.disk, path, self._epochs.entries, sync=is_copy)
+                if is_copy:
+                    self._context.disk.sync_directory(self._context.directory)
             except FileNotFoundError:
                 pass  # the directory has been renamed for deletion
             except OSError:

@@ -323,7 +323,7 @@ class PartitionLog(AppendableLog):
                 self.fail(error)
                 raise
         self._epochs.truncate_from_end(self.log_end_offset)
-        self.checkpoint_epochs(sync=True)  # batches of lower epochs may follow, which recovery would not let replace it
+        self.checkpoint_epochs()
 
     def _truncate(self, offset: int) -> None:
         self._segments, tail = cut_segments(self._context, self._segments, offset, self._appender.contiguity)
@@ -378,7 +378,7 @@ class PartitionLog(AppendableLog):
         self._show(offset)
         self._durability.reopened(offset, offset)
         self._epochs.truncate_from_end(0)
-        self.checkpoint_epochs(sync=True)
+        self.checkpoint_epochs()
 
     def _find_unstable(self) -> None:
         """Find the transactions open at the high watermark whose markers lie past it. Blocking. Raises OSError."""

@@ -323,10 +323,10 @@ class DataDirectory:
         OSError.
         """
         logs = list(logs)
-        for log in logs:
-            log.checkpoint_epochs()
-        kept = self.unserved.difference((log.topic, log.partition) for log in logs)
         synced = {(log.topic, log.partition): log.recovery_point for log in logs}
+        for log in logs:
+            log.checkpoint_epochs()  # of all records below the recovery point, at least
+        kept = self.unserved.difference((log.topic, log.partition) for log in logs)
         changed = self._replace(RECOVERY_POINTS, _found(self.recovery_points, kept) | synced)
         shown = {(log.topic, log.partition): log.high_watermark for log in logs}
         changed |= self._replace(HIGH_WATERMARKS, _found(self.high_watermarks, kept) | shown)

@@ -149,10 +149,12 @@ class _Loader:
         tail = context.new_tail(base_offset)
         segment = Segment.create(context.files, context.directory, tail, context.config)
         self._segments = [segment]
+        epochs = self._epochs(base_offset, recovered=False)
+        epochs.truncate_from_end(0)  # their records are gone
         return LoadedLog(
             segments=Segments([segment]),
             tail=tail,
-            epochs=self._epochs(base_offset, recovered=False),
+            epochs=epochs,
             producers=self._producers(Bounds(base_offset, base_offset), scan_without=False),
             contiguity=self._contiguity,
             log_start_offset=base_offset,
