@@ -126,6 +126,22 @@ class AppendQueue:
         self._enqueue(append)
         return append
 
+    def append_copy(self, records: bytes | memoryview, leader_epoch: int | None) -> Append | None:
+        """Queue batches fetched from the leader; return the last of the appends, None if no batch is whole.
+
+        If it fails, so may only some of those before it. Clients must not append meanwhile. Raises what
+        PartitionLog.plan_copy raises.
+        """
+        assert not self._unopened, "clients do not append to a copy"
+        append = None
+        for planned in self.log.plan_copy(records, leader_epoch):
+            append = Append(self.log)
+            append.planned = planned
+            if not self._queue and not self.is_writing:
+                self._writer.enlist(self)
+            self._enqueue(append)
+        return append
+
     def _enqueue(self, append: Append) -> None:
         planned = append.planned
         self._queue.append(append)

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from broker.replication.follower import FetchLimits, Follower, Step
+from broker.replication.follower import FetchLimits, Follower, Replica, Step
 from broker.replication.peer import PeerCluster, open_cluster
 from protocol.kafka.peer_apis import PeerFetchedPartition
 from protocol.kafka.values import KafkaFetchPartition
@@ -63,7 +63,7 @@ async def followed(
 
 
 @asynccontextmanager
-async def filled(cluster: PeerCluster, *copies: Copy, **limits: int) -> AsyncIterator[Follower]:
+async def filled(cluster: PeerCluster, *copies: Replica, **limits: int) -> AsyncIterator[Follower]:
     async with trio.open_nursery() as nursery:
         follower = Follower(cluster, limits=FetchLimits(**limits), random=Random(1))
         for one in copies:

@@ -1,0 +1,196 @@
+"""A partition of this broker that copies its leader's, as the follower's `Replica`.
+
+Invariants:
+1. Only the replica appends to its log, and it takes one result of a fetch at a time.
+2. A truncation, or a start anew, is checkpointed before it begins, so that recovery finds a log that it may continue.
+3. What a leader sends is checked before it is written. If it does not fit, nothing is written, and `problem` tells why.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from broker.log.errors import LogError
+from broker.partitions.partition import Partition
+from broker.replication.errors import PeerError
+from broker.replication.follower import Step
+from broker.replication.peer import PeerCluster
+from broker.replication.truncation import EpochEnd, StartAnew, Truncation, after_divergence, after_out_of_range
+from protocol.errors import ErrorCode, ProtocolError
+from protocol.kafka.peer_apis import LIST_OFFSETS, PeerFetchedPartition
+from protocol.kafka.values import KafkaFetchPartition
+from protocol.records.batch import read_header
+from protocol.records.layout import HEADER_SIZE
+from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
+
+MAX_BYTES = 1 << 20  # Kafka's replica.fetch.max.bytes
+UNKNOWN_EPOCH = -1
+
+logger = logging.getLogger(__name__)
+
+# Writes the checkpoints of a data directory. Raises OSError.
+Checkpoint = Callable[[str], Awaitable[None]]
+
+
+class PartitionReplica:
+    """Copies one partition. `problem` tells why that does not go on, or is None."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        topic_id: bytes,
+        cluster: PeerCluster,
+        checkpoint: Checkpoint,
+        *,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.topic = partition.topic
+        self.topic_id = topic_id
+        self.partition = partition.index
+        self.problem: str | None = None
+        self.leader_end = -1  # as of the last fetch; -1 if unknown
+        self._partition = partition
+        self._cluster = cluster
+        self._checkpoint = checkpoint
+        self._max_bytes = max_bytes
+        self._leader_epoch = UNKNOWN_EPOCH
+        partition.log.follow_replicas()
+
+    def position(self, leader_epoch: int) -> KafkaFetchPartition:
+        """Return the log end, and the epoch of the last record, by which the leader notices a divergence."""
+        self._leader_epoch = leader_epoch
+        log = self._partition.log
+        is_empty = log.log_end_offset == log.log_start_offset
+        return KafkaFetchPartition(
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            offset=log.log_end_offset,
+            current_leader_epoch=leader_epoch,
+            last_fetched_epoch=UNKNOWN_EPOCH if is_empty else log.epochs.latest,
+            max_bytes=self._max_bytes,
+        )
+
+    async def take(self, found: PeerFetchedPartition) -> Step:
+        """Append what was fetched, or truncate the log, or start it anew."""
+        try:
+            step = await self._take(found)
+        except (OSError, LogError, ProtocolError, PeerError) as error:
+            self._note(str(error))
+            return Step.PAUSE
+        if step is Step.GO_ON:
+            self._note(None)
+        return step
+
+    async def _take(self, found: PeerFetchedPartition) -> Step:
+        if found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return await self._find_range()
+        if found.error is not ErrorCode.NONE:
+            self._note(f"the leader refuses: {found.error.name}")
+            return Step.STOP
+        log = self._partition.log
+        if found.diverging_epoch >= 0:
+            answer = EpochEnd(found.diverging_epoch, found.diverging_end_offset)
+            return await self._truncate(after_divergence(log.epochs, log.log_end_offset, log.high_watermark, answer))
+        if not await self._begin_inside(found.records) or not await self._append(found.records):
+            return Step.PAUSE
+        self.leader_end = found.high_watermark
+        if log.advance_high_watermark(found.high_watermark):
+            self._partition.wake_all()
+        if found.log_start_offset > log.log_start_offset:
+            self._partition.advance_start(min(found.log_start_offset, log.high_watermark))
+        return Step.GO_ON
+
+    # -- appending -----------------------------------------------------------------------------------------------------
+
+    async def _append(self, records: memoryview) -> bool:
+        """Append whole batches; return False if they could not be written. Raises ProtocolError, LogError."""
+        append = self._partition.appends.append_copy(records, self._epoch_limit())
+        if append is None:
+            return True
+        self._partition.appends.write_queued()
+        await append.wait()
+        if append.error is not None:
+            self._note(str(append.error))
+        return append.error is None
+
+    def _epoch_limit(self) -> int | None:
+        return None if self._leader_epoch == UNKNOWN_EPOCH else self._leader_epoch
+
+    async def _begin_inside(self, records: memoryview) -> bool:
+        """Start anew where the first batch begins, if the leader's log begins inside of it."""
+        log = self._partition.log
+        if log.size or len(records) < HEADER_SIZE:
+            return True
+        first = read_header(records)
+        if not first.base_offset < log.log_end_offset <= first.last_offset:
+            return True
+        return await self._start_anew(first.base_offset)
+
+    # -- cutting -------------------------------------------------------------------------------------------------------
+
+    async def _find_range(self) -> Step:
+        """Decide what to do about a log end that the leader does not have. Raises PeerError."""
+        log = self._partition.log
+        start, end = await self._offset_at(EARLIEST_TIMESTAMP), await self._offset_at(LATEST_TIMESTAMP)
+        if start < 0 or end < start:
+            self._note(f"the leader's log begins at {start} and ends at {end}")
+            return Step.PAUSE
+        remedy = after_out_of_range(log.log_end_offset, start, end)
+        if isinstance(remedy, Truncation):
+            return await self._truncate(remedy)
+        if isinstance(remedy, StartAnew):
+            logger.warning("%s-%d: starting anew at offset %d", self.topic, self.partition, remedy.offset)
+            return Step.GO_ON if await self._start_anew(remedy.offset) else Step.PAUSE
+        return Step.GO_ON
+
+    async def _offset_at(self, timestamp: int) -> int:
+        """Ask the leader for an offset; -1 if it does not tell. Raises PeerError."""
+        leader = self._cluster.view.leader_of(self.topic, self.partition)
+        if leader is None:
+            return -1
+        query = OffsetQuery(topic=self.topic, partition=self.partition, timestamp=timestamp)
+        response = await self._cluster.ask(leader.node_id, LIST_OFFSETS, ListOffsetsRequest(partitions=(query,)))
+        found = [one for one in response.partitions if one.error is ErrorCode.NONE]
+        return found[0].offset if found else -1
+
+    async def _truncate(self, truncation: Truncation) -> Step:
+        log, offset = self._partition.log, truncation.offset
+        if offset < log.high_watermark:
+            logger.warning(
+                "%s-%d: truncating to offset %d, below the high watermark %d: the leader has lost records",
+                self.topic,
+                self.partition,
+                offset,
+                log.high_watermark,
+            )
+        was_cut = await self._cut(lambda: log.lower_recovery_point(offset), lambda: log.truncate_to(offset))
+        return Step.GO_ON if was_cut else Step.PAUSE
+
+    async def _start_anew(self, offset: int) -> bool:
+        log = self._partition.log
+        return await self._cut(lambda: log.prepare_anew(offset), lambda: log.start_anew(offset))
+
+    async def _cut(self, announce: Callable[[], None], cut: Callable[[], None]) -> bool:
+        """Announce a cut, write the checkpoint and cut; return False if another task rearranges the segments.
+
+        The cut runs on the event loop: readers must not see it half done. Raises OSError.
+        """
+        partition = self._partition
+        with partition.rearranging() as scope:
+            if scope is None:
+                return False
+            announce()
+            with trio.CancelScope(shield=True):
+                await self._checkpoint(partition.data_directory)
+            await partition.appends.settled(among=1)
+            cut()
+        partition.wake_all()
+        return True
+
+    def _note(self, problem: str | None) -> None:
+        """Remember a problem, and log it once."""
+        if problem is not None and problem != self.problem:
+            logger.warning("%s-%d: cannot copy: %s", self.topic, self.partition, problem)
+        self.problem = problem

@@ -1,0 +1,235 @@
+"""Partitions that follow those of another broker."""
+
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import trio
+
+from broker.log.config import LogConfig
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.io.files import OpenFiles
+from broker.log.partition_log import PartitionLog
+from broker.metrics.registry import Metrics
+from broker.partitions.appends.writer import Writer
+from broker.partitions.partition import Partition
+from broker.replication.follower import Step
+from broker.replication.peer import open_cluster
+from broker.replication.replica import PartitionReplica
+from protocol.errors import ErrorCode
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.peer_apis import PeerFetchedPartition
+from protocol.records.batch import stamp
+from tests.broker.clients import Running, batch, running
+from tests.broker.kafka_client import kafka_client
+from tests.broker.replication.copies import filled
+
+SETTINGS = {"log.segment.bytes": 1000, "log.index.interval.bytes": 100, "num.partitions": 1}
+CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+KEY = ("orders", 0)
+
+
+class Watched(PartitionReplica):
+    """A replica that tells when it has taken a result."""
+
+    took = trio.Event()
+
+    async def take(self, found: PeerFetchedPartition) -> Step:
+        step = await super().take(found)
+        self.took.set()
+        self.took = trio.Event()
+        return step
+
+
+class Here:
+    """The partition that copies, in a data directory of its own."""
+
+    def __init__(self, root: Path, nursery: trio.Nursery) -> None:
+        self.directory = DataDirectory.open(root, node_id=2)
+        self.path = Path(self.directory.partition_path("orders-0"))
+        log = PartitionLog.open(
+            self.path,
+            topic="orders",
+            partition=0,
+            config=CONFIG,
+            files=OpenFiles(),
+            clock=lambda: 0,
+            random=Random(0),
+            recovery_point=self.directory.recovery_points.get(KEY, 0),
+            log_start_offset=self.directory.log_starts.get(KEY, 0),
+            high_watermark=self.directory.high_watermarks.get(KEY, 0),
+            clean=self.directory.was_clean,
+        )
+        self.log = log
+        self.replica: Watched | None = None
+        self.partition = Partition(log, Writer(nursery=nursery, metrics=Metrics(), loop_write_max_bytes=64 << 10))
+
+    async def checkpoint(self, _: str) -> None:
+        await trio.to_thread.run_sync(self.directory.write_checkpoints, [self.log])
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the result of a fetch after which something is true."""
+        assert self.replica is not None
+        with trio.fail_after(30):
+            while not condition():
+                await self.replica.took.wait()
+
+
+@asynccontextmanager
+async def copying(root: Path, broker: Running) -> AsyncIterator[Here]:
+    """A partition that follows `orders-0` of a broker; closed cleanly at the end."""
+    host, port = broker.addresses.kafka.rsplit(":", 1)
+    async with trio.open_nursery() as nursery, open_cluster([(host, int(port))], random=Random(1)) as cluster:
+        here = Here(root, nursery)
+        topic_id = cluster.view.topics["orders"].topic_id
+        here.replica = Watched(here.partition, topic_id, cluster, here.checkpoint)
+        async with filled(cluster, here.replica):
+            yield here
+        await here.partition.retire()
+        here.log.close()
+        here.directory.write_checkpoints([here.log])
+        here.directory.mark_clean()
+        here.directory.close()
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """Its segments and their indexes."""
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.name[:20].isdigit()}
+
+
+def batches(directory: Path) -> bytes:
+    return b"".join(data for name, data in files(directory).items() if name.endswith(".log"))
+
+
+async def test_a_copy_has_the_same_files_as_its_source(tmp_path: Path) -> None:
+    async with running(tmp_path / "source", SETTINGS) as broker:
+        native = await broker.connect()
+        await native.create("orders")
+        for number in range(20):
+            await native.produce("orders", batch(b"%d" % number * 60, b"x" * number))
+        async with copying(tmp_path / "copy", broker) as here:
+            await here.until(lambda: here.log.high_watermark == 40)
+            await native.produce("orders", batch(b"late"))
+            await here.until(lambda: here.log.high_watermark == 41)
+            assert here.log.segment_count > 3
+    assert files(tmp_path / "copy" / "orders-0") == files(tmp_path / "source" / "orders-0")
+
+
+async def test_a_copy_resumes_where_it_was(tmp_path: Path) -> None:
+    async with running(tmp_path / "source", SETTINGS) as broker:
+        native = await broker.connect()
+        await native.create("orders")
+        for end in (5, 10, 15):
+            for _ in range(5):
+                await native.produce("orders", batch(b"v" * 100))
+            async with copying(tmp_path / "copy", broker) as here:
+                assert here.log.high_watermark == end - 5
+                await here.until(lambda here=here, end=end: here.log.high_watermark == end)
+    assert files(tmp_path / "copy" / "orders-0") == files(tmp_path / "source" / "orders-0")
+
+
+async def test_a_copy_truncates_what_its_source_has_lost(tmp_path: Path) -> None:
+    """The source is set back to a moment before, as by a power cut, and goes on with other records."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    async with running(source, SETTINGS) as broker:
+        native = await broker.connect()
+        await native.create("orders")
+        for _ in range(5):
+            await native.produce("orders", batch(b"kept" * 20))
+        shutil.copytree(source, tmp_path / "before")
+        for _ in range(9):
+            await native.produce("orders", batch(b"lost" * 30))
+        async with copying(copy, broker) as here:
+            await here.until(lambda: here.log.high_watermark == 14)
+    shutil.rmtree(source)
+    (tmp_path / "before").rename(source)
+    async with running(source, SETTINGS) as broker:
+        native = await broker.connect()
+        for _ in range(3):
+            await native.produce("orders", batch(b"new" * 30))
+        async with copying(copy, broker) as here:
+            await here.until(lambda: here.log.log_end_offset == 8 and here.log.high_watermark == 8)
+            assert here.log.epochs.entries == ((0, 0), (1, 5))
+    logs = [
+        {name: data for name, data in files(at / "orders-0").items() if name.endswith(".log")} for at in (source, copy)
+    ]
+    assert b"".join(logs[0].values()) == b"".join(logs[1].values())
+
+
+async def delete_records(broker: Running, offset: int) -> None:
+    async with kafka_client(broker.addresses.kafka) as client:
+        asked = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": offset}]}]
+        await client.ask("DeleteRecords", topics=asked, timeout_ms=1000)
+
+
+async def test_a_copy_starts_anew_where_its_source_begins(tmp_path: Path) -> None:
+    async with running(tmp_path / "source", SETTINGS) as broker:
+        native = await broker.connect()
+        await native.create("orders")
+        for _ in range(5):
+            await native.produce("orders", batch(b"1" * 100, b"2"))
+        async with copying(tmp_path / "copy", broker) as here:
+            await here.until(lambda: here.log.high_watermark == 10)
+        for _ in range(5):
+            await native.produce("orders", batch(b"3" * 100, b"4"))
+        await delete_records(broker, 13)
+        async with copying(tmp_path / "copy", broker) as here:
+            await here.until(lambda: here.log.high_watermark == 20 and here.log.log_start_offset == 13)
+            assert here.log.first_base_offset == 12, "the batch that holds the first record is whole"
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def alone(root: Path) -> AsyncIterator[tuple[Here, PartitionReplica]]:
+    """A replica whose leader is played by the test."""
+    async with trio.open_nursery() as nursery, running(root / "source") as broker:
+        host, port = broker.addresses.kafka.rsplit(":", 1)
+        async with open_cluster([(host, int(port))], random=Random(1)) as cluster:
+            here = Here(root / "copy", nursery)
+            replica = PartitionReplica(here.partition, NO_TOPIC_ID, cluster, here.checkpoint)
+            replica.position(3)
+            yield here, replica
+            await here.partition.retire()
+            here.log.close(clean=False)
+            here.directory.close()
+
+
+def fetched(data: bytes = b"", **how: object) -> PeerFetchedPartition:
+    return PeerFetchedPartition(topic="orders", partition=0, records=memoryview(data), **how)  # type: ignore[arg-type]
+
+
+def at(offset: int, data: bytes) -> bytes:
+    moved = bytearray(data)
+    stamp(moved, base_offset=offset, leader_epoch=3)
+    return bytes(moved)
+
+
+async def test_what_does_not_fit_pauses_a_partition_and_tells_why(tmp_path: Path) -> None:
+    async with alone(tmp_path) as (here, replica):
+        good = at(0, batch(b"v", b"w"))
+        assert await replica.take(fetched(good, high_watermark=2)) is Step.GO_ON
+        bad = at(2, batch(b"x"))
+        for data in (bad[:-1] + b"\1", good, b"\xff" * 100):
+            assert await replica.take(fetched(data, high_watermark=3)) is Step.PAUSE
+            assert replica.problem is not None
+            assert (here.log.log_end_offset, here.log.high_watermark) == (2, 2)
+        assert await replica.take(fetched(bad, high_watermark=3)) is Step.GO_ON
+        assert (replica.problem, here.log.high_watermark) == (None, 3)
+
+
+async def test_an_error_that_nothing_cures_ends_a_partition(tmp_path: Path) -> None:
+    async with alone(tmp_path) as (_, replica):
+        assert await replica.take(fetched(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)) is Step.STOP
+        assert replica.problem == "the leader refuses: TOPIC_AUTHORIZATION_FAILED"
+
+
+async def test_records_above_the_leaders_high_watermark_are_not_shown(tmp_path: Path) -> None:
+    async with alone(tmp_path) as (here, replica):
+        await replica.take(fetched(at(0, batch(b"v", b"w", b"x")), high_watermark=1))
+        assert (here.log.high_watermark, here.log.log_end_offset) == (1, 3)
+        asked = replica.position(3)
+        assert (asked.offset, asked.last_fetched_epoch, asked.current_leader_epoch) == (3, 3, 3)
