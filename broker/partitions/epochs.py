@@ -1,5 +1,6 @@
 """Assign the leader epochs of logs that this broker leads. Nothing else begins an epoch: the log layer never does."""
 
+from broker.log.log_state import HighWatermarkSource
 from broker.log.partition_log import PartitionLog
 
 
@@ -7,6 +8,8 @@ def assign_epoch(log: PartitionLog, *, records_lost: bool) -> None:
     """Let new batches have the last known leader epoch, or the next one if records may have been lost.
 
     Consumers that have read lost records notice by the next epoch (KIP-320). Write it with `checkpoint_epochs`: an
-    epoch without records is stored nowhere else.
+    epoch without records is stored nowhere else. A log that follows replicas is left alone: two brokers could write in
+    the same epoch.
     """
-    log.assign_epoch(log.leader_epoch + records_lost)
+    if log.high_watermark_source is not HighWatermarkSource.REPLICAS:
+        log.assign_epoch(log.leader_epoch + records_lost)

@@ -208,8 +208,7 @@ class Storage:
             high_watermark=directory.high_watermarks.get(key, 0) if follows else None,
         )
         try:
-            if not follows:
-                assign_epoch(log, records_lost=not directory.was_clean and log.recovery is not None)
+            assign_epoch(log, records_lost=not directory.was_clean and log.recovery is not None)
             if log.recovery is not None:
                 log.checkpoint_epochs()
         except OSError:

@@ -9,18 +9,21 @@ from random import Random
 
 import trio
 
+from broker.log.config import LogConfig
 from broker.log.directory.checkpoint import CLEAN_MARKER
 from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from broker.log.directory.data_directory import RESERVE
 from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metadata.topic import Topic
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.storage import Storage
 from broker.partitions.partitions import Partitions
 from broker.settings.live import LiveSettings
 from broker.settings.settings import load_settings
+from protocol.records.builder import build_batch
 
 
 class BrokenBelow(Disk):
@@ -82,3 +85,31 @@ async def test_what_was_just_opened_in_a_directory_that_went_meanwhile_is_offlin
             await partitions.close_all()
         store.close()
     assert (len(served), len(offline)) == (2, 2)
+
+
+def test_the_log_of_a_copy_begins_no_epoch_and_takes_its_high_watermark_from_the_checkpoint(tmp_path: Path) -> None:
+    """An unclean start begins a leader epoch in the logs that this broker leads, and in no other."""
+    led, copied = Topic(name="led", partitions=1), Topic(name="copied", partitions=1)
+    found = []
+    for _ in range(2):
+        with DataDirectories.open([tmp_path], node_id=1) as directories:
+            directories.join({}, [])
+            store = SqliteMetadataStore(tmp_path / METADATA_FILE)
+            storage = Storage(
+                directories=directories,
+                files=OpenFiles(),
+                store=store,
+                clock=lambda: 0,
+                random=Random(0),
+                follows=lambda topic, _: topic == "copied",
+            )
+            logs = [storage.open_logs(topic, [0], LogConfig())[0] for topic in (led, copied)]
+            found.append([(log.epochs.entries, log.high_watermark) for log in logs])
+            for log in logs:
+                log.append(build_batch([(0, None, b"v", ())] * 3))
+            logs[1].advance_high_watermark(2)
+            directories.live[0].write_checkpoints(logs)
+            for log in logs:
+                log.close(clean=False)
+            store.close()
+    assert found == [[(((0, 0),), 0), ((), 0)], [(((0, 0), (1, 3)), 3), (((0, 0),), 2)]]
