@@ -9,6 +9,7 @@ from broker.log.config import LogConfig
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.log.producers.transactions import TransactionMarker
+from broker.partitions.epochs import assign_epoch
 from protocol.records.builder import build_batch
 from protocol.records.layout import TRANSACTIONAL_BIT, Codec
 from protocol.records.markers import Outcome
@@ -41,7 +42,7 @@ class Written:
 
     def open(self, *, clean: bool = True) -> PartitionLog:
         """Open the log as a broker would; the clock stands still, so that rolling is the records' doing."""
-        return PartitionLog.open(
+        log = PartitionLog.open(
             self.directory,
             topic=self.topic,
             partition=0,
@@ -51,6 +52,8 @@ class Written:
             random=random.Random(1),
             clean=clean,
         )
+        assign_epoch(log, records_lost=not clean)
+        return log
 
     def append(self, log: PartitionLog, rows: list[Row], codec: Codec, **producer: int) -> None:
         """Append one batch and note its rows; `producer`: id, epoch and sequence as `build_batch` takes them."""

@@ -18,6 +18,7 @@ from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.topic import Topic
+from broker.partitions.epochs import assign_epoch
 from protocol.records.builder import build_batch
 
 SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100, segment_index_bytes=4096)
@@ -52,7 +53,7 @@ def make_directory(data: Path, kafkas: Path) -> Path:
 
 def opened(data: Path, topic: str, partition: int, *, config: LogConfig = SMALL, clean: bool = True) -> PartitionLog:
     """Open a partition's log as a broker does, with a fixed clock."""
-    return PartitionLog.open(
+    log = PartitionLog.open(
         data / f"{topic}-{partition}",
         topic=topic,
         partition=partition,
@@ -62,6 +63,8 @@ def opened(data: Path, topic: str, partition: int, *, config: LogConfig = SMALL,
         random=random.Random(1),
         clean=clean,
     )
+    assign_epoch(log, records_lost=not clean)
+    return log
 
 
 def written(data: Path, topic: str, partition: int) -> PartitionLog:
