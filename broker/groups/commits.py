@@ -117,13 +117,16 @@ class OffsetCommits:
         return errors
 
     def _check_offset(self, requested: OffsetToCommit, max_metadata_size: int) -> ErrorCode:
-        if not self._partition_exists(requested.topic, requested.partition):
+        if not self.exists(requested):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         is_too_large = len(requested.metadata) > max_metadata_size
         return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large else ErrorCode.NONE
 
+    def exists(self, requested: OffsetToCommit) -> bool:
+        """Return whether the partition of an offset exists, online or offline."""
+        return self._partition_exists(requested.topic, requested.partition)
+
     def _partition_exists(self, topic: str, partition: int) -> bool:
-        """Return whether a partition exists, online or offline."""
         return (topic, partition) in self._partitions.served or self._partitions.is_offline(topic, partition)
 
     async def _check_commit(self, name: str, committer: Committer, *, in_transaction: bool) -> ErrorCode:

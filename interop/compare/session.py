@@ -11,7 +11,8 @@ from interop.compare.normal import Normaliser
 from interop.compare.wire import BY_NAME, ClosedError, Connection
 from protocol.records.builder import Codec, build_batch
 
-LEVELS = ("lowest", "middle", "highest")
+# How far between its first and its last version each API is used.
+LEVELS = {"lowest": 0.0, "middle": 0.5, "highest": 1.0}
 CLOSED = "connection closed"
 UNANSWERED = "no answer"
 BARRIER_TOPIC = "compare-barrier"
@@ -54,6 +55,7 @@ class Session:
     def __init__(self, address: str, scenario: str, level: str, base_time: int, barrier: "Barrier") -> None:
         self.steps: list[Step] = []
         self.level = level
+        self.newness = LEVELS[level]
         self.base_time = base_time
         self.topic_ids: dict[str, bytes] = {}
         self._prefix = f"{scenario}-{level}-"
@@ -73,9 +75,9 @@ class Session:
         return self._prefix + name
 
     def version(self, api: str) -> int:
-        """Return the version of an API at this level."""
+        """Return the version of an API at this level, or at the `newness` set since."""
         first, last = BY_NAME[api].first, BY_NAME[api].last
-        return {"lowest": first, "middle": (first + last + 1) // 2, "highest": last}[self.level]
+        return first + int((last - first) * self.newness + 0.5)
 
     def ask(self, label: str, api: str, /, *, on: int = 0, version: int | None = None, **fields: Any) -> dict[str, Any]:
         """Send a request, wait for its answer and keep both. Returns {} where there was none."""

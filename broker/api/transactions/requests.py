@@ -174,7 +174,11 @@ class TransactionsApi:
         return AddOffsetsToTxnResponse(error=error)
 
     async def commit_offsets(self, request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
-        """Commit offsets of a group as part of a transaction."""
+        """Commit offsets of a group as part of a transaction, unless none of their partitions exists."""
+        existing = await context.map(self._commits.exists, request.partitions)
+        if request.partitions and not any(existing):
+            refused = await context.map(_refusal, existing, [ErrorCode.NONE] * len(existing))
+            return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, refused))
         support = support_of("txn_offset_commit", context)
         producer = Producer(request.producer_id, request.producer_epoch)
         error = ErrorCode.NONE if request.group else ErrorCode.INVALID_GROUP_ID
@@ -186,7 +190,7 @@ class TransactionsApi:
             admitted = self._transactions.admit(request.transactional_id, producer, place, support)
             error = offset_commit_error(await context.wait(admitted), support)
         if error is not ErrorCode.NONE:
-            refused = [error] * len(request.partitions)
+            refused = await context.map(_refusal, existing, [error] * len(existing))
             return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, refused))
         commit = self._commits.commit(
             request.group,
@@ -243,6 +247,10 @@ class TransactionsApi:
 
 def _place(asked: TopicPartition) -> TopicIndex:
     return asked.topic, asked.partition
+
+
+def _refusal(exists: bool, error: ErrorCode) -> ErrorCode:
+    return error if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _committed(asked: OffsetToCommit, error: ErrorCode) -> CommittedPartition:

@@ -14,7 +14,7 @@ _TIMEOUT_MS = 60_000
 Producer = Mapping[str, Any]
 
 
-class _Transactions:
+class Transactions:
     """The requests of transactional producers as steps of a session."""
 
     def __init__(self, session: Session) -> None:
@@ -123,12 +123,12 @@ class _Transactions:
 
 def requests(s: Session) -> None:
     """Run all of them."""
-    t = _Transactions(s)
+    t = Transactions(s)
     for each in (_initialization, _story, _partitions, _zombies, _offsets, _batches, _lists, _markers):
         each(s, t)
 
 
-def _initialization(s: Session, t: _Transactions) -> None:
+def _initialization(s: Session, t: Transactions) -> None:
     name = s.name("init")
     first = t.init("a producer", name)
     t.describe("a new id", name)
@@ -150,7 +150,7 @@ def _initialization(s: Session, t: _Transactions) -> None:
         t.init("a new id that names a producer", s.name("init-named"), producer_id=777_777, producer_epoch=3)
 
 
-def _story(s: Session, t: _Transactions) -> None:
+def _story(s: Session, t: Transactions) -> None:
     name, topic = s.name("story"), s.topic("story")
     producer = t.init("the producer", name)
     for label, commits in (("a commit", True), ("an abort", False)):
@@ -176,7 +176,7 @@ def _story(s: Session, t: _Transactions) -> None:
     s.ask("producers", "DescribeProducers", topics=[{"name": topic, "partition_indexes": [0]}])
 
 
-def _partitions(s: Session, t: _Transactions) -> None:
+def _partitions(s: Session, t: Transactions) -> None:
     name, topic = s.name("partitions"), s.topic("partitions", 3)
     producer = t.init("a producer of partitions", name)
     t.add("several partitions", producer, (topic, 2), (topic, 0))
@@ -195,7 +195,7 @@ def _partitions(s: Session, t: _Transactions) -> None:
     t.end("end of the partitions", producer, commits=False)
 
 
-def _zombies(s: Session, t: _Transactions) -> None:
+def _zombies(s: Session, t: Transactions) -> None:
     name, topic, group = s.name("zombie"), s.topic("zombie"), s.group("zombies")
     zombie = t.init("a producer to be fenced", name)
     t.add("its partition", zombie, (topic, 0))
@@ -227,7 +227,7 @@ def _zombies(s: Session, t: _Transactions) -> None:
     t.describe("the zombie has changed nothing", name)
 
 
-def _offsets(s: Session, t: _Transactions) -> None:
+def _offsets(s: Session, t: Transactions) -> None:
     name, topic, group = s.name("offsets"), s.topic("offsets"), s.group("readers")
     producer = t.init("a producer of offsets", name)
     t.commit_offset("an offset before its group is added", producer, group, topic)
@@ -247,7 +247,7 @@ def _offsets(s: Session, t: _Transactions) -> None:
     t.commit_offset("an offset of no group", producer, "", topic)
 
 
-def _batches(s: Session, t: _Transactions) -> None:
+def _batches(s: Session, t: Transactions) -> None:
     name, topic = s.name("batches"), s.topic("batches")
     producer = t.init("a producer of batches", name)
     t.send("a batch without its id", producer, topic, transactional_id=None)
@@ -260,7 +260,7 @@ def _batches(s: Session, t: _Transactions) -> None:
     t.look("the batches", topic)
 
 
-def _lists(s: Session, t: _Transactions) -> None:
+def _lists(s: Session, t: Transactions) -> None:
     names: Sequence[str] = [s.name(f"list-{number}") for number in range(3)]
     topic = s.topic("list")
     producers = [t.init(f"listed producer {number}", name) for number, name in enumerate(names)]
@@ -285,7 +285,7 @@ def _lists(s: Session, t: _Transactions) -> None:
     t.end("end of the listed one", producers[0], commits=False)
 
 
-def _markers(s: Session, t: _Transactions) -> None:
+def _markers(s: Session, t: Transactions) -> None:
     name, topic = s.name("markers"), s.topic("markers", 2)
     producer = t.init("a producer of markers", name)
     t.add("its partitions", producer, (topic, 0))

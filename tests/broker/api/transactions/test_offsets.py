@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.broker.api.transactions.asking import commit_offset, committed_offset, create, end, started, until
+from tests.broker.api.transactions.asking import commit_offset, committed_offset, create, describe, end, started, until
 from tests.broker.clients import running
 from tests.broker.kafka_client import kafka_client
 
@@ -86,4 +86,25 @@ async def test_a_fenced_producer_commits_no_offsets(tmp_path: Path) -> None:
         await started(client)
         assert await commit_offset(client, zombie) is ErrorCode.INVALID_PRODUCER_EPOCH
         assert await committed_offset(client, stable=True) == NONE_YET
+        broker.stop.set()
+
+
+async def test_an_offset_of_a_missing_partition_neither_fails_as_its_producer_nor_opens_a_transaction(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        offset = {"committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+        missing = {"name": "words", "partitions": [{"partition_index": 1, **offset}]}
+        for sender in (producer, {**producer, "producer_epoch": 99}):
+            error = await commit_offset(client, sender, topics=[missing])
+            assert error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await describe(client))["transaction_state"] == "Empty"
+        both = [{"name": "words", "partitions": [{"partition_index": index, **offset} for index in (1, 0)]}]
+        zombie = {**producer, "producer_epoch": 99}
+        member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+        reply = await client.ask("TxnOffsetCommit", 5, **zombie, group_id="readers", topics=both, **member)
+        errors = [one["error_code"] for one in reply["topics"][0]["partitions"]]
+        assert errors == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH]
         broker.stop.set()
