@@ -28,7 +28,7 @@ class Kind:
 
 SEQUENCES = {
     "sequences": Kind(OPERATIONS, Player, 10, 24),
-    "transacted": Kind(TRANSACTED, TransactionalPlayer, 16, 40),
+    "transacted": Kind(TRANSACTED, TransactionalPlayer, 20, 50),
 }
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from interop.compare.operations import GROUP, MEMBER, OFFSET, PARTITION, TOPIC, Player
+from interop.compare.operations import GROUP, MEMBER, OFFSET, TOPIC, Player
 from interop.compare.scenarios.transactions import Producer, Transactions
 from interop.compare.session import NO_ERROR, Session
 from protocol.records.layout import TRANSACTIONAL_BIT
@@ -13,70 +13,62 @@ CONCURRENT_TRANSACTIONS = 51
 _STRANGER = 777_777
 _LONG_MS = 600_000
 
-_ID = st.sampled_from(("x", "x", "y"))
+_ID = st.sampled_from(("x", "x", "x", "y"))
 #: A producer of an id: its last one, the one before (a zombie), one of the next epoch, one of another's id.
-_WHO = st.sampled_from(("now",) * 9 + ("before", "before", "later", "stranger"))
+_WHO = st.sampled_from(("now",) * 16 + ("before", "before", "later", "stranger"))
 _ISOLATION = st.sampled_from((0, 1))
-_COMMITS = st.booleans()
+_PARTITION = st.sampled_from((0, 0, 0, 0, 1, 1, 2))
+_SEQUENCE = st.sampled_from(("next",) * 8 + ("again", "gap", "first"))
+#: What a batch is: of the transaction, without its id, with another's id, of no transaction.
+_KIND = st.sampled_from(("own",) * 12 + ("none", "other", "plain"))
+_BY = st.sampled_from((None, None, None, 0, 1))
 #: How far between its first and its last version an API is used: today's clients use the last ones.
 _NEWNESS = st.sampled_from((0.0, 0.3, 0.5, 0.7, 0.9, 1.0, 1.0, 1.0))
 
-_WITH_VERSIONS = st.one_of(
-    st.tuples(st.just("init"), _ID, st.sampled_from((None, None, None, "now", "before", "later", "stranger"))),
-    *[st.tuples(st.just("add"), _ID, _WHO, TOPIC, PARTITION, st.sampled_from((False, False, False, True)))] * 2,
-    *[
-        st.tuples(
-            st.just("send"),
-            _ID,
-            _WHO,
-            TOPIC,
-            PARTITION,
-            st.sampled_from(("next",) * 6 + ("again", "gap", "first")),
-            st.sampled_from(("own",) * 10 + ("none", "other", "plain")),
-        )
-    ]
-    * 4,
-    st.tuples(st.just("add_offsets"), _ID, _WHO, GROUP),
-    *[
-        st.tuples(
-            st.just("commit_within"), _ID, _WHO, GROUP, TOPIC, PARTITION, OFFSET, st.sampled_from((None, None, 0, 1))
-        )
-    ]
-    * 2,
-    *[st.tuples(st.just("end"), _ID, _WHO, _COMMITS)] * 3,
-    st.tuples(st.just("states"), st.sampled_from((None, "Ongoing", "Empty", "CompleteCommit", "Dead"))),
-    *[st.tuples(st.just("read"), TOPIC, PARTITION, OFFSET, _ISOLATION)] * 2,
-    st.tuples(st.just("edge"), TOPIC, PARTITION, st.sampled_from((-1, -2, -3, "time")), _ISOLATION),
-    st.tuples(st.just("mark"), _ID, _WHO, TOPIC, PARTITION, _COMMITS),
+
+def _weighted(*operations: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    """Choose among strategies, each as often as its weight says."""
+    return st.sampled_from([each for weight, each in operations for _ in range(weight)]).flatmap(lambda each: each)
+
+
+# Of these every version that a broker serves is sent; topics and groups change seldom.
+_WITH_VERSIONS = _weighted(
+    (3, st.tuples(st.just("init"), _ID, st.sampled_from((None, None, None, "now", "before", "later", "stranger")))),
+    (5, st.tuples(st.just("add"), _ID, _WHO, TOPIC, _PARTITION, st.sampled_from((False, False, False, True)))),
+    (14, st.tuples(st.just("send"), _ID, _WHO, TOPIC, _PARTITION, _SEQUENCE, _KIND)),
+    (3, st.tuples(st.just("add_offsets"), _ID, _WHO, GROUP)),
+    (6, st.tuples(st.just("commit_within"), _ID, _WHO, GROUP, TOPIC, _PARTITION, OFFSET, _BY)),
+    (8, st.tuples(st.just("end"), _ID, _WHO, st.booleans())),
+    (2, st.tuples(st.just("states"), st.sampled_from((None, "Ongoing", "Empty", "CompleteCommit", "Dead")))),
+    (6, st.tuples(st.just("read"), TOPIC, _PARTITION, OFFSET, _ISOLATION)),
+    (3, st.tuples(st.just("edge"), TOPIC, _PARTITION, st.sampled_from((-1, -2, -3, "time")), _ISOLATION)),
+    (2, st.tuples(st.just("mark"), _ID, _WHO, TOPIC, _PARTITION, st.booleans())),
 )
-_ONE_VERSION = st.one_of(
-    st.tuples(st.just("state"), _ID),
-    st.tuples(st.just("producers"), TOPIC, PARTITION),
-    *[st.tuples(st.just("stable"), GROUP)] * 2,
-    st.tuples(st.just("produce"), TOPIC, PARTITION, st.sampled_from((1, 3))),
-    st.tuples(st.just("commit"), GROUP, TOPIC, PARTITION, OFFSET, st.sampled_from((None, 0, 1))),
-    st.tuples(st.just("committed"), GROUP),
-    st.tuples(st.just("forget"), GROUP, TOPIC, PARTITION),
-    st.tuples(st.just("join"), GROUP, MEMBER),
-    st.tuples(st.just("sync"), GROUP, MEMBER),
-    st.tuples(st.just("leave"), GROUP, MEMBER),
-    st.tuples(st.just("describe"), GROUP),
-    st.tuples(st.just("drop"), GROUP),
-    st.tuples(st.just("records"), TOPIC, PARTITION, OFFSET),
-    st.tuples(st.just("create"), TOPIC, st.sampled_from((1, 2))),
-    st.tuples(st.just("delete"), TOPIC),
-    st.tuples(st.just("grow"), TOPIC, st.sampled_from((2, 3))),
+_OF_ONE_VERSION = _weighted(
+    (4, st.tuples(st.just("state"), _ID)),
+    (4, st.tuples(st.just("producers"), TOPIC, _PARTITION)),
+    (4, st.tuples(st.just("stable"), GROUP)),
+    (2, st.tuples(st.just("produce"), TOPIC, _PARTITION, st.sampled_from((1, 3)))),
+    (2, st.tuples(st.just("commit"), GROUP, TOPIC, _PARTITION, OFFSET, _BY)),
+    (2, st.tuples(st.just("committed"), GROUP)),
+    (1, st.tuples(st.just("forget"), GROUP, TOPIC, _PARTITION)),
+    (3, st.tuples(st.just("join"), GROUP, MEMBER)),
+    (2, st.tuples(st.just("sync"), GROUP, MEMBER)),
+    (1, st.tuples(st.just("leave"), GROUP, MEMBER)),
+    (1, st.tuples(st.just("describe"), GROUP)),
+    (2, st.tuples(st.just("drop"), GROUP)),
+    (2, st.tuples(st.just("records"), TOPIC, _PARTITION, OFFSET)),
+    (1, st.tuples(st.just("create"), TOPIC, st.just(2))),
+    (1, st.tuples(st.just("delete"), TOPIC)),
+    (1, st.tuples(st.just("grow"), TOPIC, st.just(3))),
 )
-TRANSACTED = st.one_of(
-    *[st.tuples(_NEWNESS, _WITH_VERSIONS)] * 3,
-    st.tuples(st.just(1.0), _ONE_VERSION),
-)
+TRANSACTED = _weighted((3, st.tuples(_NEWNESS, _WITH_VERSIONS)), (1, st.tuples(st.just(1.0), _OF_ONE_VERSION)))
 
 
 class TransactionalPlayer(Player):
     """Plays a sequence to one broker; after each request it waits until no transaction is being ended.
 
-    Both topics and one transactional id are there from the start.
+    Both topics and both transactional ids are there from the start.
     """
 
     def __init__(self, s: Session) -> None:
@@ -85,8 +77,9 @@ class TransactionalPlayer(Player):
         self._given: dict[str, list[tuple[int, int]]] = {}
         self._sequences: dict[tuple[int, int, bytes, int], int] = {}
         s.topic("a", 2)
-        s.topic("b")
-        self._init("the first producer", "x", None)
+        s.topic("b", 2)
+        for name in ("x", "y"):
+            self._init(f"the first producer of {name}", name, None)
 
     def play(self, place: int, name: Any, *arguments: Any) -> None:
         """Carry out one operation, given behind the newness of the versions that it uses."""

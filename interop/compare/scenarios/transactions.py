@@ -251,6 +251,7 @@ def _batches(s: Session, t: Transactions) -> None:
     name, topic = s.name("batches"), s.topic("batches")
     producer = t.init("a producer of batches", name)
     t.send("a batch without its id", producer, topic, transactional_id=None)
+    t.send("a batch without its id of no topic", producer, s.name("no"), transactional_id=None)
     t.send("a batch with another's id", producer, topic, transactional_id=s.name("no"))
     t.send("a batch that is not of the transaction", producer, topic, attributes=0)
     t.send("a batch of a partition that was not added", producer, topic)
