@@ -88,7 +88,7 @@ class TransactionalPlayer(Player):
         super().play(place, kind, *rest)
 
     def _init(self, label: str, name: str, who: str | None) -> None:
-        fields = {"transactional_id": self.s.name(name), "transaction_timeout_ms": _LONG_MS}
+        fields: dict[str, Any] = {"transactional_id": self.s.name(name), "transaction_timeout_ms": _LONG_MS}
         fields |= {"producer_id": -1, "producer_epoch": -1} if who is None else self._identity(name, who)
         while True:
             answer = self.s.ask(label, "InitProducerId", **fields)

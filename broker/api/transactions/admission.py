@@ -3,7 +3,8 @@
 A batch of a producer that has no open transaction in a partition must not be appended before the transaction
 coordinator knows the partition: otherwise no marker would ever end the transaction there.
 
-Source: kafka.server.ReplicaManager (maybeSendPartitionsToTransactionCoordinator), UnifiedLog.hasOngoingTransaction.
+Source: kafka.server.ReplicaManager (maybeSendPartitionsToTransactionCoordinator),
+UnifiedLog.maybeStartTransactionVerification.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -72,24 +73,29 @@ class Admission(NamedTuple):
 async def admit_batches(request: ProduceRequest, context: Context, partitions: Partitions, admit: Admit) -> Admission:
     """Ask the transaction coordinator about batches that begin a transaction in their partitions.
 
-    Guards are opened before it is asked: a marker that is written in the meantime invalidates them.
+    Guards are opened before it is asked: a marker that is written in the meantime invalidates them. It is not asked
+    about a batch of an epoch that its log has fenced, so that the partition is not added to the transaction.
     """
     assert isinstance(request.transactional_id, str)
     by_producer: dict[Producer, dict[TopicIndex, int]] = {}  # the first sequence for each partition
     guards: dict[TopicIndex, int] = {}
+    refused: dict[TopicIndex, ErrorCode] = {}
     for asked in request.partitions:
         partition = partitions.get(asked.topic, asked.partition)
         if partition is not None and needs_admission(asked, partition):
             header, place = read_header(asked.records), (asked.topic, asked.partition)
-            sequences = by_producer.setdefault(Producer(header.producer_id, header.producer_epoch), {})
-            sequences[place] = header.base_sequence
+            state = partition.log.producers.get(header.producer_id)
+            if state is not None and header.producer_epoch < state.epoch:
+                refused[place] = ErrorCode.INVALID_PRODUCER_EPOCH
+            else:
+                sequences = by_producer.setdefault(Producer(header.producer_id, header.producer_epoch), {})
+                sequences[place] = header.base_sequence
         await context.checkpoint()
-    refused: dict[TopicIndex, ErrorCode] = {}
     support = support_of("produce", context)
     for producer, sequences in by_producer.items():
         remaining = iter(sequences.items())
         while step := dict(islice(remaining, PLACES_PER_STEP)):
-            open_guards = partial(_open_guards, guards, producer, step, partitions)
+            open_guards = partial(_open_guards, guards, producer, step, partitions, support)
             admitted = admit(request.transactional_id, producer, [*step], support, open_guards)
             refused.update(await context.wait(admitted))
             await context.checkpoint()
@@ -97,9 +103,16 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
 
 
 def _open_guards(
-    guards: dict[TopicIndex, int], producer: Producer, sequences: Mapping[TopicIndex, int], partitions: Partitions
+    guards: dict[TopicIndex, int],
+    producer: Producer,
+    sequences: Mapping[TopicIndex, int],
+    partitions: Partitions,
+    support: TransactionSupport,
 ) -> None:
+    restarts = support is TransactionSupport.ADDING  # each of its transactions has a new epoch, from sequence 0 on
     for place, sequence in sequences.items():
         partition = partitions.get(*place)
         if partition is not None:
-            guards[place] = partition.log.producers.guards.open(producer.id, producer.epoch, sequence)
+            guards[place] = partition.log.producers.guards.open(
+                producer.id, producer.epoch, sequence, restarts=restarts
+            )

@@ -1,7 +1,7 @@
 """The state of one idempotent producer in one log: its last batches, and whether a new batch may follow them.
 
     batch of                                            result
-    an unknown producer, any sequence                   accepted
+    an unknown producer, any sequence                   accepted, unless `VerificationGuards` knows of an earlier batch
     the current epoch, next sequence                    accepted
                        one of the last five batches     duplicate: already in the log, not written again
                        any other sequence               rejected as out of order

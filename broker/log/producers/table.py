@@ -267,7 +267,7 @@ class Producers:
         """Check the first batch of a producer."""
         if self.guards.has_earlier_batch(header):  # without a state to follow, the sequence would not be checked
             batch = f"batch of producer {header.producer_id}, sequence {header.base_sequence}"
-            raise OutOfOrderSequenceError(f"{batch}: an earlier one was rejected, and is to be sent again")
+            raise OutOfOrderSequenceError(f"{batch}: an earlier one is missing")
         budget = self._budget
         if budget.is_full:
             budget.refused += 1

@@ -110,11 +110,15 @@ class UnstableTransactions:
 
 
 class _Guard(NamedTuple):
-    """A guard, and the lowest sequence of the batches that it was opened for."""
+    """A guard, and the lowest sequence of the batches that it was opened for.
+
+    `restarts`: the producer begins each transaction with sequence 0, so that 0 precedes any other first batch.
+    """
 
     number: int
     epoch: int
     sequence: int
+    restarts: bool
 
 
 class VerificationGuards:
@@ -126,19 +130,27 @@ class VerificationGuards:
         self._guards: dict[int, _Guard] = {}  # by producer id, oldest first
         self._last = 0
 
-    def open(self, producer_id: int, epoch: int = NO_PRODUCER_EPOCH, sequence: int = NO_SEQUENCE) -> int:
+    def open(
+        self,
+        producer_id: int,
+        epoch: int = NO_PRODUCER_EPOCH,
+        sequence: int = NO_SEQUENCE,
+        *,
+        restarts: bool = False,
+    ) -> int:
         """Return the guard of a producer, above 0. Request it before the coordinator verifies the transaction.
 
-        `epoch` and `sequence` are those of the batch that may begin it, for `has_earlier_batch`.
+        `epoch` and `sequence` are those of the batch that may begin it, and `restarts` is whether the producer begins
+        each transaction with sequence 0, for `has_earlier_batch`.
         """
         guard = self._guards.get(producer_id)
         if guard is None:
             self._last += 1
-            guard = self._guards[producer_id] = _Guard(self._last, epoch, sequence)
+            guard = self._guards[producer_id] = _Guard(self._last, epoch, sequence, restarts)
             if len(self._guards) > MAX_GUARDS:
                 del self._guards[next(iter(self._guards))]
         elif epoch > guard.epoch or (epoch == guard.epoch and sequence < guard.sequence):
-            self._guards[producer_id] = _Guard(guard.number, epoch, sequence)
+            self._guards[producer_id] = _Guard(guard.number, epoch, sequence, guard.restarts)
         return guard.number
 
     def is_valid(self, producer_id: int, guard: int) -> bool:
@@ -147,9 +159,13 @@ class VerificationGuards:
         return current is not None and current.number == guard
 
     def has_earlier_batch(self, header: BatchHeader) -> bool:
-        """Return whether the guard was opened for a batch before this one, which the client will send again."""
+        """Return whether a batch precedes this one, the first here, that the client will send (again)."""
         guard = self._guards.get(header.producer_id)
-        return guard is not None and guard.epoch == header.producer_epoch and guard.sequence < header.base_sequence
+        if guard is None:
+            return False
+        if guard.restarts and header.base_sequence:
+            return True
+        return guard.epoch == header.producer_epoch and guard.sequence < header.base_sequence
 
     def close(self, producer_id: int) -> None:
         """Invalidate the guard of a producer: a transaction begins, or a marker ends one."""

@@ -179,6 +179,32 @@ async def test_a_batch_of_a_new_client_adds_its_partition(tmp_path: Path) -> Non
         broker.stop.set()
 
 
+async def test_a_batch_of_an_epoch_that_its_log_has_fenced_does_not_add_its_partition(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        marker = {
+            "producer_id": producer["producer_id"],
+            "producer_epoch": producer["producer_epoch"] + 1,
+            "transaction_result": False,
+            "topics": [{"name": "words", "partition_indexes": [0]}],
+        }
+        await client.ask("WriteTxnMarkers", markers=[marker])
+        assert await produce(client, producer) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert (await describe(client))["transaction_state"] == "Empty"
+        broker.stop.set()
+
+
+async def test_a_new_client_begins_in_a_partition_with_sequence_0(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        assert await produce(client, producer, sequence=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await produce(client, producer) is ErrorCode.NONE
+        assert await produce(client, producer, sequence=1) is ErrorCode.NONE
+        broker.stop.set()
+
+
 async def test_more_partitions_than_a_transaction_may_have_are_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

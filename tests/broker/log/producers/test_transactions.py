@@ -124,6 +124,14 @@ def test_a_rejected_batch_of_an_earlier_epoch_does_not_matter(log: PartitionLog)
     log.append(transactional(7, 5, epoch=1), guard=guards.open(7, 1, 5))
 
 
+def test_a_producer_whose_transactions_begin_with_sequence_0_is_held_to_it(log: PartitionLog) -> None:
+    guards = log.producers.guards
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append(transactional(7, 1), guard=guards.open(7, 0, 1, restarts=True))
+    log.append(transactional(7, 0), guard=guards.open(7, 0, 0, restarts=True))
+    log.append(transactional(8, 1), guard=guards.open(8, 0, 1))
+
+
 def test_a_coordinator_begins_a_transaction_only_with_a_guard_either(log: PartitionLog) -> None:
     with pytest.raises(InvalidTransactionStateError):
         log.append(transactional(7, 0), origin=Origin.COORDINATOR)
