@@ -130,6 +130,18 @@ class Follower:
         if following is not None:
             self._move(following, None)
 
+    def follows(self, topic: str, partition: int) -> bool:
+        """Whether a partition is fetched, or will be."""
+        return (topic, partition) in self._followed
+
+    async def stop(self, topic: str, partition: int) -> None:
+        """Stop fetching a partition, and wait until its replica has taken the last result."""
+        following = self._followed.get((topic, partition))
+        if following is not None:
+            self.unfollow(topic, partition)
+            async with following.lock:
+                pass
+
     async def run(self) -> None:
         """Assign partitions to leaders, now and whenever either changes, and fetch them."""
         async with trio.open_nursery() as nursery:

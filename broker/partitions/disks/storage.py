@@ -56,7 +56,7 @@ class NewLog(NamedTuple):
 class Storage:
     """The data directories, open files and metadata of a broker; `clock` returns milliseconds since the epoch.
 
-    `follows` tells whether a partition is a copy: its leader is elsewhere, and decides on epochs and high watermark.
+    The leader of a mirrored topic is elsewhere, and decides on leader epochs and high watermarks.
     """
 
     directories: DataDirectories
@@ -67,7 +67,6 @@ class Storage:
     progress: StartProgress = field(default_factory=StartProgress)
     recovered: RecoveredLogs = field(default_factory=RecoveredLogs)
     budget: ProducerBudget = field(default_factory=ProducerBudget)
-    follows: Callable[[str, int], bool] = lambda _topic, _partition: False
     made_in: set[DataDirectory] = field(default_factory=set)  # directories with new names that are not fsynced yet
 
     def recover_logs(self, topics: Iterable[tuple[Topic, LogConfig]], *, threads_each: int) -> None:
@@ -188,7 +187,7 @@ class Storage:
 
     def _open_in(self, directory: DataDirectory, topic: Topic, config: LogConfig, index: int) -> PartitionLog:
         key = topic.name, index
-        follows = self.follows(*key)
+        is_mirrored = topic.mirror_of is not None
         self.directories.settle_arrival(*key, directory)
         log = PartitionLog.open(
             directory.partition_path(partition_directory(*key)),
@@ -205,7 +204,7 @@ class Storage:
             uses_reserve=is_internal(topic.name),
             scanned=self.progress.scanned,
             budget=self.budget,
-            high_watermark=directory.high_watermarks.get(key, 0) if follows else None,
+            high_watermark=directory.high_watermarks.get(key, 0) if is_mirrored else None,
         )
         try:
             assign_epoch(log, records_lost=not directory.was_clean and log.recovery is not None)

@@ -37,6 +37,7 @@ from broker.metadata.topic import (
 )
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.storage import NewLog, Storage
+from broker.partitions.epochs import assign_epoch
 from broker.partitions.partition import Partition
 from broker.partitions.topics.name_locks import NameLocks
 from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
@@ -256,7 +257,8 @@ class TopicChanges:
     async def promote(self, name: str) -> Topic:
         """Make a mirrored topic writable, at the end of its logs. What follows it must have stopped.
 
-        Raises UnknownTopicError, MetadataError; InvalidTopicError if the topic is not mirrored or is offline.
+        A new leader epoch begins in each. Raises UnknownTopicError, MetadataError, OSError; InvalidTopicError if the
+        topic is not mirrored or is offline.
         """
         async with self._change([name]):
             topic = self._known(name)
@@ -273,6 +275,10 @@ class TopicChanges:
             topic = self._map.topics[name] = replace(topic, mirror=mirror)
             for partition in partitions:
                 partition.mirror_of = None
+                partition.log.stop_following_replicas()
+                assign_epoch(partition.log, records_lost=True)  # in the source's epochs, the source goes on
+                partition.wake_all()
+            await trio.to_thread.run_sync(_checkpoint_epochs, [partition.log for partition in partitions])
             return topic
 
     async def _grow(self, topic: Topic, count: int) -> None:
@@ -427,6 +433,11 @@ def _grown(topic: Topic, partitions: int | None) -> int:
         )
     check_partitions(partitions)
     return partitions
+
+
+def _checkpoint_epochs(logs: Iterable[PartitionLog]) -> None:
+    for log in logs:
+        log.checkpoint_epochs()
 
 
 def _unknown(name: str) -> UnknownTopicError:

@@ -29,9 +29,11 @@ def at(
 async def append(group: Serving, count: int) -> None:
     """Append records to copy-0, as a mirror does."""
     rows = [(EPOCH_MS, None, b"v", ())] * count
-    written = group.partitions.require("copy", 0).append(build_batch(rows))
+    partition = group.partitions.require("copy", 0)
+    written = partition.append(build_batch(rows))
     group.writer.write_queued()
     await written.wait()
+    partition.log.advance_high_watermark(partition.log.log_end_offset)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from broker.log.directory.data_directory import RESERVE
 from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.topic import Topic
+from broker.metadata.topic import Mirror, Topic
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.storage import Storage
@@ -89,7 +89,8 @@ async def test_what_was_just_opened_in_a_directory_that_went_meanwhile_is_offlin
 
 def test_the_log_of_a_copy_begins_no_epoch_and_takes_its_high_watermark_from_the_checkpoint(tmp_path: Path) -> None:
     """An unclean start begins a leader epoch in the logs that this broker leads, and in no other."""
-    led, copied = Topic(name="led", partitions=1), Topic(name="copied", partitions=1)
+    led = Topic(name="led", partitions=1)
+    copied = Topic(name="copied", partitions=1, mirror=Mirror(cluster_id="source"))
     found = []
     for _ in range(2):
         with DataDirectories.open([tmp_path], node_id=1) as directories:
@@ -101,7 +102,6 @@ def test_the_log_of_a_copy_begins_no_epoch_and_takes_its_high_watermark_from_the
                 store=store,
                 clock=lambda: 0,
                 random=Random(0),
-                follows=lambda topic, _: topic == "copied",
             )
             logs = [storage.open_logs(topic, [0], LogConfig())[0] for topic in (led, copied)]
             found.append([(log.epochs.entries, log.high_watermark) for log in logs])
