@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import trio
@@ -58,6 +59,9 @@ from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.service import TransactionService
 from protocol.transactions import TopicIndex
 from protocol.version import VERSION
+
+if TYPE_CHECKING:
+    from broker.mirror.service import Mirror
 
 logger = logging.getLogger(__name__)
 
@@ -240,6 +244,8 @@ class Broker:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
             maintained.start_soon(transactions.run)
+            if (mirror := self._mirror(partitions, groups)) is not None:
+                maintained.start_soon(mirror.run)
             maintained.start_soon(self._moves.run)
             maintained.start_soon(self._reads.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
@@ -306,6 +312,13 @@ class Broker:
         groups = GroupService(partitions, writer, self._settings, clock=wall_clock_ms, new_id=lambda: str(uuid4()))
         groups.declare(self._metrics)
         return groups
+
+    def _mirror(self, partitions: Partitions, groups: GroupService) -> "Mirror | None":
+        if not self._settings.warmlog_mirror_from:
+            return None
+        from broker.mirror.service import Mirror, mirror_options  # most brokers never need them
+
+        return Mirror(mirror_options(self._settings), partitions, groups)
 
     def _transactions(self, partitions: Partitions, writer: Writer, groups: GroupService) -> TransactionService:
         ids = ProducerIds(self._store, lambda: largest_producer_id(partitions))

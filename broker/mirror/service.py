@@ -29,6 +29,8 @@ from broker.replication.errors import PeerError
 from broker.replication.follower import Follower
 from broker.replication.peer import PeerCluster, open_cluster
 from broker.replication.replica import PartitionReplica
+from broker.settings.mirrors import chosen_by, source_addresses
+from broker.settings.settings import Settings
 from broker.settings.types import SettingError
 from protocol.backoff import delays_s
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
@@ -55,6 +57,18 @@ class MirrorOptions:
     groups: Callable[[str], bool] | None = None
     deletes: bool = False
     interval_s: float = 5.0
+
+
+def mirror_options(settings: Settings) -> MirrorOptions:
+    """Return what the settings ask to mirror. Raises SettingError."""
+    topics, groups = settings.warmlog_mirror_topics, settings.warmlog_mirror_groups
+    return MirrorOptions(
+        bootstrap=source_addresses(settings.warmlog_mirror_from),
+        topics=chosen_by("warmlog.mirror.topics", topics),
+        groups=chosen_by("warmlog.mirror.groups", groups) if groups else None,
+        deletes=settings.warmlog_mirror_delete_topics,
+        interval_s=settings.warmlog_mirror_interval_ms / 1000,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,6 +135,13 @@ BROKER_TEXTS: Mapping[str, str] = {
     " recovery when it is full; -1 reserves 16 MiB or 2 %, whichever is less.",
     "warmlog.index.search": "How to search an index: warm tries its end first, plain is a binary search.",
     "warmlog.loop.stall.log.ms": "Log whatever holds the event loop for longer than this; 0 disables the check.",
+    "warmlog.mirror.delete.topics": "Whether mirrored topics are deleted here after they were deleted at the source.",
+    "warmlog.mirror.from": "Brokers of the cluster whose topics are mirrored, as HOST:PORT separated by commas; empty"
+    " to mirror nothing.",
+    "warmlog.mirror.groups": "Regular expression (RE2) for the consumer groups whose committed offsets are copied"
+    " from the mirrored cluster; empty to copy none.",
+    "warmlog.mirror.interval.ms": "How often topics and committed offsets are compared with the mirrored cluster.",
+    "warmlog.mirror.topics": "Regular expression (RE2) for the names of the topics that are mirrored.",
     "warmlog.metrics.partitions": "Whether to export metrics for each partition, a series each.",
     "warmlog.loop.write.max.bytes": "Maximum size of a write made on the event loop; threads make larger ones.",
     "warmlog.open.files": "Maximum number of log and index files held open; -1 is half of the process's limit.",

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from broker.settings.mirrors import chosen_by, source_addresses
 from broker.settings.types import (
     MAX_INT32,
     BufferBytes,
@@ -176,6 +177,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_queued_max_reply_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = 256 << 20
     warmlog_slow_peer_timeout_ms: PositiveMillis = 30_000
     warmlog_stop_timeout_ms: Millis = 5_000  # container engines kill after 10 s, which includes closing the logs
+    warmlog_mirror_from: str = ""  # HOST:PORT,... of a cluster; empty: nothing is mirrored
+    warmlog_mirror_topics: str = ".*"
+    warmlog_mirror_groups: str = ""  # empty: no offsets are copied
+    warmlog_mirror_delete_topics: bool = False
+    warmlog_mirror_interval_ms: PositiveMillis = 5_000
     warmlog_metrics_partitions: bool = False  # too many series for most installations
     warmlog_container: Literal["auto", "yes", "no"] = "auto"
 
@@ -375,6 +381,9 @@ def check_together(settings: Settings) -> None:
     if not settings.data_paths:
         raise SettingError(f"log.dirs: expected a directory, not {settings.data_dirs!r}")
     _parse_listeners(settings.advertised_listeners)
+    if source_addresses(settings.warmlog_mirror_from):
+        for name in ("warmlog.mirror.topics", "warmlog.mirror.groups"):
+            chosen_by(name, settings.effective(name))
     if settings.retention_ms == 0:
         raise SettingError("log.retention.ms: expected -1, for ever, or at least 1, not 0")
     if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:

@@ -149,3 +149,33 @@ async def test_a_source_that_comes_later_is_found(directory: Path) -> None:
         nursery.start_soon(mirror.run)
         await until(lambda: mirror.problem is not None and "cannot reach the source" in mirror.problem)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_mirrors_what_its_settings_say(directory: Path) -> None:
+    async with running(directory / "source") as source:
+        client = await source.connect()
+        for name in ("words", "others"):
+            await client.create(name, 1)
+        await client.produce("words", batch(b"a", b"b"))
+        settings = {
+            "warmlog.mirror.from": source.addresses.kafka,
+            "warmlog.mirror.topics": "w.*",
+            "warmlog.mirror.interval.ms": 10,
+        }
+        async with running(directory / "here", settings) as here:
+            reader = await here.connect()
+            with trio.fail_after(30):
+                while (found := await reader.fetch("words", 0)).error or not found.records:
+                    pass
+            assert found.high_watermark == 2
+            assert (await reader.produce("words", batch(b"c"))).error is ErrorCode.POLICY_VIOLATION
+            assert (await reader.fetch("others", 0)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            here.stop.set()
+        async with running(directory / "here", settings) as here:  # and goes on after a restart
+            reader = await here.connect()
+            await client.produce("words", batch(b"c"))
+            with trio.fail_after(30):
+                while not (await reader.fetch("words", 2)).records:
+                    pass
+            here.stop.set()
+        source.stop.set()

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.settings.mirrors import source_addresses
 from broker.settings.settings import FIELDS, Settings, durability_sentence, load_settings
 from broker.settings.types import SettingError, as_text
 
@@ -36,6 +37,17 @@ def test_log_dir_stands_in_for_log_dirs() -> None:
     assert load_settings(assignments=["log.dir=a", "log.dirs=b"]).data_paths == (Path("b"),)
 
 
+@pytest.mark.parametrize("name", ["warmlog.mirror.topics", "warmlog.mirror.groups"])
+def test_a_pattern_that_is_none_is_named(name: str) -> None:
+    with pytest.raises(SettingError, match=rf"{name}: expected a regular expression \(RE2\), not '\(a'"):
+        load_settings(assignments=["warmlog.mirror.from=a:1", f"{name}=(a"])
+
+
+def test_the_source_of_a_mirror_has_several_addresses() -> None:
+    assert source_addresses(" a:1, [::1]:2,b:3") == [("a", 1), ("::1", 2), ("b", 3)]
+    assert source_addresses("") == []
+
+
 def test_variables_that_others_set_are_left_alone() -> None:
     environ = {"WARMLOG_NATIVE": "x:1", "WARMLOG_PORT_9092_TCP_ADDR": "10.0.0.1", "WARMLOG_SERVICE_HOST": "10.0.0.1"}
     assert load_settings(environ=environ) == Settings()
@@ -51,6 +63,8 @@ def test_variables_that_others_set_are_left_alone() -> None:
         ("warmlog.index.search=hot", r"warmlog\.index\.search: expected one of 'warm', 'plain', not 'hot'"),
         ("log.segment.bytes", r"expected KEY=VALUE"),
         ("advertised.listeners=native://nowhere", r"advertised\.listeners: expected NAME://HOST:PORT"),
+        ("warmlog.mirror.from=somewhere", r"warmlog\.mirror\.from: expected HOST:PORT, .* not 'somewhere'"),
+        ("warmlog.mirror.from=a:1,b:99999", r"warmlog\.mirror\.from: expected HOST:PORT, .* not 'b:99999'"),
         ("log.dirs= , ", r"log\.dirs: expected a directory, not ','"),
         ("log.retention.ms=0", r"log\.retention\.ms: expected -1, for ever, or at least 1, not 0"),
         ("log.cleanup.policy=compact,squash", r"log\.cleanup\.policy: expected one of 'delete', 'compact', "),
