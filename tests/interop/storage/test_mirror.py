@@ -1,0 +1,165 @@
+"""A live mirror of Kafka: the same bytes, offsets, producers and groups, also after either side was killed."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from interop.kafka_node import KafkaNode
+from tests.clients.waiting import until
+from tests.documents import ROOT
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+
+PARTITIONS = 3
+SMALL = {"segment.bytes": "1048576"}
+TOPICS = ("plain", "committed")
+LIMIT_S = 60
+READY = re.compile(r"\bready kafka=(\S+)")
+
+
+class Served:
+    """`warmlog serve` in a process of its own, mirroring a cluster."""
+
+    def __init__(self, directory: Path, source: str) -> None:
+        self._command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(directory)]
+        self._command += ["--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "none"]
+        for assignment in (f"from={source}", "groups=.*", "interval.ms=200"):
+            self._command += ["--set", f"warmlog.mirror.{assignment}"]
+        self.kafka = ""
+        self.told: list[str] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        ready = next(found for line in self._process.stdout if (found := READY.search(line)))
+        self.kafka = ready[1]
+        self._reader = threading.Thread(target=self.told.extend, args=(self._process.stderr,), daemon=True)
+        self._reader.start()
+
+    def end(self, sign: signal.Signals = signal.SIGTERM) -> None:
+        assert self._process is not None
+        self._process.send_signal(sign)
+        self._process.wait(LIMIT_S)
+        self._reader.join()
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+@contextmanager
+def load(bootstrap: str, values: random.Random) -> Iterator[None]:
+    """Produce in the background: compressed idempotent batches, and transactions, some of them aborted."""
+    stopping = threading.Event()
+
+    def produce() -> None:
+        plain = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"})
+        bank = Producer({"bootstrap.servers": bootstrap, "transactional.id": "bank", "linger.ms": 0})
+        bank.init_transactions(LIMIT_S)
+        while not stopping.is_set():
+            for _ in range(50):
+                plain.produce("plain", values.randbytes(500), partition=values.randrange(PARTITIONS))
+            plain.poll(0)
+            bank.begin_transaction()
+            for _ in range(5):
+                bank.produce("committed", values.randbytes(200), partition=values.randrange(PARTITIONS))
+            if values.random() < 0.3:
+                bank.abort_transaction(LIMIT_S)
+            else:
+                bank.commit_transaction(LIMIT_S)
+            stopping.wait(0.01)
+        assert plain.flush(LIMIT_S) == 0
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def ends(bootstrap: str) -> dict[tuple[str, int], int]:
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
+    try:
+        return {
+            (topic, index): reader.get_watermark_offsets(TopicPartition(topic, index), LIMIT_S)[1]
+            for topic in TOPICS
+            for index in range(PARTITIONS)
+        }
+    finally:
+        reader.close()
+
+
+def content(directory: Path, topic: str, partition: int) -> bytes:
+    files = sorted((directory / f"{topic}-{partition}").glob("*.log"))
+    return b"".join([path.read_bytes() for path in files])
+
+
+def commit(bootstrap: str, group: str, offset: int) -> None:
+    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    member.commit(offsets=[TopicPartition("plain", 0, offset)], asynchronous=False)
+    member.close()
+
+
+def committed(bootstrap: str, group: str) -> int:
+    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    (found,) = member.committed([TopicPartition("plain", 0)], LIMIT_S)
+    member.close()
+    return int(found.offset)
+
+
+def wait_for_copy(source: str, copy: str) -> None:
+    expected = ends(source)
+
+    def is_there() -> bool:
+        try:
+            return ends(copy) == expected
+        except Exception:  # noqa: BLE001  # the topics may not exist yet
+            return False
+
+    until(is_there, lambda: None, "the copy", limit_s=LIMIT_S)
+
+
+def test_a_live_mirror_has_the_same_bytes_also_after_it_was_killed(tmp_path: Path) -> None:
+    values = random.Random(7)
+    with KafkaNode(tmp_path / "kafka") as node:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        created = admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=SMALL) for topic in TOPICS])
+        for each in created.values():
+            each.result()
+        mirror = Served(tmp_path / "here", node.bootstrap)
+        mirror.start()
+        with load(node.bootstrap, values):
+            for _ in range(3):
+                before = ends(node.bootstrap)["plain", 0]
+                until(lambda before=before: ends(node.bootstrap)["plain", 0] > before + 500, lambda: None, "records")  # type: ignore[misc]
+                mirror.end(signal.SIGKILL)
+                mirror.start()
+        commit(node.bootstrap, "readers", 77)
+        wait_for_copy(node.bootstrap, mirror.kafka)
+        until(lambda: committed(mirror.kafka, "readers") == 77, lambda: None, "the group's offset")
+        mirror.end()
+        assert not [line for line in mirror.told if "Traceback" in line]
+        total = 0
+        for topic in TOPICS:
+            for index in range(PARTITIONS):
+                here, there = content(tmp_path / "here", topic, index), content(node.data, topic, index)
+                assert here == there, f"{topic}-{index}"
+                total += len(here)
+        assert total > 1_000_000
+        assert os.path.exists(tmp_path / "here" / "plain-0" / "leader-epoch-checkpoint")
