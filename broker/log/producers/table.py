@@ -212,8 +212,7 @@ class Producers:
         ):  # takes half the time of the general case below
             extent = extents[0]
             current = self.latest(header.producer_id)
-            if current is None:
-                self._check_first(header)
+            self._check_admissible(header, current)
             state = followed(
                 current,
                 header,
@@ -230,8 +229,7 @@ class Producers:
             producer_id = header.producer_id
             if producer_id >= 0:
                 current = states.get(producer_id) or self.latest(producer_id)
-                if current is None:
-                    self._check_first(header)
+                self._check_admissible(header, current)
                 states[producer_id] = followed(
                     current,
                     header,
@@ -263,13 +261,13 @@ class Producers:
         self.guards.close(marker.producer_id)
         return state
 
-    def _check_first(self, header: BatchHeader) -> None:
-        """Check the first batch of a producer."""
-        if self.guards.has_earlier_batch(header):  # without a state to follow, the sequence would not be checked
+    def _check_admissible(self, header: BatchHeader, current: ProducerState | None) -> None:
+        """Check what no state shows: batches that were not appended, and the number of producers."""
+        if self.guards.has_earlier_batch(header, is_first=current is None):
             batch = f"batch of producer {header.producer_id}, sequence {header.base_sequence}"
             raise OutOfOrderSequenceError(f"{batch}: an earlier one is missing")
         budget = self._budget
-        if budget.is_full:
+        if current is None and budget.is_full:
             budget.refused += 1
             raise TooManyProducersError(
                 f"cannot add producer {header.producer_id}: {budget.count:,} idempotent producers were active recently"

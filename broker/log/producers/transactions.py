@@ -158,12 +158,12 @@ class VerificationGuards:
         current = self._guards.get(producer_id)
         return current is not None and current.number == guard
 
-    def has_earlier_batch(self, header: BatchHeader) -> bool:
-        """Return whether a batch precedes this one, the first here, that the client will send (again)."""
+    def has_earlier_batch(self, header: BatchHeader, *, is_first: bool) -> bool:
+        """Return whether a batch precedes this one that is not in the log: it was rejected, or never sent."""
         guard = self._guards.get(header.producer_id)
         if guard is None:
             return False
-        if guard.restarts and header.base_sequence:
+        if is_first and guard.restarts and header.base_sequence:
             return True
         return guard.epoch == header.producer_epoch and guard.sequence < header.base_sequence
 

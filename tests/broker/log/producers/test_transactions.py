@@ -124,6 +124,17 @@ def test_a_rejected_batch_of_an_earlier_epoch_does_not_matter(log: PartitionLog)
     log.append(transactional(7, 5, epoch=1), guard=guards.open(7, 1, 5))
 
 
+def test_a_known_producer_waits_for_its_rejected_batch_too(log: PartitionLog) -> None:
+    guards = log.producers.guards
+    log.append(transactional(7, 0), guard=guards.open(7, 0, 0))
+    log.append_marker(marker(7, COMMIT))
+    guards.open(7, 0, 0)  # sent again, and rejected
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append(transactional(7, 1), guard=guards.open(7, 0, 1))
+    log.append_marker(marker(7, ABORT))
+    log.append(transactional(7, 1), guard=guards.open(7, 0, 1))
+
+
 def test_a_producer_whose_transactions_begin_with_sequence_0_is_held_to_it(log: PartitionLog) -> None:
     guards = log.producers.guards
     with pytest.raises(OutOfOrderSequenceError):
