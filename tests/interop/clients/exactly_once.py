@@ -51,16 +51,16 @@ def consumer(bootstrap: str, topic: str, isolation: str = "read_committed") -> I
         reading.close()
 
 
-def wait_for(bootstrap: str, topic: str, count: int) -> None:
-    """Wait until so many records are committed."""
+def wait_for(bootstrap: str, topic: str, count: int, isolation: str = "read_committed") -> None:
+    """Wait until so many records can be read."""
     seen = 0
-    with consumer(bootstrap, topic) as reading:
+    with consumer(bootstrap, topic, isolation) as reading:
 
         def step() -> None:
             nonlocal seen
             seen += sum(message.error() is None for message in reading.consume(count, STEP_S))
 
-        until(lambda: seen >= count, step, f"{count} committed records of {topic}", limit_s=LIMIT_S)
+        until(lambda: seen >= count, step, f"{count} records of {topic}", limit_s=LIMIT_S)
 
 
 def values(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
