@@ -165,7 +165,7 @@ class VerificationGuards:
             return False
         if is_first and guard.restarts and header.base_sequence:
             return True
-        return guard.epoch == header.producer_epoch and guard.sequence < header.base_sequence
+        return NO_SEQUENCE < guard.sequence < header.base_sequence
 
     def close(self, producer_id: int) -> None:
         """Invalidate the guard of a producer: a transaction begins, or a marker ends one."""

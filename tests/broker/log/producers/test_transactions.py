@@ -143,6 +143,13 @@ def test_a_producer_whose_transactions_begin_with_sequence_0_is_held_to_it(log: 
     log.append(transactional(8, 1), guard=guards.open(8, 0, 1))
 
 
+def test_a_batch_of_a_lower_epoch_waits_for_a_rejected_one_too(log: PartitionLog) -> None:
+    guards = log.producers.guards
+    guards.open(7, 1, 0)
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append(transactional(7, 2), guard=guards.open(7, 0, 2))
+
+
 def test_a_coordinator_begins_a_transaction_only_with_a_guard_either(log: PartitionLog) -> None:
     with pytest.raises(InvalidTransactionStateError):
         log.append(transactional(7, 0), origin=Origin.COORDINATOR)
