@@ -10,6 +10,7 @@ from interop.compare.normal import Normaliser
 from interop.compare.session import CLOSED, UNANSWERED, Barrier, Session, Step
 from protocol.records.builder import build_batch
 
+FIRST_FETCH, MIDDLE_FETCH, LAST_FETCH = 4, 11, 18
 FIRST_ID, SECOND_ID = bytes(range(16)), bytes(range(16, 32))
 
 
@@ -63,6 +64,19 @@ def test_a_scenario_goes_on_after_a_request_that_is_not_answered(monkeypatch: py
         accepted.join()
         session.close()
     assert [step.answer for step in session.steps] == [UNANSWERED, CLOSED]
+
+
+@pytest.mark.parametrize(
+    ("level", "version"), [("lowest", FIRST_FETCH), ("middle", MIDDLE_FETCH), ("highest", LAST_FETCH)]
+)
+def test_a_level_says_which_version_of_an_api_is_sent(level: str, version: int) -> None:
+    assert Session("127.0.0.1:1", "area", level, 0, Barrier()).version("Fetch") == version
+
+
+def test_a_sequence_chooses_other_versions_than_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session("127.0.0.1:1", "area", "highest", 0, Barrier())
+    monkeypatch.setattr(session, "newness", 0.0)
+    assert session.version("Fetch") == FIRST_FETCH
 
 
 def test_a_run_that_ends_early_is_a_difference() -> None:
