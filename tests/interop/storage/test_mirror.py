@@ -147,12 +147,17 @@ def test_a_live_mirror_has_the_same_bytes_also_after_it_was_killed(tmp_path: Pat
         with load(node.bootstrap, values):
             for _ in range(3):
                 before = ends(node.bootstrap)["plain", 0]
-                until(lambda before=before: ends(node.bootstrap)["plain", 0] > before + 500, lambda: None, "records")  # type: ignore[misc]
+                until(
+                    lambda before=before: ends(node.bootstrap)["plain", 0] > before + 500,
+                    lambda: None,
+                    "records",
+                    limit_s=LIMIT_S,
+                )  # type: ignore[misc]
                 mirror.end(signal.SIGKILL)
                 mirror.start()
         commit(node.bootstrap, "readers", 77)
         wait_for_copy(node.bootstrap, mirror.kafka)
-        until(lambda: committed(mirror.kafka, "readers") == 77, lambda: None, "the group's offset")
+        until(lambda: committed(mirror.kafka, "readers") == 77, lambda: None, "the offset", limit_s=LIMIT_S)
         mirror.end()
         assert not [line for line in mirror.told if "Traceback" in line]
         total = 0
