@@ -112,6 +112,7 @@ class LogMachine(RuleBasedStateMachine):
         target = data.draw(st.integers(self.start, self.end))
         self.log.truncate_to(target)
         assign_epoch(self.log, records_lost=True)
+        self.log.checkpoint_epochs()
         self.keep([record for record in self.records if self.last_of(record.batch) < target])
         assert self.log.leader_epoch > self.epoch
 
