@@ -225,6 +225,7 @@ class Broker:
         )
         groups = self._groups(partitions, writer)
         transactions = self._transactions(partitions, writer, groups)
+        mirror = self._mirror(partitions, groups)
         self._moves = LogMoves(partitions, self._directories, writer, self._metrics)
         turn = ServingTurn(writer.write_queued, self.guard)
         core = Core(
@@ -236,6 +237,7 @@ class Broker:
             partitions=partitions,
             groups=groups,
             transactions=transactions,
+            mirror=mirror,
             moves=self._moves,
             reads=self._reads,
         )
@@ -244,7 +246,7 @@ class Broker:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
             maintained.start_soon(transactions.run)
-            if (mirror := self._mirror(partitions, groups)) is not None:
+            if mirror is not None:
                 maintained.start_soon(mirror.run)
             maintained.start_soon(self._moves.run)
             maintained.start_soon(self._reads.run)
@@ -318,7 +320,9 @@ class Broker:
             return None
         from broker.mirror.service import Mirror, mirror_options  # most brokers never need them
 
-        return Mirror(mirror_options(self._settings), partitions, groups)
+        mirror = Mirror(mirror_options(self._live_settings), partitions, groups)
+        mirror.declare(self._metrics)
+        return mirror
 
     def _transactions(self, partitions: Partitions, writer: Writer, groups: GroupService) -> TransactionService:
         ids = ProducerIds(self._store, lambda: largest_producer_id(partitions))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -32,6 +33,7 @@ from broker.api.topics.assignments import AssignmentsApi
 from broker.api.topics.describe_topics import DescribeTopicsApi
 from broker.api.topics.log_dirs import LogDirsApi
 from broker.api.topics.metadata import MetadataApi
+from broker.api.topics.mirrors import MirrorsApi
 from broker.api.topics.topics import TopicsApi
 from broker.api.transactions.listing import ListTransactionsApi
 from broker.api.transactions.markers import TransactionMarkersApi
@@ -58,6 +60,9 @@ from protocol.kafka.api import Codec as KafkaCodec
 from protocol.response import HelloResponse
 from protocol.version import VERSION
 
+if TYPE_CHECKING:
+    from broker.mirror.service import Mirror  # most brokers never need it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
@@ -71,6 +76,7 @@ class Core:
     partitions: Partitions
     groups: GroupService
     transactions: TransactionService
+    mirror: "Mirror | None"
     moves: LogMoves
     reads: ReadAhead
 
@@ -155,6 +161,7 @@ class Frontend:
             *(asked := group_families(groups, transactions, partitions, advertised)),
             NativeGroupsApi(asked, partitions),
             NativeProducersApi(partitions),
+            MirrorsApi(partitions, core.mirror),
         ]
 
     def _fetches(self) -> Fetches:

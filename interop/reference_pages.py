@@ -155,7 +155,7 @@ def declared_metrics() -> Iterator[Metric]:
                 name, help_text = literals
                 last = call.args[-1]
                 labels = ast.literal_eval(last) if isinstance(last, ast.Tuple) else ()
-                if path.stem == "partition_metrics":
+                if path.stem == "partition_metrics" or str(name).startswith("warmlog_mirror_lag_"):
                     labels = LABELS
                 yield Metric(name, kinds[function], labels, help_text)
 

@@ -9,7 +9,7 @@ Invariants:
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
@@ -20,6 +20,7 @@ from broker.groups.service import GroupService
 from broker.log.errors import LogError
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
+from broker.metrics.registry import Metrics
 from broker.mirror.offsets import OffsetCopies
 from broker.mirror.plan import Action, Configure, Create, Delete, Grow, Refusal, plan
 from broker.mirror.source import Source
@@ -29,11 +30,13 @@ from broker.replication.errors import PeerError
 from broker.replication.follower import Follower
 from broker.replication.peer import PeerCluster, open_cluster
 from broker.replication.replica import PartitionReplica
+from broker.replication.throttle import Throttle
+from broker.settings.live import LiveSettings
 from broker.settings.mirrors import chosen_by, source_addresses
-from broker.settings.settings import Settings
 from broker.settings.types import SettingError
 from protocol.backoff import delays_s
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.native.mirrors import MirroredPartition
 
 Key: TypeAlias = tuple[str, int]  # topic, partition
 
@@ -49,7 +52,8 @@ class MirrorOptions:
 
     `bootstrap`: (host, port) of brokers of the source. `topics` and `groups` choose by name; `groups` is None if no
     offsets are copied. `deletes`: whether topics are deleted here after they were deleted at the source.
-    `interval_s`: how often topics and offsets are compared.
+    `interval_s`: how often topics and offsets are compared. `bytes_per_s`: returns the limit of what is copied, 0 for
+    none.
     """
 
     bootstrap: Sequence[tuple[str, int]]
@@ -57,10 +61,12 @@ class MirrorOptions:
     groups: Callable[[str], bool] | None = None
     deletes: bool = False
     interval_s: float = 5.0
+    bytes_per_s: Callable[[], int] = lambda: 0
 
 
-def mirror_options(settings: Settings) -> MirrorOptions:
+def mirror_options(live: LiveSettings) -> MirrorOptions:
     """Return what the settings ask to mirror. Raises SettingError."""
+    settings = live.current
     topics, groups = settings.warmlog_mirror_topics, settings.warmlog_mirror_groups
     return MirrorOptions(
         bootstrap=source_addresses(settings.warmlog_mirror_from),
@@ -68,18 +74,8 @@ def mirror_options(settings: Settings) -> MirrorOptions:
         groups=chosen_by("warmlog.mirror.groups", groups) if groups else None,
         deletes=settings.warmlog_mirror_delete_topics,
         interval_s=settings.warmlog_mirror_interval_ms / 1000,
+        bytes_per_s=lambda: live.current.warmlog_mirror_max_bytes_per_second,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirroredPartition:
-    """How far a partition's copy is. `source_end` is -1 until it is known; `problem` is None while nothing is wrong."""
-
-    topic: str
-    partition: int
-    end: int
-    source_end: int
-    problem: str | None
 
 
 class Mirror:
@@ -88,16 +84,20 @@ class Mirror:
     def __init__(self, options: MirrorOptions, partitions: Partitions, groups: GroupService) -> None:
         self.problem: str | None = "not connected yet"  # with the source as a whole
         self.refused: dict[str, str] = {}  # topics that are not mirrored, and why
+        self.throttle = Throttle(options.bytes_per_s)
         self._options = options
         self._partitions = partitions
         self._groups = groups
         self._random = Random()  # noqa: S311  # jitter
+        self._clock: Callable[[], float] = lambda: 0.0  # trio's, which worker threads may read, while this runs
         self._follower: Follower | None = None
+        self._cluster: PeerCluster | None = None
         self._replicas: dict[Key, tuple[Partition, PartitionReplica]] = {}
         self._is_comparing = trio.Lock()  # around changes of topics and of what is followed
 
     async def run(self) -> None:
         """Mirror until cancelled; a source that cannot be reached is tried again with growing pauses."""
+        self._clock = trio.lowlevel.current_clock().current_time
         delays = delays_s(self._random)
         while True:
             try:
@@ -111,14 +111,15 @@ class Mirror:
     async def _mirror(self, cluster: PeerCluster) -> None:
         source = Source(cluster, settings=self._partitions.settings)
         async with trio.open_nursery() as nursery:
-            self._follower = Follower(cluster, random=self._random)
+            self._follower = Follower(cluster, throttle=self.throttle, random=self._random)
+            self._cluster = cluster
             nursery.start_soon(self._follower.run)
             try:
                 while True:
                     await self._compare(source, cluster)
                     await trio.sleep(self._options.interval_s)
             finally:
-                self._follower = None
+                self._follower = self._cluster = None
                 self._replicas.clear()
 
     async def _compare(self, source: Source, cluster: PeerCluster) -> None:
@@ -213,25 +214,95 @@ class Mirror:
         """Stop following a topic, and make it writable. Raises what `TopicChanges.promote` raises."""
         async with self._is_comparing:
             keys = [key for key in self._replicas if key[0] == name]
-            if self._follower is not None:
+            epochs = {}
+            if self._follower is not None and self._cluster is not None:
                 for key in keys:
                     await self._follower.stop(*key)
+                    leader = self._cluster.view.leader_of(*key)
+                    epochs[key[1]] = -1 if leader is None else leader.epoch
             for key in keys:
                 self._replicas.pop(key, None)
-            return await self._partitions.changes.promote(name)
+            return await self._partitions.changes.promote(name, epochs)
 
-    def partitions(self) -> list[MirroredPartition]:
-        """Return how far each copy is."""
-        return [
-            MirroredPartition(
-                topic=topic,
-                partition=index,
-                end=partition.log.log_end_offset,
-                source_end=replica.leader_end,
-                problem=replica.problem,
-            )
-            for (topic, index), (partition, replica) in sorted(self._replicas.items(), key=lambda item: item[0])
-        ]
+    # -- status --------------------------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> str:
+        """The brokers that are asked first."""
+        return ",".join(
+            [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._options.bootstrap]
+        )
+
+    def follows(self, topic: Topic) -> bool:
+        """Whether the records of a topic are being fetched."""
+        return (topic.name, 0) in self._replicas
+
+    def describe(self, partition: Partition) -> MirroredPartition:
+        """Return how far the copy of a partition is."""
+        end = partition.log.log_end_offset
+        _, replica = self._replicas.get((partition.topic, partition.index), (None, None))
+        if replica is None or self._follower is None:
+            return MirroredPartition(partition=partition.index, end=end)
+        source_end = replica.leader_end
+        lag = max(0, source_end - end) if source_end >= 0 else -1
+        now = self._clock()
+        heard_at = self._follower.heard_at(partition.topic, partition.index, now)
+        if lag > 0:
+            heard_at = replica.behind_since
+        size = replica.bytes_per_offset
+        return MirroredPartition(
+            partition=partition.index,
+            end=end,
+            source_end=source_end,
+            lag_records=lag,
+            lag_bytes=0 if lag == 0 else -1 if lag < 0 or size is None else round(lag * size),
+            lag_ms=-1 if lag < 0 or heard_at is None else round((now - heard_at) * 1000),
+            problem=replica.problem,
+        )
+
+    def declare(self, metrics: Metrics) -> None:
+        """Register the metrics of the mirror."""
+        metrics.gauge(
+            "warmlog_mirror_in_step",
+            "1 while topics and settings are as at the source, 0 while there is a problem with it.",
+            lambda: [((), self.problem is None)],
+        )
+        metrics.gauge(
+            "warmlog_mirror_refused_topics",
+            "Topics of the source that are not mirrored because something speaks against it.",
+            lambda: [((), len(self.refused))],
+        )
+        metrics.counter(
+            "warmlog_mirror_fetched_bytes_total",
+            "Bytes of records fetched from the source.",
+            lambda: [((), self.throttle.bytes)],
+        )
+        labels = ("topic", "partition")
+        metrics.gauge(
+            "warmlog_mirror_lag_records",
+            "Records of the source that the copy does not have yet.",
+            lambda: self._lags(lambda copy: copy.lag_records),
+            labels,
+        )
+        metrics.gauge(
+            "warmlog_mirror_lag_bytes",
+            "Bytes that the copy does not have yet, estimated from the records copied last.",
+            lambda: self._lags(lambda copy: copy.lag_bytes),
+            labels,
+        )
+        metrics.gauge(
+            "warmlog_mirror_lag_seconds",
+            "Time since the copy was last known to have all records of the source.",
+            lambda: self._lags(lambda copy: copy.lag_ms / 1000),
+            labels,
+        )
+
+    def _lags(self, of: Callable[[MirroredPartition], float]) -> Iterator[tuple[tuple[str, str], float]]:
+        """Yield the known lags. Called in a worker thread."""
+        for (topic, index), (partition, _) in list(self._replicas.items()):
+            lag = of(self.describe(partition))
+            if lag >= 0:
+                yield (topic, str(index)), lag
 
     # -- groups --------------------------------------------------------------------------------------------------------
 

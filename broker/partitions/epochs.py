@@ -4,12 +4,13 @@ from broker.log.log_state import HighWatermarkSource
 from broker.log.partition_log import PartitionLog
 
 
-def assign_epoch(log: PartitionLog, *, records_lost: bool) -> None:
+def assign_epoch(log: PartitionLog, *, records_lost: bool, known: int = -1) -> None:
     """Let new batches have the last known leader epoch, or the next one if records may have been lost.
 
+    `known`: the latest epoch elsewhere, which may have no records yet.
     Consumers that have read lost records notice by the next epoch (KIP-320). Write it with `checkpoint_epochs`: an
     epoch without records is stored nowhere else. A log that follows replicas is left alone: two brokers could write in
     the same epoch.
     """
     if log.high_watermark_source is not HighWatermarkSource.REPLICAS:
-        log.assign_epoch(log.leader_epoch + records_lost)
+        log.assign_epoch(max(log.leader_epoch, known) + records_lost)

@@ -27,6 +27,7 @@ from broker.replication.connection import PeerConnection
 from broker.replication.errors import PeerError
 from broker.replication.fetch_session import Fetched, FetchResponseError, FetchSession
 from broker.replication.peer import PeerCluster, Purpose
+from broker.replication.throttle import Throttle
 from protocol.backoff import delays_s
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
@@ -109,9 +110,17 @@ class _Following:
 class Follower:
     """Follows partitions of a cluster while `run` runs."""
 
-    def __init__(self, cluster: PeerCluster, *, limits: FetchLimits | None = None, random: Random) -> None:
+    def __init__(
+        self,
+        cluster: PeerCluster,
+        *,
+        limits: FetchLimits | None = None,
+        throttle: Throttle | None = None,
+        random: Random,
+    ) -> None:
+        self.limits = limits or FetchLimits()
+        self.throttle = throttle or Throttle()
         self._cluster = cluster
-        self._limits = limits or FetchLimits()
         self._random = random
         self._followed: dict[Key, _Following] = {}
         self._fetchers: dict[int, _Fetcher] = {}
@@ -133,6 +142,16 @@ class Follower:
     def follows(self, topic: str, partition: int) -> bool:
         """Whether a partition is fetched, or will be."""
         return (topic, partition) in self._followed
+
+    def heard_at(self, topic: str, partition: int, now: float) -> float | None:
+        """Return when the leader of a partition last answered a fetch of all it leads, on trio's clock.
+
+        None if it never did, or if the partition is not fetched now.
+        """
+        following = self._followed.get((topic, partition))
+        if following is None or following.fetcher is None or following.resume_at > now:
+            return None
+        return following.fetcher.heard_at
 
     async def stop(self, topic: str, partition: int) -> None:
         """Stop fetching a partition, and wait until its replica has taken the last result."""
@@ -169,7 +188,7 @@ class Follower:
             return
         fetcher = self._fetchers.get(leader.node_id)
         if fetcher is None:
-            fetcher = _Fetcher(self, self._cluster, leader.node_id, self._limits, self._random)
+            fetcher = _Fetcher(self, self._cluster, leader.node_id, self._random)
             self._fetchers[leader.node_id] = fetcher
             nursery.start_soon(fetcher.run)
         following.leader = leader
@@ -199,13 +218,11 @@ class Follower:
 class _Fetcher:
     """Fetches the partitions that one broker leads."""
 
-    def __init__(
-        self, follower: Follower, cluster: PeerCluster, node_id: int, limits: FetchLimits, random: Random
-    ) -> None:
+    def __init__(self, follower: Follower, cluster: PeerCluster, node_id: int, random: Random) -> None:
+        self.heard_at: float | None = None  # when the leader last answered a fetch, on trio's clock
         self._follower = follower
         self._cluster = cluster
         self._node_id = node_id
-        self._limits = limits
         self._random = random
         self._session = FetchSession(uses_topic_ids=True)
         self._mine: dict[Key, _Following] = {}
@@ -297,13 +314,13 @@ class _Fetcher:
         """Send a fetch. Raises PeerError."""
         connection = await self._cluster.connection(self._node_id, Purpose.FETCH)
         self._adapt_to(connection)
-        limits = self._limits
+        limits = self._follower.limits
         request = self._session.request(
             partial(
                 KafkaFetchRequest,
                 max_wait_ms=limits.max_wait_ms,
                 min_bytes=limits.min_bytes,
-                max_bytes=limits.max_bytes,
+                max_bytes=self._follower.throttle.at_most(limits.max_bytes),
             )
         )
         return await connection.ask(FETCH, request, waits_s=limits.max_wait_ms / 1000)
@@ -328,8 +345,10 @@ class _Fetcher:
             await trio.sleep(next(self._delays))
             return
         self._note_success()
+        self.heard_at = trio.current_time()
         for one in fetched:
             await self._take_partition(one)
+        await self._follower.throttle.passed(sum([len(one.records) for one in response.partitions]))
         if response.throttle_ms > 0:
             await trio.sleep(min(response.throttle_ms / 1000, MAX_THROTTLE_S))
 

@@ -50,6 +50,8 @@ class PartitionReplica:
         self.partition = partition.index
         self.problem: str | None = None
         self.leader_end = -1  # as of the last fetch; -1 if unknown
+        self.behind_since: float | None = None  # on trio's clock; None while all that the leader has is here
+        self.bytes_per_offset: float | None = None  # of the records copied last
         self._partition = partition
         self._cluster = cluster
         self._checkpoint = checkpoint
@@ -96,6 +98,10 @@ class PartitionReplica:
         if not await self._begin_inside(found.records) or not await self._append(found.records):
             return Step.PAUSE
         self.leader_end = found.high_watermark
+        if log.log_end_offset >= self.leader_end:
+            self.behind_since = None
+        elif self.behind_since is None:
+            self.behind_since = trio.current_time()
         if log.advance_high_watermark(found.high_watermark):
             self._partition.wake_all()
         if found.log_start_offset > log.log_start_offset:
@@ -106,6 +112,8 @@ class PartitionReplica:
 
     async def _append(self, records: memoryview) -> bool:
         """Append whole batches; return False if they could not be written. Raises ProtocolError, LogError."""
+        log = self._partition.log
+        end = log.log_end_offset
         append = self._partition.appends.append_copy(records, self._epoch_limit())
         if append is None:
             return True
@@ -113,7 +121,10 @@ class PartitionReplica:
         await append.wait()
         if append.error is not None:
             self._note(str(append.error))
-        return append.error is None
+            return False
+        if log.log_end_offset > end:
+            self.bytes_per_offset = len(records) / (log.log_end_offset - end)
+        return True
 
     def _epoch_limit(self) -> int | None:
         return None if self._leader_epoch == UNKNOWN_EPOCH else self._leader_epoch

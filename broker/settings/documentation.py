@@ -141,6 +141,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.mirror.groups": "Regular expression (RE2) for the consumer groups whose committed offsets are copied"
     " from the mirrored cluster; empty to copy none.",
     "warmlog.mirror.interval.ms": "How often topics and committed offsets are compared with the mirrored cluster.",
+    "warmlog.mirror.max.bytes.per.second": "Maximum rate at which records are copied from the mirrored cluster; 0 for"
+    " no limit.",
     "warmlog.mirror.topics": "Regular expression (RE2) for the names of the topics that are mirrored.",
     "warmlog.metrics.partitions": "Whether to export metrics for each partition, a series each.",
     "warmlog.loop.write.max.bytes": "Maximum size of a write made on the event loop; threads make larger ones.",

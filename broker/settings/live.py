@@ -57,6 +57,7 @@ DYNAMIC_SETTINGS = frozenset({
     "producer.id.expiration.ms",
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "warmlog.index.search",
+    "warmlog.mirror.max.bytes.per.second",
     "warmlog.records.walk",
 }) & FIELDS.keys()  # fmt: skip
 

@@ -34,6 +34,12 @@ from protocol.native.groups import (
     JoinConsumerGroupRequest,
     JoinConsumerGroupResponse,
 )
+from protocol.native.mirrors import (
+    DescribeMirrorRequest,
+    DescribeMirrorResponse,
+    PromoteTopicsRequest,
+    PromoteTopicsResponse,
+)
 from protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse
 from protocol.request import (
     AlterTopicsRequest,
@@ -78,8 +84,8 @@ from protocol.transaction_requests import (
 )
 
 # Oldest first. Version 2 adds group operations, version 3 describe_producer and explain, version 4 the aborted
-# transactions in replies to fetches of committed records, version 5 transactions of producers.
-VERSIONS = (1, 2, 3, 4, 5)
+# transactions in replies to fetches of committed records, version 5 transactions of producers, version 6 mirrors.
+VERSIONS = (1, 2, 3, 4, 5, 6)
 FIRST_WITH_COMMITTED_FETCH = 4
 
 NativeRequest: TypeAlias = (
@@ -102,6 +108,8 @@ NativeRequest: TypeAlias = (
     | DescribeTransactionsRequest
     | DescribeProducersRequest
     | WriteTxnMarkersRequest
+    | DescribeMirrorRequest
+    | PromoteTopicsRequest
 )
 
 
@@ -164,6 +172,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(DescribeTransactionsRequest, DescribeTransactionsResponse, DescribeTransactionsResponse),
     Operation(DescribeProducersRequest, DescribeProducersResponse, DescribeProducersResponse),
     Operation(WriteTxnMarkersRequest, WriteTxnMarkersResponse, WriteTxnMarkersResponse),
+    Operation(DescribeMirrorRequest, DescribeMirrorResponse, DescribeMirrorResponse),
+    Operation(PromoteTopicsRequest, PromoteTopicsResponse, PromoteTopicsResponse),
 )
 OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
 

@@ -11,6 +11,7 @@ COMMANDS = {
     "produce": ("warmlog.cli.records.produce", "produce", "Send the lines of standard input to a topic."),
     "consume": ("warmlog.cli.records.consume", "consume", "Print the records of a topic."),
     "group": ("warmlog.cli.root", "group", "List, describe, reset and delete consumer groups."),
+    "mirror": ("warmlog.cli.mirror", "mirror", "Mirror topics of another cluster; promote the copies."),
     "transaction": ("warmlog.cli.root", "transaction", "List, describe and abort transactions; find hanging ones."),
     "log": ("warmlog.cli.root", "log", "Inspect and repair the files of a data directory, with or without a broker."),
     "pipeline": ("warmlog.cli.root", "pipeline", "Count, archive, replay and audit records, with or without Spark."),

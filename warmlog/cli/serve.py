@@ -14,11 +14,12 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from broker.app import Addresses
     from broker.settings.settings import Settings
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 logger = logging.getLogger(__name__)
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -36,22 +39,51 @@ STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asct
 READY = b"READY=1"
 
 
-@click.command(short_help="Run a broker.")
-@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Settings in TOML.")
-@click.option("--data-dir", metavar="DIR", help="Directory of the logs: the first of log.dirs.")
-@click.option("--kafka", metavar="H:P", default="127.0.0.1:9092", show_default=True, help="Kafka listener, or none.")
-@click.option("--native", metavar="H:P", default="127.0.0.1:9091", show_default=True, help="Native listener, or none.")
-@click.option("--http", metavar="H:P", default="127.0.0.1:9099", show_default=True, help="Metrics and health, or none.")
-@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting; repeatable.")
-@click.option(
-    "--log-level",
-    type=click.Choice(LOG_LEVELS),
-    default="info",
-    show_default=True,
-    help="Lowest level logged to standard error.",
+# The options of every command that runs a broker.
+SERVE_OPTIONS = (
+    click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Settings in TOML."),
+    click.option("--data-dir", metavar="DIR", help="Directory of the logs: the first of log.dirs."),
+    click.option(
+        "--kafka", metavar="H:P", default="127.0.0.1:9092", show_default=True, help="Kafka listener, or none."
+    ),
+    click.option(
+        "--native", metavar="H:P", default="127.0.0.1:9091", show_default=True, help="Native listener, or none."
+    ),
+    click.option(
+        "--http", metavar="H:P", default="127.0.0.1:9099", show_default=True, help="Metrics and health, or none."
+    ),
+    click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting; repeatable."),
+    click.option(
+        "--log-level",
+        type=click.Choice(LOG_LEVELS),
+        default="info",
+        show_default=True,
+        help="Lowest level logged to standard error.",
+    ),
+    click.option("--log-json", is_flag=True, help="Log one JSON object per line."),
 )
-@click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
-def serve(
+
+
+def serve_options(command: Command) -> Command:
+    """Add the options of every command that runs a broker; `serve_with` takes their values."""
+    return reduce(lambda decorated, option: option(decorated), reversed(SERVE_OPTIONS), command)
+
+
+@click.command(short_help="Run a broker.")
+@serve_options
+def serve(**options: Any) -> None:
+    """Run a broker until SIGTERM or SIGINT.
+
+    Settings come from the TOML file, then the environment (WARMLOG_LOG_SEGMENT_BYTES sets log.segment.bytes), then
+    --set; later ones win. An address is HOST:PORT; port 0 chooses a free port, and `none` disables the listener.
+
+    When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`.
+    """
+    serve_with(**options)
+
+
+def serve_with(
+    *,
     config: Path | None,
     data_dir: str | None,
     kafka: str,
@@ -61,13 +93,7 @@ def serve(
     log_level: str,
     log_json: bool,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT.
-
-    Settings come from the TOML file, then the environment (WARMLOG_LOG_SEGMENT_BYTES sets log.segment.bytes), then
-    --set; later ones win. An address is HOST:PORT; port 0 chooses a free port, and `none` disables the listener.
-
-    When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`.
-    """
+    """Run a broker with the values of `serve_options`. Raises CannotStart, Failure."""
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
     run_broker(settings, kafka=kafka, native=native, http=http)

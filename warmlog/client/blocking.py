@@ -21,6 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from protocol.groups import ListedGroup
 from protocol.native.explain import ExplainResponse
 from protocol.native.groups import DescribedConsumerGroup
+from protocol.native.mirrors import DescribeMirrorResponse
 from protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
 from protocol.transaction_requests import DescribedTransaction, ListedTransaction
 from warmlog.client.client import AsyncClient, connect
@@ -309,6 +310,16 @@ class Client:
     ) -> ExplainResponse:
         """Explain how a fetch would be served, and which pages are resident. See `AsyncClient.explain`."""
         return self._call(self._client.explain, topic, partition, offset=offset, timestamp=timestamp, plain=plain)
+
+    # -- mirrors --
+
+    def describe_mirror(self) -> DescribeMirrorResponse:
+        """Return what the broker mirrors, and how far the copies are."""
+        return self._call(self._client.describe_mirror)
+
+    def promote_topic(self, name: str) -> dict[int, int]:
+        """Stop mirroring a topic, and make it writable. See `AsyncClient.promote_topic`."""
+        return self._call(self._client.promote_topic, name)
 
     # -- groups --
 

@@ -13,6 +13,12 @@ from protocol.errors import ErrorCode
 from protocol.groups import ListedGroup
 from protocol.native.explain import ExplainRequest, ExplainResponse
 from protocol.native.groups import DescribedConsumerGroup
+from protocol.native.mirrors import (
+    DescribeMirrorRequest,
+    DescribeMirrorResponse,
+    PromoteTopicsRequest,
+    PromoteTopicsResponse,
+)
 from protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
@@ -393,6 +399,23 @@ class AsyncClient:
         """
         request = ExplainRequest(topic=topic, partition=partition, offset=offset, timestamp=timestamp, plain=plain)
         return await self._cluster.ask(request, ExplainResponse)
+
+    # -- mirrors --
+
+    async def describe_mirror(self) -> DescribeMirrorResponse:
+        """Return what the broker mirrors, and how far the copies are. Raises WarmlogError."""
+        return await self._cluster.ask(DescribeMirrorRequest(), DescribeMirrorResponse)
+
+    async def promote_topic(self, name: str) -> dict[int, int]:
+        """Stop mirroring a topic, and make it writable; return by partition where its own records begin.
+
+        Transactions that are open in it are aborted. Raises UnknownTopicError and other BrokerErrors.
+        """
+        request = PromoteTopicsRequest(topics=(name,))
+        (promoted,) = (await self._cluster.ask(request, PromoteTopicsResponse, repeatable=False)).topics
+        if promoted.error:
+            raise broker_error(promoted.error, promoted.message)
+        return dict(enumerate(promoted.offsets))
 
     # -- groups --
 

@@ -37,10 +37,10 @@ from broker.metadata.topic import (
 )
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.storage import NewLog, Storage
-from broker.partitions.epochs import assign_epoch
 from broker.partitions.partition import Partition
 from broker.partitions.topics.name_locks import NameLocks
 from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
+from broker.partitions.topics.promotion import lead
 from broker.partitions.topics.topic_map import TopicMap
 from broker.settings.live import LiveSettings, Overrides
 from broker.settings.topics import LogConfigs, check_topic_configs
@@ -254,11 +254,12 @@ class TopicChanges:
                 await self._grow(topic, count)
             return self._map.topics[name]
 
-    async def promote(self, name: str) -> Topic:
+    async def promote(self, name: str, known_epochs: Mapping[int, int]) -> Topic:
         """Make a mirrored topic writable, at the end of its logs. What follows it must have stopped.
 
-        A new leader epoch begins in each. Raises UnknownTopicError, MetadataError, OSError; InvalidTopicError if the
-        topic is not mirrored or is offline.
+        A new leader epoch begins in each, above those that the source is known to have, by partition. Transactions
+        that are open are aborted: their coordinator is elsewhere. Raises UnknownTopicError, MetadataError, OSError;
+        InvalidTopicError if the topic is not mirrored or is offline.
         """
         async with self._change([name]):
             topic = self._known(name)
@@ -273,12 +274,7 @@ class TopicChanges:
             mirror = replace(topic.mirror, promoted_at=ends)
             await trio.to_thread.run_sync(self._storage.store.set_mirror, name, mirror)
             topic = self._map.topics[name] = replace(topic, mirror=mirror)
-            for partition in partitions:
-                partition.mirror_of = None
-                partition.log.stop_following_replicas()
-                assign_epoch(partition.log, records_lost=True)  # in the source's epochs, the source goes on
-                partition.wake_all()
-            await trio.to_thread.run_sync(_checkpoint_epochs, [partition.log for partition in partitions])
+            await lead(partitions, known_epochs, self._writer)
             return topic
 
     async def _grow(self, topic: Topic, count: int) -> None:
@@ -433,11 +429,6 @@ def _grown(topic: Topic, partitions: int | None) -> int:
         )
     check_partitions(partitions)
     return partitions
-
-
-def _checkpoint_epochs(logs: Iterable[PartitionLog]) -> None:
-    for log in logs:
-        log.checkpoint_epochs()
 
 
 def _unknown(name: str) -> UnknownTopicError:

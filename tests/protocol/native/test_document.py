@@ -14,6 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.frame import LENGTH_SIZE
 from protocol.native import explain as native_explain
 from protocol.native import groups as native_groups
+from protocol.native import mirrors as native_mirrors
 from protocol.native import producers as native_producers
 from protocol.native.codec import decode_request, decode_response, encode_request, encode_response
 from protocol.native.messages import OPERATIONS, VERSIONS, Operation, ReceivedFetch
@@ -22,11 +23,21 @@ from protocol.response import ErrorResponse
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "native-protocol.md").read_text()
 # modules that define values
-MODULES = (request, response, groups, transaction_requests, native_groups, native_explain, native_producers)
+MODULES = (
+    request,
+    response,
+    groups,
+    transaction_requests,
+    native_groups,
+    native_explain,
+    native_mirrors,
+    native_producers,
+)
 # Values that the document describes outside of its tables.
 ELSEWHERE: dict[str, set[type]] = {
     "alter_topics": {response.TopicResult},
     "offset_delete": {groups.CommittedPartition},
+    "describe_mirror": {native_mirrors.DescribeMirrorRequest},  # without fields
 }
 # Values whose name in the document is shorter than in the code.
 NAMES = {"Broker": "BrokerMetadata", "Topic": "TopicMetadata", "Partition": "PartitionMetadata"}

@@ -96,12 +96,12 @@ async def test_a_promoted_topic_is_writable_and_remembers_where_it_was(tmp_path:
         changed = await partitions.changes.alter("copy", lambda _: {"retention.ms": "5"}, 3, for_mirror=True)
         assert (changed.partitions, changed.configs) == (3, {"retention.ms": "5"})
         assert partitions.require("copy", 2).mirror_of == "source"
-        promoted = await partitions.changes.promote("copy")
+        promoted = await partitions.changes.promote("copy", {})
         assert promoted.mirror == Mirror(cluster_id="source", promoted_at=(0, 3, 0))
         assert {partition.mirror_of for partition in partitions} == {None}
         await partitions.alter("copy", lambda _: {})
         with pytest.raises(InvalidTopicError, match="is not a mirror any more"):
-            await partitions.changes.promote("copy")
+            await partitions.changes.promote("copy", {})
     async with rig(tmp_path) as made:
         (topic,) = made.partitions.topics()
         assert topic.mirror == promoted.mirror
@@ -112,9 +112,9 @@ async def test_only_a_mirrored_topic_is_promoted(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         await made.create("own")
         with pytest.raises(InvalidTopicError, match=r"'own' is not a mirror$"):
-            await made.partitions.changes.promote("own")
+            await made.partitions.changes.promote("own", {})
         with pytest.raises(UnknownTopicError):
-            await made.partitions.changes.promote("none")
+            await made.partitions.changes.promote("none", {})
 
 
 async def test_a_topic_is_still_mirrored_after_a_restart(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Lead partitions that followed the leaders of another cluster."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+import trio
+
+from broker.log.errors import LogError
+from broker.log.partition_log import PartitionLog
+from broker.log.producers.transactions import TransactionMarker
+from broker.partitions.appends.writer import Writer
+from broker.partitions.epochs import assign_epoch
+from broker.partitions.partition import Partition, StorageError
+from protocol.errors import ProtocolError
+from protocol.records.markers import Outcome
+
+logger = logging.getLogger(__name__)
+
+
+async def lead(partitions: Sequence[Partition], known_epochs: Mapping[int, int], writer: Writer) -> None:
+    """Begin a leader epoch in each partition, and abort the transactions that are open there. Raises OSError.
+
+    `known_epochs`: the latest epochs of the source by partition; it goes on in its own epochs. The coordinators of the
+    transactions are there, so nobody else would end them here.
+    """
+    for partition in partitions:
+        partition.mirror_of = None
+        partition.log.stop_following_replicas()
+        assign_epoch(partition.log, records_lost=True, known=known_epochs.get(partition.index, -1))
+        partition.wake_all()
+        await trio.lowlevel.checkpoint()
+    await trio.to_thread.run_sync(_checkpoint_epochs, [partition.log for partition in partitions])
+    for partition in partitions:
+        await _abort_open(partition, writer)
+
+
+def _checkpoint_epochs(logs: Iterable[PartitionLog]) -> None:
+    for log in logs:
+        log.checkpoint_epochs()
+
+
+async def _abort_open(partition: Partition, writer: Writer) -> None:
+    """Abort the transactions that are open in a partition; a failure is logged, and leaves the rest open."""
+    producers = partition.log.producers
+    try:
+        for producer_id in list(producers.open_transactions):
+            state = producers.get(producer_id)
+            if state is None:
+                continue
+            marker = TransactionMarker(producer_id, state.epoch, max(state.coordinator_epoch, 0), Outcome.ABORT)
+            append = partition.append_marker(marker)
+            writer.write_queued()
+            await append.wait()
+            if append.error is not None:
+                raise append.error
+    except (LogError, ProtocolError, StorageError, OSError) as error:
+        logger.warning(
+            "%s-%d: transactions stay open, see `warmlog transaction find-hanging`: %s",
+            partition.topic,
+            partition.index,
+            error,
+        )

@@ -1,0 +1,116 @@
+"""`warmlog mirror status` and `promote`: ask a running broker about its copies."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from warmlog.cli.failure import Failure
+from warmlog.cli.options import complete_topics, json_option, native_option
+from warmlog.cli.output import Column, print_json, print_line, print_table
+from warmlog.cli.run_with_client import run_with_client
+
+if TYPE_CHECKING:
+    from protocol.native.mirrors import DescribeMirrorResponse, MirroredPartition, MirroredTopic
+    from warmlog.client import AsyncClient
+
+FOLLOWING = "following"
+COLUMNS = (
+    Column("topic"),
+    Column("partition", number=True),
+    Column("state"),
+    Column("end", number=True),
+    Column("source end", number=True),
+    Column("lag records", number=True),
+    Column("lag bytes", number=True),
+    Column("lag s", number=True),
+    Column("promoted at", number=True),
+    Column("problem"),
+)
+
+
+@click.command(short_help="Show how far the copies are.")
+@click.argument("topics", metavar="[TOPIC...]", nargs=-1, shell_complete=complete_topics)
+@native_option
+@json_option("One JSON object: source, problem, topics with all fields; -1 is unknown.")
+def status(topics: tuple[str, ...], native: str, as_json: bool) -> None:
+    """Show how far the copies of mirrored topics are, of these topics or of all.
+
+    States: following; refused (see the problem); stopped (nothing mirrors it now); promoted (writable, since the offset
+    `promoted at`). `lag bytes` is an estimate. `lag s` is the time since the copy was last known to have all records.
+    Exits with 1 if anything is refused or has a problem.
+    """
+    described = run_with_client(native, lambda client: client.describe_mirror())
+    found = chosen(described, topics)
+    if as_json:
+        print_json(description_json(described, found))
+    else:
+        print_line(f"source: {described.source or 'none'}" + (f": {described.problem}" if described.problem else ""))
+        if found:
+            print_table(COLUMNS, [row for topic in found for row in rows(topic)])
+    problems = [topic.name for topic in found if topic.problem or any(one.problem for one in topic.partitions)]
+    if described.problem or problems:
+        raise click.exceptions.Exit(1)
+
+
+def chosen(described: "DescribeMirrorResponse", topics: tuple[str, ...]) -> "list[MirroredTopic]":
+    """Return the topics that are asked for. Raises Failure for one that is not mirrored."""
+    by_name = {topic.name: topic for topic in described.topics}
+    for name in topics:
+        if name not in by_name:
+            raise Failure(f"topic {name!r} is not mirrored")
+    return [by_name[name] for name in topics] if topics else list(described.topics)
+
+
+def rows(topic: "MirroredTopic") -> list[tuple[object, ...]]:
+    """Return the rows of a topic: one for each partition, or one with the problem if it has none here."""
+    if not topic.partitions:
+        return [(topic.name, None, str(topic.state), *[None] * 6, topic.problem)]
+    return [row(topic, one) for one in topic.partitions]
+
+
+def row(topic: "MirroredTopic", one: "MirroredPartition") -> tuple[object, ...]:
+    """Return the cells of a partition; what is unknown is empty."""
+    numbers = [one.end, one.source_end, one.lag_records, one.lag_bytes]
+    known = [None if number < 0 else number for number in numbers]
+    lag_s = None if one.lag_ms < 0 else round(one.lag_ms / 1000, 1)
+    promoted_at = None if one.promoted_at < 0 else one.promoted_at
+    return topic.name, one.partition, str(topic.state), *known, lag_s, promoted_at, one.problem or topic.problem
+
+
+def description_json(described: "DescribeMirrorResponse", topics: "list[MirroredTopic]") -> dict[str, Any]:
+    """Return a description as a JSON object."""
+    import msgspec
+
+    return {
+        "source": described.source,
+        "problem": described.problem,
+        "topics": [msgspec.to_builtins(topic) for topic in topics],
+    }
+
+
+@click.command(short_help="Stop mirroring topics, and make them writable.")
+@click.argument("topics", metavar="[TOPIC...]", nargs=-1, shell_complete=complete_topics)
+@click.option("--all", "every", is_flag=True, help="Promote all mirrored topics.")
+@native_option
+@json_option("One JSON object per topic: topic, offsets.")
+def promote(topics: tuple[str, ...], every: bool, native: str, as_json: bool) -> None:
+    """Stop mirroring topics, and make them writable at the end of their copies, which is printed.
+
+    Stop the producers at the source first, and wait until `status` shows no lag: what is not copied by then stays
+    there. Transactions that are open in the copies are aborted. A promoted topic is not mirrored again.
+    """
+    if every is bool(topics):
+        raise click.UsageError("Name either topics, or --all.")
+
+    async def promote_each(client: "AsyncClient") -> dict[str, dict[int, int]]:
+        names = topics
+        if every:
+            described = (await client.describe_mirror()).topics
+            names = tuple(topic.name for topic in described if topic.cluster_id and topic.state != "promoted")
+        return {name: await client.promote_topic(name) for name in names}
+
+    for name, offsets in run_with_client(native, promote_each).items():
+        if as_json:
+            print_json({"topic": name, "offsets": list(offsets.values())})
+        else:
+            print_line(f"{name} promoted at offsets {' '.join(map(str, offsets.values()))}")
