@@ -181,18 +181,22 @@ def metric_table(found: Iterable[Metric]) -> str:
 
 def commands(_: Kafka) -> str:
     """Describe every command: usage, help text, options."""
-    return "\n".join(command_section(context) for context in leaf_commands(click.Context(root, info_name="warmlog")))
+    return "\n".join(
+        command_section(context) for context in runnable_commands(click.Context(root, info_name="warmlog"))
+    )
 
 
-def leaf_commands(context: click.Context) -> Iterator[click.Context]:
-    """Yield a context for each command that is not a group, in the order of `--help`."""
+def runnable_commands(context: click.Context) -> Iterator[click.Context]:
+    """Yield a context for each command, and each group that does something itself, in the order of `--help`."""
     if not isinstance(context.command, click.Group):
         yield context
         return
+    if context.command.invoke_without_command:
+        yield context
     for name in context.command.list_commands(context):
         command = context.command.get_command(context, name)
         assert command is not None
-        yield from leaf_commands(click.Context(command, info_name=name, parent=context))
+        yield from runnable_commands(click.Context(command, info_name=name, parent=context))
 
 
 def command_section(context: click.Context) -> str:

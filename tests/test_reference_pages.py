@@ -46,7 +46,11 @@ def test_every_setting_is_on_the_page_of_settings() -> None:
 
 def test_every_metric_of_a_broker_is_declared_with_its_type_labels_and_help() -> None:
     declared = {metric.name.removesuffix("_total"): metric for metric in declared_metrics()}
-    settings = {"warmlog.metrics.partitions": "true", "group.initial.rebalance.delay.ms": 0}
+    settings = {
+        "warmlog.metrics.partitions": "true",
+        "warmlog.mirror.from": "127.0.0.1:1",  # nobody is there
+        "group.initial.rebalance.delay.ms": 0,
+    }
     with Broker(settings=settings) as broker, Client(broker.native) as client:
         client.produce("orders", value=b"one")
         with client.consume("orders", group="readers", until_end=True) as records:

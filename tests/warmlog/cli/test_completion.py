@@ -14,7 +14,10 @@ def test_the_script_of_each_shell_calls_the_command(shell: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("warmlog ", {"serve", "topic", "transaction", "produce", "consume", "group", "log", "pipeline", "completion"}),
+        (
+            "warmlog ",
+            {"serve", "topic", "transaction", "produce", "consume", "group", "mirror", "log", "pipeline", "completion"},
+        ),
         ("warmlog to", {"topic"}),
         ("warmlog log v", {"verify"}),
         ("warmlog log e", {"explain"}),
