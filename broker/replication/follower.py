@@ -1,7 +1,7 @@
-"""Fetch partitions from their leaders: one task, one connection and one fetch session for each leader broker.
+"""Fetch partitions from their leaders: by fetchers, each with a task, a connection and a fetch session of its own.
 
     Follower      the partitions to follow; gives each to the fetcher of its leader, and moves it when that changes
-    _Fetcher      one leader: fetch, hand what was found to the replicas, fetch from where they are now
+    _Fetcher      one of two for each leader: fetch, hand what was found to the replicas, fetch from where they are now
 
 What a partition is copied to is a `Replica`; nothing here knows logs.
 
@@ -19,6 +19,7 @@ from enum import Enum
 from functools import partial
 from random import Random
 from typing import Protocol, TypeAlias
+from zlib import crc32
 
 import trio
 
@@ -26,7 +27,7 @@ from broker.replication.cluster_view import NO_LEADER, Leader, Reaction
 from broker.replication.connection import PeerConnection
 from broker.replication.errors import PeerError
 from broker.replication.fetch_session import Fetched, FetchResponseError, FetchSession
-from broker.replication.peer import PeerCluster, Purpose
+from broker.replication.peer import PeerCluster
 from broker.replication.throttle import Throttle
 from protocol.backoff import delays_s
 from protocol.errors import ErrorCode
@@ -87,6 +88,7 @@ class FetchLimits:
     max_wait_ms: int = 500  # Kafka's replica.fetch.wait.max.ms
     min_bytes: int = 1
     max_bytes: int = 10 << 20  # Kafka's replica.fetch.response.max.bytes
+    fetchers: int = 2  # for each leader, as num.replica.fetchers: one receives while the other writes
 
 
 class _Following:
@@ -123,7 +125,7 @@ class Follower:
         self._cluster = cluster
         self._random = random
         self._followed: dict[Key, _Following] = {}
-        self._fetchers: dict[int, _Fetcher] = {}
+        self._fetchers: dict[tuple[int, int], _Fetcher] = {}  # by leader and number
         self._changed = trio.Event()
 
     def follow(self, replica: Replica) -> None:
@@ -186,14 +188,19 @@ class Follower:
             return
         if leader == following.leader:
             return
-        fetcher = self._fetchers.get(leader.node_id)
+        number = self._fetcher_number(topic, partition)
+        fetcher = self._fetchers.get((leader.node_id, number))
         if fetcher is None:
-            fetcher = _Fetcher(self, self._cluster, leader.node_id, self._random)
-            self._fetchers[leader.node_id] = fetcher
+            fetcher = _Fetcher(self, self._cluster, leader.node_id, number, self._random)
+            self._fetchers[leader.node_id, number] = fetcher
             nursery.start_soon(fetcher.run)
         following.leader = leader
         following.resume_at = 0.0
         self._move(following, fetcher)
+
+    def _fetcher_number(self, topic: str, partition: int) -> int:
+        """Return which of a leader's fetchers fetches a partition, counted from 1."""
+        return 1 + (crc32(topic.encode()) + partition) % self.limits.fetchers
 
     def _move(self, following: _Following, fetcher: "_Fetcher | None") -> None:
         if following.fetcher is not None and following.fetcher is not fetcher:
@@ -218,11 +225,12 @@ class Follower:
 class _Fetcher:
     """Fetches the partitions that one broker leads."""
 
-    def __init__(self, follower: Follower, cluster: PeerCluster, node_id: int, random: Random) -> None:
+    def __init__(self, follower: Follower, cluster: PeerCluster, node_id: int, number: int, random: Random) -> None:
         self.heard_at: float | None = None  # when the leader last answered a fetch, on trio's clock
         self._follower = follower
         self._cluster = cluster
         self._node_id = node_id
+        self._number = number
         self._random = random
         self._session = FetchSession(uses_topic_ids=True)
         self._mine: dict[Key, _Following] = {}
@@ -312,7 +320,7 @@ class _Fetcher:
 
     async def _fetch(self) -> PeerFetchResponse:
         """Send a fetch. Raises PeerError."""
-        connection = await self._cluster.connection(self._node_id, Purpose.FETCH)
+        connection = await self._cluster.connection(self._node_id, self._number)
         self._adapt_to(connection)
         limits = self._follower.limits
         request = self._session.request(

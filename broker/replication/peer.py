@@ -11,7 +11,6 @@ again.
 import logging
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from enum import Enum
 from random import Random
 from typing import TypeVar
 
@@ -34,15 +33,9 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 MAX_AGE_S = 300.0  # Kafka's metadata.max.age.ms
+FOR_REQUESTS = 0  # the connection for all that is not a fetch, which may wait
 
 logger = logging.getLogger(__name__)
-
-
-class Purpose(Enum):
-    """What a connection to a broker is for."""
-
-    FETCH = "fetch"
-    REQUESTS = "requests"
 
 
 class PeerCluster:
@@ -62,16 +55,19 @@ class PeerCluster:
         self._nursery = nursery
         self._random = random
         self._bootstrap = [self._link_to(host, port) for host, port in bootstrap]
-        self._links: dict[tuple[int, Purpose], Link] = {}
+        self._links: dict[tuple[int, int], Link] = {}
         self._coordinators: dict[str, int] = {}
         self._refreshing = trio.Lock()
         self._wanted = trio.Event()  # metadata is stale
 
-    async def connection(self, node_id: int, purpose: Purpose = Purpose.REQUESTS) -> PeerConnection:
-        """Return a connection to a broker. Raises PeerError after one attempt; the next one begins with a pause."""
-        link = self._links.get((node_id, purpose))
+    async def connection(self, node_id: int, number: int = FOR_REQUESTS) -> PeerConnection:
+        """Return a connection to a broker, one of several that are told apart by a number.
+
+        Raises PeerError after one attempt; the next one begins with a pause.
+        """
+        link = self._links.get((node_id, number))
         if link is None:
-            link = self._links[node_id, purpose] = self._link_of(node_id)
+            link = self._links[node_id, number] = self._link_of(node_id)
         try:
             return await link.connection()
         except PeerUnavailableError:
@@ -89,7 +85,7 @@ class PeerCluster:
 
     async def ask_any(self, api: PeerApi[Q, R], request: Q) -> R:
         """Ask brokers until one answers: those with a connection first. Raises the last PeerError."""
-        known = {node: self._links.get((node, Purpose.REQUESTS)) for node in self.view.brokers}
+        known = {node: self._links.get((node, FOR_REQUESTS)) for node in self.view.brokers}
         connected = [node for node, link in known.items() if link is not None and link.is_open]
         others = [node for node in known if node not in connected]
         self._random.shuffle(others)

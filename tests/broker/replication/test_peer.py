@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from broker.replication.errors import PeerError, PeerUnavailableError
-from broker.replication.peer import PeerCluster, Purpose, open_cluster
+from broker.replication.peer import PeerCluster, open_cluster
 from protocol.errors import ErrorCode
 from protocol.groups import OffsetFetchGroup, OffsetFetchRequest
 from protocol.kafka.config_values import ConfigQuery, DescribeConfigsRequest, ResourceType
@@ -132,7 +132,7 @@ async def test_several_tasks_share_one_connection_for_each_purpose() -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(group_of, peer, 1)
-                nursery.start_soon(peer.connection, 1, Purpose.FETCH)
+                nursery.start_soon(peer.connection, 1, 1)
         assert cluster.connected.count(1) == 2
 
 
