@@ -10,14 +10,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.kafka_node import KafkaNode
 from tests.clients.waiting import until
 from tests.documents import ROOT
+from warmlog import Client
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
@@ -25,18 +27,17 @@ PARTITIONS = 3
 SMALL = {"segment.bytes": "1048576"}
 TOPICS = ("plain", "committed")
 LIMIT_S = 60
-READY = re.compile(r"\bready kafka=(\S+)")
+READY = re.compile(r"\bready kafka=(\S+) native=(\S+)")
 
 
 class Served:
-    """`warmlog serve` in a process of its own, mirroring a cluster."""
+    """`warmlog mirror` in a process of its own."""
 
     def __init__(self, directory: Path, source: str) -> None:
-        self._command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(directory)]
+        self._command = [sys.executable, "-m", "warmlog", "mirror", "--from", source, "--groups"]
+        self._command += ["--data-dir", str(directory), "--set", "warmlog.mirror.interval.ms=200"]
         self._command += ["--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "none"]
-        for assignment in (f"from={source}", "groups=.*", "interval.ms=200"):
-            self._command += ["--set", f"warmlog.mirror.{assignment}"]
-        self.kafka = ""
+        self.kafka = self.native = ""
         self.told: list[str] = []
         self._process: subprocess.Popen[str] | None = None
 
@@ -47,12 +48,21 @@ class Served:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         ready = next(found for line in self._process.stdout if (found := READY.search(line)))
-        self.kafka = ready[1]
+        self.kafka, self.native = ready[1], ready[2]
         self._reader = threading.Thread(target=self.told.extend, args=(self._process.stderr,), daemon=True)
         self._reader.start()
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end(signal.SIGKILL)
+
     def end(self, sign: signal.Signals = signal.SIGTERM) -> None:
         assert self._process is not None
+        if self._process.returncode is not None:
+            return
         self._process.send_signal(sign)
         self._process.wait(LIMIT_S)
         self._reader.join()
@@ -123,27 +133,27 @@ def committed(bootstrap: str, group: str) -> int:
     return int(found.offset)
 
 
+def try_ends(bootstrap: str) -> dict[tuple[str, int], int] | None:
+    """Return the ends, None if a partition or its leader does not exist yet."""
+    try:
+        return ends(bootstrap)
+    except KafkaException:
+        return None
+
+
 def wait_for_copy(source: str, copy: str) -> None:
     expected = ends(source)
-
-    def is_there() -> bool:
-        try:
-            return ends(copy) == expected
-        except Exception:  # noqa: BLE001  # the topics may not exist yet
-            return False
-
-    until(is_there, lambda: None, "the copy", limit_s=LIMIT_S)
+    until(lambda: try_ends(copy) == expected, lambda: None, "the copy", limit_s=LIMIT_S)
 
 
 def test_a_live_mirror_has_the_same_bytes_also_after_it_was_killed(tmp_path: Path) -> None:
     values = random.Random(7)
-    with KafkaNode(tmp_path / "kafka") as node:
+    with KafkaNode(tmp_path / "kafka") as node, Served(tmp_path / "here", node.bootstrap) as mirror:
         admin = AdminClient({"bootstrap.servers": node.bootstrap})
         created = admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=SMALL) for topic in TOPICS])
         for each in created.values():
             each.result()
-        mirror = Served(tmp_path / "here", node.bootstrap)
-        mirror.start()
+        until(lambda: try_ends(node.bootstrap) is not None, lambda: None, "leaders of the topics")
         with load(node.bootstrap, values):
             for _ in range(3):
                 before = ends(node.bootstrap)["plain", 0]
@@ -168,3 +178,74 @@ def test_a_live_mirror_has_the_same_bytes_also_after_it_was_killed(tmp_path: Pat
                 total += len(here)
         assert total > 1_000_000
         assert os.path.exists(tmp_path / "here" / "plain-0" / "leader-epoch-checkpoint")
+
+
+def consumed(bootstrap: str, group: str, count: int | None) -> list[tuple[int, int, bytes]]:
+    """Consume and commit as a member of a group: so many records, or all that are committed now."""
+    settings = {
+        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False,
+        "isolation.level": "read_committed", "enable.partition.eof": count is None,
+    }  # fmt: skip
+    member = Consumer(settings)
+    member.subscribe(["plain"])
+    found: list[tuple[int, int, bytes]] = []
+    finished: set[int] = set()
+
+    def step() -> None:
+        message = member.poll(0.2)
+        if message is None:
+            return
+        if message.error() is not None:
+            assert message.error().name() == "_PARTITION_EOF"
+            finished.add(message.partition())
+        else:
+            found.append((message.partition(), message.offset(), message.value()))
+
+    until(lambda: len(finished) == PARTITIONS if count is None else len(found) == count, step, "records")
+    member.commit(asynchronous=False)
+    member.close()
+    return found
+
+
+def test_a_group_moves_over_and_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    count = 3_000
+    with KafkaNode(tmp_path / "kafka") as node:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        admin.create_topics([NewTopic("plain", PARTITIONS, 1, config=SMALL)])["plain"].result()
+        producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True, "linger.ms": 2})
+        for number in range(count):
+            producer.produce("plain", b"%d" % number, partition=number % PARTITIONS)
+        assert producer.flush(LIMIT_S) == 0
+        late = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": "late"})
+        late.init_transactions(LIMIT_S)
+        late.begin_transaction()
+        late.produce("plain", b"never committed", partition=0)
+        late.flush(LIMIT_S)
+        before = consumed(node.bootstrap, "movers", count // 2)
+        with Served(tmp_path / "here", node.bootstrap) as mirror, Client(mirror.native) as here:
+
+            def has_moved() -> bool:
+                topics = {topic.name: topic for topic in here.describe_mirror().topics}
+                if "plain" not in topics or any(one.lag_records for one in topics["plain"].partitions):
+                    return False
+                return positions(mirror.kafka, "movers") == positions(node.bootstrap, "movers")
+
+            until(has_moved, lambda: None, "the copy and its group", limit_s=LIMIT_S)
+            promoted = here.promote_topic("plain")
+            assert promoted == {0: count // PARTITIONS + 1, 1: count // PARTITIONS, 2: count // PARTITIONS}
+            own = Producer({"bootstrap.servers": mirror.kafka, "enable.idempotence": True})
+            own.produce("plain", b"own", partition=0)
+            assert own.flush(LIMIT_S) == 0
+            after = consumed(mirror.kafka, "movers", None)
+        late.abort_transaction(LIMIT_S)
+        assert not [line for line in mirror.told if "Traceback" in line]
+        values = sorted(value for _, _, value in before + after)
+        assert values == sorted([b"%d" % number for number in range(count)] + [b"own"])
+
+
+def positions(bootstrap: str, group: str) -> list[int]:
+    """Return the offsets that a group has committed."""
+    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    found = member.committed([TopicPartition("plain", index) for index in range(PARTITIONS)], LIMIT_S)
+    member.close()
+    return [one.offset for one in found]
