@@ -64,6 +64,7 @@ MYPYC = (
     "broker/log/segments/segment_files.py",
     "broker/log/segments/segment_map.py",
     "broker/log/index/time.py",
+    "broker/log/index/transaction.py",
     "broker/partitions/reads/waiters.py",
     "broker/partitions/appends/append.py",
     "broker/partitions/appends/append_queue.py",

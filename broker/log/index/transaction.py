@@ -1,7 +1,8 @@
 """The transaction index (`.txnindex`): the aborted transactions whose markers lie in a segment.
 
 Entries are in the order of their markers, so their last offsets increase. Most segments have no entries and no file.
-The file is not mapped: a fetch reads the few entries of its range.
+The file is not mapped: a fetch reads the few entries of its range, and the last block of entries that was read is kept,
+since the next fetch of a reader most often needs the same.
 
     | at | bytes | field                                                            |
     |----|-------|------------------------------------------------------------------|
@@ -15,7 +16,6 @@ Source: org.apache.kafka.storage.internals.log.TransactionIndex, AbortedTxn.
 """
 
 import os
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -26,8 +26,9 @@ from broker.log.io.files import File, OpenFiles
 from broker.log.io.residency import ColdReadError
 
 ENTRY = Struct(">hqqqq")
+LAST_OFFSET = Struct(">18xq8x")
 VERSION = 0
-ENTRIES_PER_READ = 1024
+ENTRIES_PER_BLOCK = 30  # 1 KiB
 
 
 class AbortedTransaction(NamedTuple):
@@ -85,7 +86,7 @@ def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
 class TransactionIndex:
     """The transaction index of one segment, as fetches read it."""
 
-    __slots__ = ("_base_offset", "_count", "_file", "_open_files", "_residency")
+    __slots__ = ("_base_offset", "_count", "_file", "_kept", "_kept_block", "_open_files", "_residency")
 
     def __init__(self, open_files: OpenFiles, path: str, base_offset: int) -> None:
         """Use a file, which may be missing; it is opened at first use."""
@@ -94,6 +95,8 @@ class TransactionIndex:
         self._residency = open_files.residency
         self._file = File(open_files, path, writable=False)
         self._count: int | None = None
+        self._kept_block = -1  # the block of entries that was read last, -1 if none
+        self._kept = b""
 
     def use_names(self, path: str, other_path: str | None) -> None:
         """Follow the file to a new name; `other_path` is the alternative while it is being renamed."""
@@ -124,17 +127,36 @@ class TransactionIndex:
         The flag tells whether no later segment can have such a transaction. Raises as `count`.
         Source: TransactionIndex.collectAbortedTxns.
         """
-        found = []
+        found: list[AbortedTransaction] = []
         count = self.count()
-        slot = bisect_left(range(count), offset, key=self._last_offset)
-        while slot < count:
-            for transaction in self._read(slot, min(ENTRIES_PER_READ, count - slot)):
-                if transaction.first_offset < bound:
-                    found.append(transaction)
-                if transaction.last_stable_offset >= bound:
+        block = self._block_ending_at(offset, count)
+        while block * ENTRIES_PER_BLOCK < count:
+            entries = self._read(block, count)
+            for at in range(_first_ending_at(offset, entries), len(entries) // ENTRY.size):
+                version, producer_id, first_offset, last_offset, stable = ENTRY.unpack_from(entries, at * ENTRY.size)
+                if version > VERSION:
+                    raise self._corrupt("is of another version")
+                if first_offset < bound:
+                    found.append(AbortedTransaction(producer_id, first_offset, last_offset, stable))
+                if stable >= bound:
                     return found, True
-            slot += ENTRIES_PER_READ
+            block += 1
         return found, False
+
+    def _block_ending_at(self, offset: int, count: int) -> int:
+        """Return the block with the first entry that ends at or past `offset`; one past the last if there is none."""
+        low, high = 0, (count + ENTRIES_PER_BLOCK - 1) // ENTRIES_PER_BLOCK
+        middle = self._kept_block if 0 <= self._kept_block < high else high // 2
+        while low < high:
+            entries = self._read(middle, count)
+            if _last_offset(entries, len(entries) // ENTRY.size - 1) < offset:
+                low = middle + 1
+            elif _last_offset(entries, 0) >= offset and middle > low:
+                high = middle
+            else:
+                return middle
+            middle = (low + high) // 2
+        return low
 
     def append(self, transactions: Sequence[AbortedTransaction], *, is_new: bool) -> bool:
         """Add entries at the end, or none of them, and return whether the file may be new. Raises OSError.
@@ -154,26 +176,49 @@ class TransactionIndex:
         finally:
             disk.close(fd)
         self._count = end // ENTRY.size + len(transactions)
+        self._drop_kept()
         return end == 0
 
     def forget(self) -> None:
         """Close the file, which was replaced or cut."""
         self._count = None
+        self._drop_kept()
         self._file.close()
 
-    def _last_offset(self, slot: int) -> int:
-        return self._read(slot, 1)[0].last_offset
+    def _drop_kept(self) -> None:
+        self._kept_block, self._kept = -1, b""
 
-    def _read(self, slot: int, count: int) -> list[AbortedTransaction]:
-        file, position, size = self._file.descriptor(), slot * ENTRY.size, count * ENTRY.size
+    def _read(self, block: int, count: int) -> bytes:
+        """Return the entries of a block, as bytes; `count` is the number of entries in the file."""
+        if block == self._kept_block:
+            return self._kept
+        slot = block * ENTRIES_PER_BLOCK
+        file, position = self._file.descriptor(), slot * ENTRY.size
+        size = min(ENTRIES_PER_BLOCK, count - slot) * ENTRY.size
         self._residency.need(file, position, size, "index")
-        data = file.pread(size, position)
-        if len(data) < size:
+        entries = file.pread(size, position)
+        if len(entries) < size:
             raise self._corrupt("was cut")
-        entries = list(ENTRY.iter_unpack(data))
-        if any(fields[0] > VERSION for fields in entries):
-            raise self._corrupt("is of another version")
-        return [AbortedTransaction(*fields) for _, *fields in entries]
+        self._kept_block, self._kept = block, entries
+        return entries
 
     def _corrupt(self, what: str) -> IndexCorruptError:
         return IndexCorruptError(self._base_offset, f"its transaction index {what}")
+
+
+def _first_ending_at(offset: int, entries: bytes) -> int:
+    """Return the slot of the first entry that ends at or past `offset`; the number of entries if there is none."""
+    low, high = 0, len(entries) // ENTRY.size
+    while low < high:
+        middle = (low + high) // 2
+        if _last_offset(entries, middle) < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _last_offset(entries: bytes, slot: int) -> int:
+    """Return the last offset of an entry."""
+    last_offset: int = LAST_OFFSET.unpack_from(entries, slot * ENTRY.size)[0]
+    return last_offset
