@@ -23,9 +23,10 @@ from time import perf_counter
 
 from confluent_kafka import Producer
 
+from benchmarks.load.generator import ROOT
 from benchmarks.load.native import Address
 from benchmarks.questions.large_frames import kafka_frame
-from benchmarks.questions.large_requests import ROOT, Asker
+from benchmarks.questions.large_requests import Asker
 
 TOPIC = "log"
 VALUE_BYTES = 1000

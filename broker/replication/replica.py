@@ -7,7 +7,8 @@ Invariants:
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from struct import Struct
 
 import trio
 
@@ -25,6 +26,8 @@ from protocol.records.layout import HEADER_SIZE
 from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
 
 MAX_BYTES = 1 << 20  # Kafka's replica.fetch.max.bytes
+BATCHES_PER_PIECE = 200  # planned in 0.5 ms compiled, in 2 ms interpreted
+_LENGTH = Struct(">8xi")  # of what follows it in a batch
 UNKNOWN_EPOCH = -1
 
 logger = logging.getLogger(__name__)
@@ -111,17 +114,22 @@ class PartitionReplica:
     # -- appending -----------------------------------------------------------------------------------------------------
 
     async def _append(self, records: memoryview) -> bool:
-        """Append whole batches; return False if they could not be written. Raises ProtocolError, LogError."""
+        """Append whole batches, a piece at a time, so that other tasks run in between.
+
+        Returns False if they could not be written. Raises ProtocolError, LogError for a piece that does not fit.
+        """
         log = self._partition.log
         end = log.log_end_offset
-        append = self._partition.appends.append_copy(records, self._epoch_limit())
-        if append is None:
-            return True
-        self._partition.appends.write_queued()
-        await append.wait()
-        if append.error is not None:
-            self._note(str(append.error))
-            return False
+        for piece in pieces(records):
+            append = self._partition.appends.append_copy(piece, self._epoch_limit())
+            if append is None:
+                break
+            self._partition.appends.write_queued()
+            await append.wait()
+            if append.error is not None:
+                self._note(str(append.error))
+                return False
+            await trio.lowlevel.checkpoint()
         if log.log_end_offset > end:
             self.bytes_per_offset = len(records) / (log.log_end_offset - end)
         return True
@@ -205,3 +213,21 @@ class PartitionReplica:
         if problem is not None and problem != self.problem:
             logger.warning("%s-%d: cannot copy: %s", self.topic, self.partition, problem)
         self.problem = problem
+
+
+def pieces(records: memoryview) -> Iterator[memoryview]:
+    """Split records into pieces of at most BATCHES_PER_PIECE whole batches; the last piece may end inside of one.
+
+    What follows a batch that is damaged is in the same piece. Nothing but lengths is checked here.
+    """
+    begin = position = count = 0
+    while len(records) - position >= HEADER_SIZE:
+        size = _LENGTH.size + _LENGTH.unpack_from(records, position)[0]
+        if not HEADER_SIZE <= size <= len(records) - position:
+            break
+        position, count = position + size, count + 1
+        if count == BATCHES_PER_PIECE:
+            yield records[begin:position]
+            begin, count = position, 0
+    if begin < len(records):
+        yield records[begin:]

@@ -17,7 +17,7 @@ from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Partition
 from broker.replication.follower import Step
 from broker.replication.peer import open_cluster
-from broker.replication.replica import PartitionReplica
+from broker.replication.replica import BATCHES_PER_PIECE, PartitionReplica, pieces
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer_apis import PeerFetchedPartition
@@ -233,3 +233,48 @@ async def test_records_above_the_leaders_high_watermark_are_not_shown(tmp_path: 
         assert (here.log.high_watermark, here.log.log_end_offset) == (1, 3)
         asked = replica.position(3)
         assert (asked.offset, asked.last_fetched_epoch, asked.current_leader_epoch) == (3, 3, 3)
+
+
+def test_records_are_taken_in_pieces_of_whole_batches() -> None:
+    one = batch(b"value")
+    records = memoryview(one * (2 * BATCHES_PER_PIECE) + batch(b"last") + one[:-1])
+    found = list(pieces(records))
+    assert b"".join(found) == records
+    assert found[0] == found[1] == one * BATCHES_PER_PIECE
+    assert found[2] == batch(b"last") + one[:-1]
+    assert list(pieces(memoryview(b""))) == []
+    assert list(pieces(memoryview(one * BATCHES_PER_PIECE))) == [one * BATCHES_PER_PIECE]
+
+
+def test_what_follows_an_invalid_length_is_in_one_piece() -> None:
+    one = batch(b"value")
+    for length in (-1, 0, 48, 1 << 30):
+        damaged = one[:8] + length.to_bytes(4, signed=True) + one[12:]
+        records = memoryview(one * 3 + damaged + one * (2 * BATCHES_PER_PIECE))
+        assert list(pieces(records)) == [records]
+
+
+async def test_other_tasks_run_while_many_batches_are_taken(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery, running(tmp_path / "source", SETTINGS) as broker:
+        native = await broker.connect()
+        await native.create("orders")
+        async with copying(tmp_path / "copy", broker) as here:
+            assert here.replica is not None
+            replica, turns = here.replica, 0
+            records = bytearray(b"".join([batch(b"value")] * (10 * BATCHES_PER_PIECE)))
+            size = len(records) // (10 * BATCHES_PER_PIECE)
+            for number in range(10 * BATCHES_PER_PIECE):
+                stamp(records, base_offset=number, leader_epoch=0, position=number * size)
+
+            async def take_turns() -> None:
+                nonlocal turns
+                while True:
+                    await trio.lowlevel.checkpoint()
+                    turns += 1
+
+            nursery.start_soon(take_turns)
+            found = PeerFetchedPartition(topic="orders", partition=0, high_watermark=1000, records=memoryview(records))
+            assert await replica.take(found) is Step.GO_ON
+            assert turns >= 10
+            assert here.log.log_end_offset == 10 * BATCHES_PER_PIECE
+            nursery.cancel_scope.cancel()
