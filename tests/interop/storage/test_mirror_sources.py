@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.kafka_node import SETTINGS, KafkaNode
@@ -126,3 +126,73 @@ def test_a_mirror_forgets_what_its_source_has_lost(tmp_path: Path) -> None:
             assert b"lost" not in content(here, "lossy", 0)
             assert content(here, "lossy", 0) == content(third.data, "lossy", 0)
             assert_sound(here)
+
+
+def latest(bootstrap: str, isolation: str = "read_committed") -> dict[tuple[int, bytes], tuple[int, bytes | None]]:
+    """Consume `compacted`: offset and value of the last record of each partition and key."""
+    found: dict[tuple[int, bytes], tuple[int, bytes | None]] = {}
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "r", "isolation.level": isolation})
+    for index in range(PARTITIONS):
+        place = TopicPartition("compacted", index)
+        low, high = reader.get_watermark_offsets(place, LIMIT_S)
+        reader.assign([TopicPartition("compacted", index, low)])
+        while low < high:
+            message = reader.poll(LIMIT_S)
+            assert message is not None
+            assert message.error() is None
+            found[index, message.key()] = message.offset(), message.value()
+            if message.offset() == high - 1:
+                break
+    reader.close()
+    return found
+
+
+def size_of(data: Path) -> int:
+    return sum([len(content(data, "compacted", index)) for index in range(PARTITIONS)])
+
+
+def test_a_compacted_topic_is_mirrored_with_its_gaps(tmp_path: Path) -> None:
+    """Kafka compacts all the time, and the mirror, which is killed meanwhile, on its own."""
+    values = random.Random(17)
+    configs = {
+        **SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01",
+        "min.compaction.lag.ms": "0",
+    }  # fmt: skip
+    with KafkaNode(tmp_path / "kafka") as node, mirror_of(node.bootstrap, tmp_path / "here") as mirror:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        admin.create_topics([NewTopic("compacted", PARTITIONS, 1, config=configs)])["compacted"].result()
+        producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True, "linger.ms": 2})
+        written = 6 * 3_000 * 700
+        for round_ in range(6):
+            for number in range(3_000):
+                key = b"key %d" % values.randrange(50)
+                value = None if values.random() < 0.05 else b"%d %d" % (round_, number) + values.randbytes(700)
+                producer.produce("compacted", value, key, partition=values.randrange(PARTITIONS))
+            assert producer.flush(LIMIT_S) == 0
+            if round_ % 2:
+                mirror.end(signal.SIGKILL)
+                mirror.start()
+        late = {(index, b"last") for index in range(PARTITIONS)}
+        for index in range(PARTITIONS):
+            producer.produce("compacted", b"value", b"last", partition=index)
+        assert producer.flush(LIMIT_S) == 0
+        expected = latest(node.bootstrap)
+        assert late < expected.keys()
+        assert len(expected) < 2_000
+
+        def is_there(copy: Served) -> bool:
+            try:
+                found = latest(copy.kafka)
+            except KafkaException:
+                return False
+            return late < found.keys() and {key: found[key] for key in expected if key in found} == expected
+
+        until(lambda: is_there(mirror), lambda: None, "the copy", limit_s=LIMIT_S)
+        mirror.end()
+        until(lambda: size_of(node.data) < written / 2, lambda: None, "Kafka's cleaner", limit_s=LIMIT_S)
+        with mirror_of(node.bootstrap, tmp_path / "late") as second:
+            until(lambda: is_there(second), lambda: None, "the copy of what is left", limit_s=LIMIT_S)
+            second.end()
+        for name, told in (("here", mirror.told), ("late", second.told)):
+            assert not [line for line in told if "Traceback" in line]
+            assert_sound(tmp_path / name)
