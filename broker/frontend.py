@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """What requests are served from."""
+    """The parts of the broker that handlers serve requests from."""
 
     settings: Settings
     live_settings: LiveSettings

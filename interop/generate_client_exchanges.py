@@ -37,7 +37,7 @@ KAFKA = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Who talks: the start of what it calls itself in requests, and how to make it talk to an address."""
+    """A client: the beginning of its client ids, and the command that makes it connect to an address."""
 
     name: str
     called: str

@@ -181,7 +181,7 @@ def main() -> None:
 
 
 def leads(connection: socket.socket, topic: str) -> bool:
-    """Whether the node takes produce requests for a topic yet; what is sent is refused then, too."""
+    """Whether the node accepts produce requests for a topic yet; the probe itself stores nothing."""
     return produce(connection, topic, batch(record(), crc=1), VERSION)["error"] == CORRUPT_MESSAGE
 
 

@@ -58,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What a tool printed, to both streams, and the status that its process would have ended with."""
+    """The output of a tool, of both streams, and its exit status."""
 
     status: int
     output: str

@@ -93,7 +93,7 @@ def java(main: str, *arguments: str, text: str | None = None, version: str = KAF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dump:
-    """What DumpLogSegments said of one file: its report, and what it found wrong (empty where it found nothing)."""
+    """The output of DumpLogSegments for one file: its report, and the errors it found (empty if none)."""
 
     arguments: str
     output: str

@@ -52,7 +52,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one measurement asks of a server, whose process is `pid`.
+    """The load of one measurement on a server, whose process is `pid`.
 
     `good`: bytes that each good reply holds, at least once; empty where nothing is checked. `processes`: so many
     generate the load together.
@@ -69,7 +69,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What came of it. Latencies, in seconds, where each connection had one request in flight."""
+    """The result of a measurement. Latencies, in seconds, where each connection had one request in flight."""
 
     replies: int
     received_bytes: int
@@ -272,7 +272,7 @@ class _Connection:
         self._requests = requests
 
     def _position(self, index: int) -> int:
-        """Where request `index` begins in the endless stream."""
+        """Return where request `index` begins in the endless stream."""
         turns, index = divmod(index, len(self._starts) - 1)
         return turns * len(self._ring) + self._starts[index]
 

@@ -115,7 +115,7 @@ _NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_LEADER_EPOCH
 
 
 def _latest(admin: AdminClient, asked: Sequence[TopicPartition]) -> int:
-    """How many records there are. Who has just become leader may not know it yet."""
+    """Count the records. A broker that has just become leader may not know the number yet."""
     while True:
         futures = admin.list_offsets({each: OffsetSpec.latest() for each in asked}, request_timeout=ANSWER_S)
         try:

@@ -47,7 +47,7 @@ SLICE = memoryview(bytes(1000))
 
 
 class Shape(NamedTuple):
-    """What is asked and answered, of so many partitions. `versions`: the oldest, the middle and the newest, if None."""
+    """A request and its response for a number of partitions. `versions`: oldest, middle and newest, if None."""
 
     api: str
     name: str

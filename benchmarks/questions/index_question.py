@@ -198,7 +198,7 @@ def evict(path: Path) -> None:
 
 
 def missing_pages(path: Path) -> int:
-    """How many of a file's pages are not in memory. Raises OSError where the kernel does not count."""
+    """Return how many of a file's pages are not in memory. Raises OSError where the kernel does not count."""
     fd = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size

@@ -42,7 +42,7 @@ Advice = Literal["random", "default"]
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What one lookup took. `pages` has the index; resident: how many of them were in memory before and after."""
+    """The cost of one lookup. `pages`: size of the index; resident: number of its pages in memory before and after."""
 
     pages: int
     search: SearchName
@@ -63,7 +63,7 @@ class Searching:
 
     @property
     def name(self) -> str:
-        """How tables call it."""
+        """The label in tables."""
         return f"{self.search} search, {'MADV_RANDOM' if self.advice == 'random' else 'default'}"
 
     def measure(self, conditions: Conditions) -> Figures:

@@ -1,4 +1,4 @@
-"""What transactions in a log cost its readers, and a start after a kill.
+"""Measure what transactions in a log cost its readers, and a start after a kill.
 
     python -m benchmarks.questions.transactional_logs [--mb N] [--rounds N]
 

@@ -123,7 +123,7 @@ def prepare(address: Address) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many producers there are at once, and how many records each of their transactions has."""
+    """A workload: the number of concurrent producers, and of records in each of their transactions."""
 
     producers: int
     records: int

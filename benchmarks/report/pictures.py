@@ -41,7 +41,7 @@ LOOK = {
 
 
 def pages_touched() -> Any:
-    """Which pages the lookup of the last entry touches, as the index grows."""
+    """Draw the pages that the lookup of the last entry touches, as the index grows."""
     figure, panels = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
     with tempfile.TemporaryDirectory() as directory:
         write_index(Path(directory) / "index")

@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """What the connection knows about a joining client. `new_id` is a unique suffix for the id of a new member."""
+    """A joining client, as its connection knows it. `new_id`: a unique suffix for the id of a new member."""
 
     client_id: str
     host: str

@@ -22,7 +22,7 @@ DISCONNECTED: Final[Waiter] = object()  # in place of a waiter whose client disc
 
 
 class JoinParameters(Protocol):
-    """What a member declares when it joins: the part of a JoinGroupRequest that may change in a rejoin."""
+    """A member's declaration when it joins: the part of a JoinGroupRequest that may change in a rejoin."""
 
     @property
     def protocols(self) -> tuple[GroupProtocol, ...]:
@@ -30,11 +30,11 @@ class JoinParameters(Protocol):
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long it may take to rejoin during a rebalance."""
+        """Maximum time to rejoin during a rebalance."""
 
     @property
     def session_timeout_ms(self) -> int:
-        """How long it may go without a heartbeat."""
+        """Maximum time between two heartbeats."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -152,7 +152,7 @@ class Members:
 
     @property
     def joined_count(self) -> int:
-        """How many members have joined the current rebalance."""
+        """Number of members that have joined the current rebalance."""
         return sum(member.awaits_join for member in self._by_id.values())
 
     @property

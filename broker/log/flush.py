@@ -92,7 +92,7 @@ def _unless_removed(segment: Segment, sync: Callable[[], None]) -> None:
 
 
 class Durability:
-    """How much of one log is durable: everything below `recovery_point`. For the event loop.
+    """Track how much of one log is durable: everything below `recovery_point`. For the event loop.
 
     `stable_offset` is the last stable offset as of the last sync. A power cut may reopen a transaction that begins at
     or past it, by taking its marker.

@@ -34,7 +34,7 @@ from broker.log.removal import OldSegments
 
 
 class HighWatermarkSource(Enum):
-    """What the high watermark of a log follows."""
+    """The offset that the high watermark of a log follows."""
 
     END = "end"  # the log end
     SYNCED = "synced"  # the recovery point (`flush.messages` = 1): a power cut removes nothing that was read
@@ -47,7 +47,7 @@ _REPLICAS = HighWatermarkSource.REPLICAS
 
 
 class LogState:
-    """What is true of a log at this moment. For the event loop, unless marked "for a worker"."""
+    """The current state of a log. For the event loop, unless marked "for a worker"."""
 
     __slots__ = (
         "_appender",
@@ -197,7 +197,7 @@ class LogState:
         return self._appender.writer.failure
 
     def fail(self, reason: object) -> None:
-        """Mark the log as failed, after a sync that failed; failed writes do this by themselves."""
+        """Reject appends until the log is rebuilt. A failed write does this by itself."""
         self._appender.writer.fail(reason)
 
     def _refusal(self) -> LogFailedError:

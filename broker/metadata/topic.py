@@ -29,7 +29,7 @@ class InvalidPartitionsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """Where the records of a mirrored topic come from.
+    """The source of a mirrored topic's records.
 
     `cluster_id` is the source's; `has_source_id`: whether the topic's id is the source's, too (Kafka 2.8 and newer).
     `promoted_at`: the log end offset of each partition when it became writable here, None while it is mirrored.

@@ -1,4 +1,4 @@
-"""What must change here so that the mirrored topics are as in their source, without I/O.
+"""Plan the changes that bring mirrored topics in step with their source, without I/O.
 
 A mirrored topic has the source's topic id, partition count and settings, so that offsets, epochs and retention are the
 same. What cannot be made equal without losing records, here or there, is left alone, and told as a `Refusal`.

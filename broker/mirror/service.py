@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorOptions:
-    """What is mirrored, and from where.
+    """The source to mirror, and the topics to take from it.
 
     `bootstrap`: (host, port) of brokers of the source. `topics` and `groups` choose by name; `groups` is None if no
     offsets are copied. `deletes`: whether topics are deleted here after they were deleted at the source.

@@ -1,4 +1,4 @@
-"""What is known of another cluster, without I/O: its brokers, its topics, and the leaders of their partitions.
+"""A view of another cluster, without I/O: its brokers, its topics, and the leaders of their partitions.
 
 Metadata comes from any broker, and some are behind. Invariants:
 1. The leader of a partition is replaced only by one with the same or a larger leader epoch, unless the topic was
@@ -21,7 +21,7 @@ NO_LEADER = -1
 
 
 class Reaction(Enum):
-    """What to do about an error of a partition."""
+    """The reaction to an error of a partition."""
 
     REFRESH = "refresh"  # the leader or the topic is another one: get metadata, then try again
     RETRY = "retry"  # the broker is not ready: try again after a pause

@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 class Step(Enum):
-    """What to do with a partition after its replica has taken the result of a fetch."""
+    """The next step for a partition after its replica has taken the result of a fetch."""
 
     GO_ON = "go on"
     PAUSE = "pause"

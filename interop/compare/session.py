@@ -47,7 +47,7 @@ class Step:
 
 
 class Session:
-    """What a scenario is given. Names of topics and groups are made by `name`, so that scenarios do not meet.
+    """A scenario's access to a broker. `name` makes the names of topics and groups, so that scenarios do not collide.
 
     level: which version of each API is used, of LEVELS.
     """

@@ -8,7 +8,7 @@ from protocol.request import Entries, Value
 
 
 class MirrorState(StrEnum):
-    """What becomes of a topic: its source is followed; something speaks against that; nothing follows; writable."""
+    """State of a mirrored topic: it follows its source; it cannot, for a reason; it is not followed; it is writable."""
 
     FOLLOWING = "following"
     REFUSED = "refused"

@@ -1,4 +1,4 @@
-"""How a command fails: one line on standard error and an exit status.
+"""Report a command's failure: one line on standard error and an exit status.
 
 | status | meaning |
 |---|---|

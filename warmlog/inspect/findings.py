@@ -1,4 +1,4 @@
-"""What checks report: findings, and totals of what was checked."""
+"""The report of checks: findings, and totals of the checked files."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -66,7 +66,7 @@ class RepairOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRepair:
-    """What was done to one log; segments are given by base offset.
+    """The repairs of one log; segments are given by base offset.
 
     `recovery`: what recovery did, None if the log was not opened. `error`: why it could not be opened. `indexes`,
     `transaction_indexes`: rebuilt besides. `removed`: snapshots that contradicted the log.
@@ -85,7 +85,7 @@ class LogRepair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryRepair:
-    """What was done to a data directory. `untouched`: number of logs not opened; `removed`: names of leftovers."""
+    """The repairs of a data directory. `untouched`: number of logs not opened; `removed`: names of leftovers."""
 
     directory: str
     was_clean: bool

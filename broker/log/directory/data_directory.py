@@ -79,7 +79,7 @@ _KNOWN_PREFIXES = ("metadata.sqlite", RECEIPT_PREFIX)  # and SQLite's journals
 
 
 class CheckpointedLog(Protocol):
-    """What the checkpoints record of a log."""
+    """A log's entries in the checkpoints."""
 
     @property
     def topic(self) -> str:

@@ -32,7 +32,7 @@ WARM_SIZE = 8192
 
 
 class Section(StrEnum):
-    """Which part of an index a lookup searched."""
+    """The part of an index that a lookup searched."""
 
     WARM = "warm"
     COLD = "cold"

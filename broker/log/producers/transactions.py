@@ -22,7 +22,7 @@ MAX_GUARDS = 10_000  # per log; an evicted guard makes the client ask again
 
 
 class Origin(Enum):
-    """Where an append comes from. Neither origin may append control batches except through `append_marker`."""
+    """The origin of an append. Neither origin may append control batches except through `append_marker`."""
 
     CLIENT = "client"  # checked in full: sequences, duplicates, guard
     COORDINATOR = "coordinator"  # a coordinator's own records: without sequences
@@ -72,7 +72,7 @@ class ProducerStep(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What a marker or copied batches do besides adding records: the steps of producers, in order, and leader epochs.
+    """Effects of a marker or of copied batches besides adding records: steps of producers, in order, and leader epochs.
 
     `epochs` are (epoch, first offset) pairs.
     """

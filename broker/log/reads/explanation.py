@@ -76,7 +76,7 @@ class ExplainedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """How a fetch would be served. `offset` is the first offset returned, `timestamp` (ms) that of its record if given.
+    """The steps by which a fetch would be served, from the record at `offset` with its `timestamp` (ms, if requested).
 
     `passed`: segments searched in vain before this one. `index_fault`: why the segment's indexes cannot be used.
     `known_by_heart`: the position of the batch, past the last index entry of the active segment, is cached, so no scan

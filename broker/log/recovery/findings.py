@@ -1,4 +1,4 @@
-"""What recovery of one log has found and changed so far; the source of its `RecoveryReport`."""
+"""Findings and changes of one log's recovery so far; the source of its `RecoveryReport`."""
 
 from dataclasses import dataclass, field
 

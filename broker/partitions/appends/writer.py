@@ -1,4 +1,4 @@
-"""What the appends of all partitions share: the queues to write, background tasks, and each data directory's workers.
+"""Shared by the appends of all partitions: the queues to write, background tasks, and each data directory's workers.
 
 Invariant: background tasks are completed even if the broker is cancelled, so that no write or roll is left half done.
 """

@@ -38,7 +38,7 @@ class FetchWaiter:
 
 
 class Waiter(Protocol):
-    """What a partition notifies: a waiting fetch, or a partition of a fetch session."""
+    """Interface of an object that a partition notifies: a waiting fetch, or a partition of a fetch session."""
 
     def grown(self, size: int) -> None:
         """Note that bytes became readable."""
@@ -51,7 +51,7 @@ class Waiter(Protocol):
 
 
 class WaitingFetches:
-    """Who is notified of changes of one log. Belongs to the event loop.
+    """The objects to notify of changes of one log. Belongs to the event loop.
 
     Fetches of committed records are notified of bytes only while no transaction is open: otherwise the high watermark
     moves without making anything readable for them, and they wait until the last stable offset moves.
@@ -66,7 +66,7 @@ class WaitingFetches:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody waits."""
+        """Whether there are no waiters."""
         return not self._waiters and not self._committed
 
     def enlist(self, waiter: Waiter, *, committed: bool) -> None:

@@ -657,7 +657,7 @@ cdef class MessageReader:
 
 
 cdef class _Found:
-    """What an API in a version is read or written with."""
+    """The plan by which messages of an API in one version are read or written."""
 
     cdef object api
     cdef object version
@@ -853,7 +853,7 @@ cdef class Output:
             PyMem_Free(self.data)
 
     cdef inline uint8_t *room(self, Py_ssize_t size) except NULL:
-        """Where the next bytes go; the caller fills all of them."""
+        """Reserve the next bytes and return their address; the caller fills all of them."""
         if self.capacity - self.size < size:
             self.grow(size)
         self.size += size

@@ -33,7 +33,7 @@ from protocol.kafka.codec.schema import (
 
 
 class Code(IntEnum):
-    """What a step reads or writes."""
+    """The kind of value that a step reads or writes."""
 
     BOOLEAN = 1
     INT8 = 2

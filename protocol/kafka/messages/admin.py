@@ -1,4 +1,4 @@
-"""What only tools ask.
+"""Messages that only tools send.
 
 DescribeLogDirs (1 to 5), AlterReplicaLogDirs (1 and 2), DescribeProducers (0).
 """

@@ -22,7 +22,7 @@ from warmlog.client.settings import Settings
 
 
 class Cursor:
-    """How far a partition was read. `position`: next offset to deliver; `fetch_offset`: next offset to fetch.
+    """A reader's progress in a partition. `position`: next offset to deliver; `fetch_offset`: next offset to fetch.
 
     `end`: where to stop, None for never.
     """

@@ -80,7 +80,7 @@ class ConsumeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a stream reads, validated. `partitions`: None for all.
+    """The validated subscription of a stream. `partitions`: None for all.
 
     `starts`: the partitions of all topics, each with its own start; it replaces `start` and `partitions`.
     """

@@ -26,7 +26,7 @@ class GroupConsumeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOptions:
-    """How a group member behaves. Raises ValueError for a value out of range."""
+    """Options of a group member. Raises ValueError for a value out of range."""
 
     group: str
     topics: tuple[str, ...]

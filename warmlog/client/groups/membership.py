@@ -60,7 +60,7 @@ LEAVE_TIMEOUT_S = 5.0  # leaving does not wait longer for an unreachable broker
 
 
 class Member(NamedTuple):
-    """Who commits offsets of a group: a member of a generation, or a client outside a group without members."""
+    """The sender of a group's offset commits: a member of a generation, or a client while the group has no members."""
 
     group: str
     generation: int = NO_GENERATION

@@ -27,7 +27,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was stored. `offset` is -1 with acks=0. `timestamp`: ms since the epoch."""
+    """The position of a stored record. `offset` is -1 with acks=0. `timestamp`: ms since the epoch."""
 
     topic: str
     partition: int
@@ -36,7 +36,7 @@ class RecordMetadata(NamedTuple):
 
 
 class ProducerStamp(NamedTuple):
-    """What marks a batch as one of a transaction: its producer, and the number of its first record in the partition."""
+    """The header fields of a transactional batch: its producer, and the sequence of its first record."""
 
     producer_id: int
     producer_epoch: int

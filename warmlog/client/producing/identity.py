@@ -1,4 +1,4 @@
-"""Who sends the batches of a transaction: the producer id and epoch, and the sequence of each partition."""
+"""The producer of a transaction's batches: its id and epoch, and the sequence of each partition."""
 
 from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from warmlog.client.errors import WarmlogError

@@ -43,7 +43,7 @@ class Message(NamedTuple):
 
 
 class PartitionSummary(NamedTuple):
-    """What one `produce_many` stored in a partition. Other producers' records may lie between the two offsets."""
+    """The records that one `produce_many` stored in a partition; other producers' may lie between the two offsets."""
 
     partition: int
     records: int

@@ -36,7 +36,7 @@ INDEXES: dict[str, Callable[..., IndexCheck]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckContext:
-    """What the checks of a directory share.
+    """State shared by the checks of a directory.
 
     `running`: a broker serves the directory now. `clean`: the last one stopped cleanly and none has started since.
     `index_interval_bytes`: see SegmentEnd. `progress(records, bytes)` is called for each batch.
@@ -69,7 +69,7 @@ class CheckedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContext:
-    """What the checks of a log's segments share: `history` holds the state after the batches checked so far."""
+    """State shared by the checks of a log's segments: `history` holds the state after the batches checked so far."""
 
     epochs: LeaderEpochs
     history: History

@@ -40,7 +40,7 @@ MIN_SPLIT_OFFSETS = 250_000  # behind a broker: a task costs some milliseconds, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
-    """How an archive is written; `partition_by` cannot change later."""
+    """Options for writing an archive; `partition_by` cannot change later."""
 
     partition_by: PartitionBy = "none"
     compression: str = "zstd"

@@ -39,7 +39,7 @@ OnCorrupt: TypeAlias = Literal["fail", "skip", "stop"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """Which partitions to read: those of named topics, of topics that match a pattern, or an assignment."""
+    """The partitions to read: all of named topics, all of topics that match a pattern, or an assignment."""
 
     names: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
@@ -61,7 +61,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Where to begin or end: one number for all partitions (EARLIEST, LATEST or a time in ms), or one for each.
+    """The begin or end of a read: one number for all partitions (EARLIEST, LATEST or a time in ms), or one for each.
 
     `by_time`: the numbers are times.
     """

@@ -37,7 +37,7 @@ BatchHandler = Callable[[memoryview, int, BatchHeader, Wanted], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRules:
-    """How to read a split: which timestamps (ms, both ends included), and how to handle damage and loss.
+    """Options for reading a split: which timestamps (ms, both ends included), and how to handle damage and loss.
 
     `committed_only`: for splits behind a broker; a split of a directory lists aborted transactions.
     """
