@@ -25,7 +25,7 @@ class HelloResponse(Value, frozen=True, kw_only=True, gc=False):
     """The native protocol version chosen for this connection, and the broker's limits."""
 
     version: int
-    broker: str  # name and version, such as "warmlog/0.1.0"
+    broker: str  # name and version, such as "warmlog/0.2.0"
     cluster_id: str
     node_id: int
     max_frame_bytes: int  # largest request frame accepted

@@ -1,3 +1,3 @@
 """The version of the warmlog package, also exchanged in the native protocol's hello."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
