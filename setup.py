@@ -38,8 +38,8 @@ CYTHON = {
     "broker/log/_scan.pyx": [],
     "protocol/kafka/codec/_compiled.pyx": [],
     "protocol/records/_codec.pyx": [PARSER],
-    "protocol/records/_columns.pyx": [PARSER],
-    "protocol/records/_compaction.pyx": [],
+    "protocol/records/arrow/_columns.pyx": [PARSER],
+    "protocol/records/compaction/_filtering.pyx": [],
 }
 MYPYC = (
     "protocol/frame.py",

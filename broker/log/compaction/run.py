@@ -12,7 +12,7 @@ If the map is full before the end, the log is compacted up to there, and the res
 The walk over batches (`_walk`) is separate from `log_scan` because its hot path hands whole pieces to compiled code.
 
 Invariants:
-1. Both passes treat records by the same rules (`protocol.records.compaction`, `compaction.transactions`).
+1. Both passes treat records by the same rules (`protocol.records.compaction.filtering`, `compaction.transactions`).
 2. The last compacted batch, and the last batch of each active producer, are kept, if only as headers.
 3. A cleaned segment is synced before it is reported.
 4. A damaged batch ends the run: only verified data is copied.
@@ -35,9 +35,9 @@ from broker.log.io.directory_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, 
 from broker.log.io.disk import Disk
 from protocol.errors import CorruptBatchError
 from protocol.records.batch import read_header, verify_crc
-from protocol.records.compaction import FilterRules, add_batch, filter_batch
+from protocol.records.compaction.filtering import FilterRules, add_batch, filter_batch
+from protocol.records.compaction.offset_map import OffsetMap
 from protocol.records.layout import HEADER_SIZE, BatchHeader
-from protocol.records.offset_map import OffsetMap
 from protocol.records.reader import decode_batch
 
 MIN_READ_SIZE = 64 << 10  # bytes

@@ -13,9 +13,9 @@ from broker.partitions.epochs import assign_epoch
 from protocol.errors import CorruptBatchError, InvalidRecordError, ProtocolError
 from protocol.records.batch import headers, stamp
 from protocol.records.builder import build_batch
+from protocol.records.compaction.offset_map import OffsetMap
 from protocol.records.crc import crc32c
 from protocol.records.markers import EndMarker, Outcome, marker_batch
-from protocol.records.offset_map import OffsetMap
 from tests.broker.log.producers.transactions import NOW_MS, committed, marker, opened, send, transactional
 
 Batch = Callable[..., bytes]

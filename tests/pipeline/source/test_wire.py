@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode
+from protocol.records.arrow.columns import Wanted
 from protocol.records.batch import BatchHeader
-from protocol.records.columns import Wanted
 from protocol.records.reader import decode_batch
 from protocol.response import FoundOffset, ListOffsetsResponse
 from tests.pipeline.conftest import SPARK_TIMEOUT_S, plain

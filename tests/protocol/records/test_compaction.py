@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import CorruptBatchError, InvalidRecordError, ProtocolError
-from protocol.records import compaction
 from protocol.records.batch import headers, read_header, verify_crc
 from protocol.records.builder import build_batch
-from protocol.records.compaction import FilterRules, OffsetMap, add_batch, filter_batch
+from protocol.records.compaction import filtering
+from protocol.records.compaction.filtering import FilterRules, OffsetMap, add_batch, filter_batch
 from protocol.records.layout import (
     CONTROL_BIT,
     CRC_START,
@@ -35,7 +35,7 @@ Rows = list[tuple[int, bytes | None, bytes | None, tuple[()]]]
 
 def compiled_map() -> MapType:
     try:
-        found: MapType = importlib.import_module("protocol.records._compaction").OffsetMap
+        found: MapType = importlib.import_module("protocol.records.compaction._filtering").OffsetMap
     except ImportError as error:
         lacks(f"the compiled offset map is not built here: {error}")
     return found
@@ -43,7 +43,7 @@ def compiled_map() -> MapType:
 
 @pytest.fixture(scope="session", params=["pure", "compiled"])
 def make_map(request: pytest.FixtureRequest) -> MapType:
-    return compaction.OffsetMap if request.param == "pure" else compiled_map()
+    return filtering.OffsetMap if request.param == "pure" else compiled_map()
 
 
 def batch(pairs: Iterable[tuple[str | None, str | None]], **header: Any) -> bytes:
@@ -58,8 +58,8 @@ def batch(pairs: Iterable[tuple[str | None, str | None]], **header: Any) -> byte
 def with_header(data: bytes, **fields: Any) -> bytes:
     """Return the batch with these header fields and a valid CRC."""
     header = read_header(data)._replace(**fields)
-    changed = bytearray(compaction.HEADER.pack(*header) + data[61:])
-    changed[17:21] = compaction.crc32c(bytes(changed[CRC_START:])).to_bytes(4)
+    changed = bytearray(filtering.HEADER.pack(*header) + data[61:])
+    changed[17:21] = filtering.crc32c(bytes(changed[CRC_START:])).to_bytes(4)
     return bytes(changed)
 
 
@@ -398,5 +398,5 @@ def test_the_compiled_and_the_pure_map_agree(
 
 
 def test_a_callable_is_chosen() -> None:
-    chosen: Callable[[int], Any] = importlib.import_module("protocol.records.offset_map").OffsetMap
+    chosen: Callable[[int], Any] = importlib.import_module("protocol.records.compaction.offset_map").OffsetMap
     assert len(chosen(ROOM)) == 0

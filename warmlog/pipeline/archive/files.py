@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 from uuid import uuid4
 
-from protocol.records.columns import Wanted
+from protocol.records.arrow.columns import Wanted
 from protocol.records.layout import BatchHeader
 from warmlog.pipeline.archive.store import StagedFile, sync
 from warmlog.pipeline.job_stats import JobStats, Stopwatch

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from protocol.errors import ProtocolError
+from protocol.records.arrow.columns import Wanted
 from protocol.records.batch import BatchHeader
-from protocol.records.columns import Wanted
 from protocol.records.record import MAX_INT64, MIN_INT64
 from warmlog.inspect.checks.indexes import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
 from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from protocol.errors import ProtocolError
+from protocol.records.arrow.columns import Wanted
 from protocol.records.batch import BatchHeader
-from protocol.records.columns import Wanted
 from protocol.records.layout import CONTROL_BIT, LOG_OVERHEAD
 from protocol.records.reader import decode_batch
 from warmlog.inspect.log_file import LogFile

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from protocol.errors import CorruptBatchError, UnsupportedCompressionError
+from protocol.records.arrow.column_builder import ColumnBuilder
+from protocol.records.arrow.columns import BytesColumn, Columns, HeaderColumn, Wanted
 from protocol.records.batch import BatchHeader
-from protocol.records.column_builder import ColumnBuilder
-from protocol.records.columns import BytesColumn, Columns, HeaderColumn, Wanted
 from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
 from protocol.records.layout import CODEC_MASK, FIRST_UNKNOWN_CODEC, HEADER_SIZE, Codec
 from protocol.records.record import Buffer

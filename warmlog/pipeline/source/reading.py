@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from broker.log.io.directory_names import base_offset_of
 from protocol.errors import ProtocolError
+from protocol.records.arrow.columns import Wanted
 from protocol.records.batch import BatchHeader
-from protocol.records.columns import Wanted
 from protocol.records.record import MAX_INT64, MIN_INT64
 from warmlog.inspect.errors import SegmentGoneError
 from warmlog.inspect.log_file import WINDOW_BYTES, LogFile, Segment

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.native.messages import ReceivedFetch, ReceivedPartition
+from protocol.records.arrow.columns import Wanted
 from protocol.records.batch import BatchHeader, headers, verify_crc
-from protocol.records.columns import Wanted
 from protocol.records.committed import AbortedFilter
 from protocol.request import FetchPartition, FetchRequest, Isolation, MetadataRequest
 from protocol.response import MetadataResponse

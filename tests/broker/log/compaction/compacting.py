@@ -8,7 +8,7 @@ from broker.log.partition_log import PartitionLog
 from broker.log.recovery.swap import Swap
 from protocol.records.batch import headers
 from protocol.records.builder import build_batch
-from protocol.records.offset_map import OffsetMap
+from protocol.records.compaction.offset_map import OffsetMap
 from protocol.records.reader import records_in
 
 Bench = Any

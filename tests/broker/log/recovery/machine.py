@@ -18,9 +18,9 @@ from broker.log.partition_log import LogRead, PartitionLog
 from broker.log.producers.transactions import TransactionMarker
 from broker.partitions.epochs import assign_epoch
 from protocol.records.builder import build_batch
+from protocol.records.compaction.offset_map import OffsetMap
 from protocol.records.layout import TRANSACTIONAL_BIT
 from protocol.records.markers import EndMarker, Outcome, marker_batch
-from protocol.records.offset_map import OffsetMap
 from protocol.records.record import Row
 from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.broker.log.recovery.ledger import START_MS, Ledger, LogRecord, Stored, aborted_in, open_in, stored

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidRecordError
-from protocol.records import columns
+from protocol.records.arrow import columns
+from protocol.records.arrow.columns import BytesColumn, ColumnBuilder, Columns, HeaderColumn, Wanted
 from protocol.records.batch import read_header
 from protocol.records.builder import build_batch
-from protocol.records.columns import BytesColumn, ColumnBuilder, Columns, HeaderColumn, Wanted
 from protocol.records.layout import HEADER_SIZE
 from protocol.records.record import MAX_INT64, Record, decode_records
 from tests.protocol.records.strategies import ROWS, broken
@@ -25,7 +25,7 @@ HEADER_KEY_NO_UTF8 = b"\xff\xfe"
 
 def compiled_builder() -> BuilderType:
     try:
-        found: BuilderType = importlib.import_module("protocol.records._columns").ColumnBuilder
+        found: BuilderType = importlib.import_module("protocol.records.arrow._columns").ColumnBuilder
     except ImportError as error:
         lacks(f"the compiled column builder is not built here: {error}")
     return found

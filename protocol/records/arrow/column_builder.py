@@ -7,9 +7,9 @@ from protocol.records.codec import compiled
 __all__ = ["ColumnBuilder"]
 
 if TYPE_CHECKING or not compiled:
-    from protocol.records.columns import ColumnBuilder
+    from protocol.records.arrow.columns import ColumnBuilder
 else:
     try:
-        from protocol.records._columns import ColumnBuilder
+        from protocol.records.arrow._columns import ColumnBuilder
     except ImportError:  # extensions are built separately, so each may be missing
-        from protocol.records.columns import ColumnBuilder
+        from protocol.records.arrow.columns import ColumnBuilder

@@ -1,5 +1,5 @@
 # cython: language_level=3, embedsignature=False, binding=False, cdivision=True
-"""The compiled version of `compaction.OffsetMap`, with the same results and errors, without an object per record.
+"""The compiled version of `filtering.OffsetMap`, with the same results and errors, without an object per record.
 
 Record keys are identified by a 128-bit SipHash with a random key per map, so that collisions cannot be constructed. The
 table uses open addressing with 24 bytes per entry; its pages are allocated when they are first touched. Unusual and
@@ -21,10 +21,10 @@ import os
 from protocol.records.crc import crc32c
 
 from protocol.errors import CorruptBatchError
-from protocol.records import compaction as reference
+from protocol.records.compaction import filtering as reference
 from protocol.records import layout
 from protocol.records.batch import read_header, verify_crc
-from protocol.records.compaction import Filtered, Kept
+from protocol.records.compaction.filtering import Filtered, Kept
 
 cdef extern from *:
     """
@@ -217,7 +217,7 @@ cdef struct BlockKept:  # the records kept of a block
 
 
 cdef class OffsetMap:
-    """The compiled version of `compaction.OffsetMap`."""
+    """The compiled version of `filtering.OffsetMap`."""
 
     ENTRY_SIZE = sizeof(Entry)
 

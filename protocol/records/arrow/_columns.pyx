@@ -16,11 +16,11 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
-from protocol.records import columns
-from protocol.records.columns import EVERYTHING, BytesColumn, Columns, HeaderColumn
+from protocol.records.arrow import columns
+from protocol.records.arrow.columns import EVERYTHING, BytesColumn, Columns, HeaderColumn
 from protocol.records.record import refuse_record, refuse_rest
 
-include "_reading.pxi"
+include "../_reading.pxi"
 
 # In addition to the reasons of `_reading.pxi`: failures that are not caused by a record.
 cdef enum:

@@ -1,6 +1,6 @@
 """Compact record batches: build a map of each key's last offset, and remove superseded records from batches.
 
-This is the reference implementation; `_compaction` is the compiled `OffsetMap`, imported through `offset_map`. The
+This is the reference implementation; `_filtering` is the compiled `OffsetMap`, imported through `offset_map`. The
 caller decides which batches of transactions to discard.
 
 A batch is *ordinary* if filtering it needs nothing but the map: not compressed, no control batch, not transactional.

@@ -7,9 +7,9 @@ from protocol.records.codec import compiled
 __all__ = ["OffsetMap"]
 
 if TYPE_CHECKING or not compiled:
-    from protocol.records.compaction import OffsetMap
+    from protocol.records.compaction.filtering import OffsetMap
 else:
     try:
-        from protocol.records._compaction import OffsetMap
+        from protocol.records.compaction._filtering import OffsetMap
     except ImportError:  # extensions are built separately, so each may be missing
-        from protocol.records.compaction import OffsetMap
+        from protocol.records.compaction.filtering import OffsetMap

@@ -1,3 +1,0 @@
-# The compiled version of `compaction.OffsetMap`.
-
-from protocol.records.compaction import OffsetMap as OffsetMap
