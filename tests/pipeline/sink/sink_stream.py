@@ -1,16 +1,20 @@
-"""A program for test_spark_sink.py: a stream from one topic into another, with faults.
+"""A program for tests of the sink: a stream from one topic into another, with faults.
 
     sink_stream.py ADDRESS DIRECTORY FAULTS [NAME=VALUE ...]
 
 `fail`: the first attempt at a task fails after it has stored half of its rows. `kill`: the driver is killed when the
 second micro-batch is written and Spark is about to be told; `kill-ending`: when the first of its transactions has been
-committed; `kill-ended`: when all have been, and Spark has not been told. Further arguments are options of the write.
+committed; `kill-ended`: when all have been, and Spark has not been told.
+
+The broker, whose process id is the argument `broker`, is killed in the second micro-batch. `kill-broker-writing`: while
+a task writes; `kill-broker-deciding`: before the commit; `kill-broker-ending`: when the first transaction has been
+committed. Further arguments are options of the write.
 """
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,40 +32,62 @@ BATCH_ROWS = 200
 
 
 class FaultyWriter(ArrowStreamWriter if ARROW_STREAMS else RowStreamWriter):  # type: ignore[misc]
-    def __init__(self, options: Any, names: list[str], directory: str, faults: list[str], victims: list[int]) -> None:
+    def __init__(
+        self, options: Any, names: list[str], directory: str, faults: list[str], victims: list[int], broker: int
+    ) -> None:
         super().__init__(options, *([] if ARROW_STREAMS else [names]))
+        self._broker = broker
         self._directory = directory
         self._faults = faults
         self._victims = victims
 
     def write(self, iterator: Iterator[Any]) -> Any:
-        return super().write(self._poisoned(iterator) if "fail" in self._faults else iterator)
+        if "fail" in self._faults:
+            return super().write(self._halfway(iterator, self._fail))
+        if "kill-broker-writing" in self._faults and self._armed.exists():
+            return super().write(self._halfway(iterator, self._kill_broker))
+        return super().write(iterator)
 
-    def _poisoned(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """The first task that gets here is given half of its rows, and then fails, for once."""
-        failed = Path(self._directory) / "failed"
+    def _halfway(self, iterator: Iterator[Any], act: Callable[[], None]) -> Iterator[Any]:
+        """Call `act` after half of the rows of a task, the first that gets there."""
+        done = Path(self._directory) / "failed"
         rows = list(iterator)
         if ARROW_STREAMS:
             rows = [batch.slice(at, 1) for batch in rows for at in range(batch.num_rows)]
         for at, row in enumerate(rows):
-            if at == len(rows) // 2 and not failed.exists():
-                failed.touch()
-                raise RuntimeError("a fault")
+            if at == len(rows) // 2 and not done.exists():
+                done.touch()
+                act()
             yield row
+
+    @property
+    def _armed(self) -> Path:
+        """A file that exists once the first micro-batch is committed."""
+        return Path(self._directory) / "armed"
+
+    def _fail(self) -> None:
+        raise RuntimeError("a fault")
+
+    def _kill_broker(self) -> None:
+        os.kill(self._broker, signal.SIGKILL)
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
         faults = self._faults if batchId == 1 else []
+        if "kill-broker-deciding" in faults:
+            self._kill_broker()
         if "kill" in faults:
             self._kill()
-        if "kill-ending" in faults:
-            end = transactions.end
+        end = transactions.end
+        if victim := {"kill-ending": self._kill, "kill-broker-ending": self._kill_broker}.get(" ".join(faults[-1:])):
 
             def end_and_kill(*arguments: Any, **keywords: Any) -> None:
                 end(*arguments, **keywords)
-                self._kill()
+                transactions.end = end
+                victim()
 
             transactions.end = end_and_kill
         super().commit(messages, batchId)
+        self._armed.touch()
         if "kill-ended" in faults:
             self._kill()
 
@@ -75,8 +101,8 @@ class FaultySource(WarmlogDataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         given = dict(self.options)
         directory, faults, victims = given.pop("directory"), given.pop("faults"), given.pop("victims")
-        pids = [int(pid) for pid in victims.split()]
-        return FaultyWriter(write_options(given), schema.fieldNames(), directory, faults.split(), pids)
+        pids, broker = [int(pid) for pid in victims.split()], int(given.pop("broker", "0"))
+        return FaultyWriter(write_options(given), schema.fieldNames(), directory, faults.split(), pids, broker)
 
 
 def main() -> None:
