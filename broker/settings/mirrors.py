@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import lru_cache
 
+from broker.settings.patterns import PatternError, compile_pattern
 from broker.settings.types import SettingError, parts
 
 MAX_PORT = 65_535
@@ -25,15 +26,8 @@ def chosen_by(name: str, pattern: str) -> Callable[[str], bool]:
 
     Raises SettingError, which names the setting.
     """
-    import re2  # most brokers never need it
-
-    options = re2.Options()
-    options.log_errors = False
-    options.never_capture = True
     try:
-        program = re2.compile(pattern, options)
-    except re2.error as error:
-        cause = error.args[0] if error.args else error
-        told = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
-        raise SettingError(f"{name}: expected a regular expression (RE2), not {pattern!r}: {told}") from None
+        program = compile_pattern(pattern)
+    except PatternError as error:
+        raise SettingError(f"{name}: expected a regular expression (RE2), not {pattern[:100]!r}: {error}") from None
     return lambda text: program.fullmatch(text) is not None

@@ -14,6 +14,7 @@ import trio
 from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
+from broker.settings.patterns import PatternError, compile_pattern
 from broker.transactions.metadata import Metadata
 from broker.transactions.service import TransactionService
 from protocol.errors import ErrorCode
@@ -22,8 +23,6 @@ from protocol.transactions import TransactionState
 
 STATES = {state.label: state for state in TransactionState}
 IDS_PER_SLICE = 500  # matched at once in a worker
-MAX_PATTERN_LENGTH = 10_000  # characters
-_PATTERN_MEMORY = 1 << 20  # bytes for the compiled pattern; RE2 refuses one that needs more
 
 Matches: TypeAlias = Callable[[Sequence[str]], list[bool]]
 
@@ -104,24 +103,11 @@ def compiled(pattern: str) -> Matches:
 
     Raises RequestError (INVALID_REGULAR_EXPRESSION) for what RE2 does not support. Call it in a worker.
     """
-    import re2  # most brokers never need it
-
-    if len(pattern) > MAX_PATTERN_LENGTH:
-        raise _invalid(f"{pattern[:100]}...", f"longer than {MAX_PATTERN_LENGTH} characters")
-    options = re2.Options()
-    options.log_errors = False
-    options.never_capture = True
-    options.max_mem = _PATTERN_MEMORY
     try:
-        program = re2.compile(pattern, options)
-    except re2.error as error:
-        cause = error.args[0] if error.args else error
-        raise _invalid(pattern, cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)) from None
+        program = compile_pattern(pattern)
+    except PatternError as error:
+        raise RequestError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"Transaction ID pattern `{pattern[:100]}` is not a valid regular expression: {error}.",
+        ) from None
     return lambda ids: [program.fullmatch(one) is not None for one in ids]
-
-
-def _invalid(pattern: str, cause: str) -> RequestError:
-    return RequestError(
-        ErrorCode.INVALID_REGULAR_EXPRESSION,
-        f"Transaction ID pattern `{pattern}` is not a valid regular expression: {cause}.",
-    )

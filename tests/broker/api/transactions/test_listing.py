@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from broker.api.errors import RequestError
-from broker.api.transactions.listing import MAX_PATTERN_LENGTH, compiled
+from broker.api.transactions.listing import compiled
+from broker.settings.patterns import MAX_PATTERN_LENGTH
 from protocol.errors import ErrorCode
 from tests.broker.api.transactions.asking import add, create, listed, started
 from tests.broker.clients import running
