@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from broker.api.context import Context
-from broker.log.producers.state import continues_transaction
+from broker.log.producers.transitions import continues_transaction
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from broker.transactions.effects import Producer

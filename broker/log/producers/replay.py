@@ -20,6 +20,7 @@ from broker.log.producers.snapshot import ProducerSnapshots, decode_entries
 from broker.log.producers.state import ProducerState
 from broker.log.producers.table import Producers
 from broker.log.producers.trail import ProducerTrail
+from broker.log.producers.transitions import after_batch, after_marker
 from broker.log.segments.log_scan import WALK_CHUNK_SIZE, timed, walk_headers
 from broker.log.segments.segment import Segment
 from protocol.errors import ProtocolError
@@ -168,9 +169,9 @@ def apply_batch(states: States, header: BatchHeader, marker: EndMarker | None) -
     producer_id = header.producer_id
     state = states.get(producer_id) or ProducerState(producer_id)
     if not header.is_control:
-        states[producer_id] = state.appended(header, header.last_offset, header.max_timestamp)
+        states[producer_id] = after_batch(state, header, header.last_offset, header.max_timestamp)
     elif marker is not None:
-        states[producer_id] = state.ended(header.producer_epoch, marker.coordinator_epoch, marker.timestamp)
+        states[producer_id] = after_marker(state, header.producer_epoch, marker.coordinator_epoch, marker.timestamp)
 
 
 def read_marker(segment: Segment, position: int, header: BatchHeader) -> EndMarker | None:

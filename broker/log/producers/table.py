@@ -36,7 +36,7 @@ from typing import Protocol
 
 from broker.log.errors import OutOfOrderSequenceError, TooManyProducersError
 from broker.log.producers.snapshot import ENTRY, ENTRY_SIZE, NO_BATCH, encode_entry
-from broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState, followed
+from broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
 from broker.log.producers.transactions import (
     Origin,
     TransactionMarker,
@@ -44,6 +44,7 @@ from broker.log.producers.transactions import (
     VerificationGuards,
     ended_by,
 )
+from broker.log.producers.transitions import expected_sequence, find_duplicate, followed
 from protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 
 MAX_ACTIVE = 500  # per log; a new generation packs as many in a millisecond, and copies at most as many shared buckets
@@ -188,7 +189,10 @@ class Producers:
         found = []
         for _, header in checked:
             state = self.latest(header.producer_id)
-            if state is None or state.expects(header.base_sequence) or (batch := state.find(header)) is None:
+            if state is None or expected_sequence(state) == header.base_sequence:
+                break
+            batch = find_duplicate(state, header)
+            if batch is None:
                 break
             found.append(batch)
         return found

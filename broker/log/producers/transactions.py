@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from broker.log.errors import InvalidProducerEpochError, TransactionCoordinatorFencedError
 from broker.log.producers.state import ProducerState
+from broker.log.producers.transitions import after_marker
 from protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
 from protocol.records.markers import Outcome
 
@@ -60,7 +61,7 @@ def ended_by(current: ProducerState | None, marker: TransactionMarker, timestamp
             f"marker of producer {marker.producer_id}: coordinator epoch {marker.coordinator_epoch} is older than"
             f" {state.coordinator_epoch}, that of its last marker"
         )
-    return state.ended(epoch, marker.coordinator_epoch, timestamp)
+    return after_marker(state, epoch, marker.coordinator_epoch, timestamp)
 
 
 class ProducerStep(NamedTuple):

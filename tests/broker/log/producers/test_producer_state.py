@@ -10,6 +10,7 @@ from broker.log.append import BatchExtent
 from broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
 from broker.log.producers.state import BATCHES_KEPT, MAX_SEQUENCE, ProducerBatch, ProducerState
 from broker.log.producers.table import Producers
+from broker.log.producers.transitions import after_batch, after_marker
 from protocol.records.batch import read_header
 from protocol.records.builder import build_batch
 from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
@@ -178,11 +179,11 @@ def test_batches_outside_their_transaction_are_refused() -> None:
 
 
 def test_a_markers_epoch_ends_what_was_known_of_the_one_before() -> None:
-    state = ProducerState(7).appended(header(0, 3, attributes=TRANSACTIONAL_BIT), 12, NOW_MS)
+    state = after_batch(ProducerState(7), header(0, 3, attributes=TRANSACTIONAL_BIT), 12, NOW_MS)
     assert state.transaction_first_offset == 10
-    same = state.ended(0, 4, NOW_MS + 1)
+    same = after_marker(state, 0, 4, NOW_MS + 1)
     assert (same.last_sequence, same.coordinator_epoch, same.transaction_first_offset) == (2, 4, -1)
-    newer = state.ended(1, 4, NOW_MS + 1)
+    newer = after_marker(state, 1, 4, NOW_MS + 1)
     assert (newer.epoch, newer.last_sequence, newer.last_timestamp) == (1, -1, NOW_MS + 1)
     assert Log([newer]).append(header(0, epoch=1)) == [0]
     assert CONTROL_BIT  # markers themselves never come from clients: `check_batches` refuses them
