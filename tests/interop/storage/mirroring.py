@@ -7,12 +7,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from interop.java_tools import CLASSES
+from interop.kafka_node import class_path
+from protocol.records.batch import headers
+from protocol.records.layout import Codec
 from tests.clients.waiting import until
 from tests.documents import ROOT
 
@@ -98,6 +102,29 @@ def load(bootstrap: str, values: random.Random) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def java_load(bootstrap: str) -> Iterator[None]:
+    """Produce with Java's clients in the background: idempotent batches in zstd, and transactions."""
+    command = [
+        "java",
+        "-Xmx256m",
+        "-cp",
+        class_path(),
+        CLASSES["kafka-producer-perf-test"],
+        "--bootstrap-server",
+        bootstrap,
+    ]
+    command += ["--num-records", "100000000", "--record-size", "300", "--throughput", "500"]
+    idempotent = ["--topic", "plain", "--command-property", "compression.type=zstd"]
+    transactional = ["--topic", "committed", "--transactional-id", "java", "--transaction-duration-ms", "50"]
+    with ExitStack() as stack:
+        for options in (idempotent, transactional):
+            process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+        yield
+
+
 def ends(bootstrap: str) -> dict[tuple[str, int], int]:
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
@@ -113,6 +140,11 @@ def ends(bootstrap: str) -> dict[tuple[str, int], int]:
 def content(directory: Path, topic: str, partition: int) -> bytes:
     files = sorted((directory / f"{topic}-{partition}").glob("*.log"))
     return b"".join([path.read_bytes() for path in files])
+
+
+def codecs(log: bytes) -> set[Codec]:
+    """Return how the batches of a log are compressed."""
+    return {header.codec for _, header in headers(log)}
 
 
 def try_ends(bootstrap: str) -> dict[tuple[str, int], int] | None:

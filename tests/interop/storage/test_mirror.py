@@ -10,14 +10,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.kafka_node import KafkaNode
+from protocol.records.layout import Codec
 from tests.clients.waiting import until
 from tests.interop.storage.mirroring import (
     LIMIT_S,
     PARTITIONS,
     SMALL,
     TOPICS,
+    codecs,
     content,
     ends,
+    java_load,
     load,
     mirror_of,
     try_ends,
@@ -49,7 +52,8 @@ def test_a_live_mirror_has_the_same_bytes_also_after_it_was_killed(tmp_path: Pat
         for each in created.values():
             each.result()
         until(lambda: try_ends(node.bootstrap) is not None, lambda: None, "leaders of the topics")
-        with load(node.bootstrap, values):
+        with load(node.bootstrap, values), java_load(node.bootstrap):
+            until(lambda: Codec.ZSTD in codecs(content(node.data, "plain", 0)), lambda: None, "Java", limit_s=LIMIT_S)
             for _ in range(3):
                 before = ends(node.bootstrap)["plain", 0]
                 until(
