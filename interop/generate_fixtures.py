@@ -1,8 +1,8 @@
-"""Make tests/fixtures/kafka/4.3.1 anew with a real Kafka: `python interop/generate_fixtures.py` (Java, Maven).
+"""Regenerate tests/fixtures/kafka/4.3.1 with a real Kafka: `python interop/generate_fixtures.py` (Java, Maven).
 
 Three data directories: `clean` (stopped cleanly), `killed` (killed, the last batch of each log then cut in two, as a
 power cut may leave it) and `recovered` (the same directory after Kafka started over it, repaired it and was stopped).
-Beside them what Kafka's consumer and its dump tool say of each.
+Beside them are the outputs of Kafka's consumer and of its dump tool for each.
 """
 
 import json
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def make_clean(work: Path, made: Path) -> None:
-    """Fill every topic, wait for the background work, note what the consumer sees, stop cleanly."""
+    """Fill every topic, wait for the background work, record what the consumer reads, stop cleanly."""
     data = work / "clean"
     with KafkaNode(data) as node:
         java("warmlog.interop.Produce", node.bootstrap, "all")
@@ -86,9 +86,9 @@ def tear(partition: Path) -> None:
 
 
 def write_seen(target: Path, partitions: list[dict[str, object]]) -> None:
-    """One JSON file a partition, one line a record, so that a difference between two runs can be read.
+    """Write a JSON file per partition with one line per record, so that a diff of two runs is readable.
 
-    A record's timestamp type is told only where it is not CreateTime.
+    A record's timestamp type is included only if it is not CreateTime.
     """
     target.mkdir(parents=True, exist_ok=True)
     for seen in partitions:
@@ -103,7 +103,7 @@ def write_seen(target: Path, partitions: list[dict[str, object]]) -> None:
 
 
 def write_dumps(data: Path, target: Path) -> None:
-    """One text a partition: what DumpLogSegments says of each file, and what it finds wrong (gaps of compaction)."""
+    """Write a text per partition: what DumpLogSegments prints for each file, and its findings (gaps of compaction)."""
     for partition in sorted(path for path in data.iterdir() if path.is_dir()):
         files = sorted(path for path in partition.iterdir() if re.fullmatch(r"\d{20}\.\w+", path.name))
         files = [path for path in files if path.stat().st_size > 0]
@@ -138,7 +138,7 @@ def cleaned_to(data: Path, topic: str) -> int:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for background work of Kafka that tells nobody when it has ended."""
+    """Wait for background work of Kafka that does not report its end."""
     limit = time.monotonic() + BACKGROUND_LIMIT_S
     while not condition():
         if time.monotonic() > limit:

@@ -1,4 +1,4 @@
-"""Make tests/fixtures/kafka/4.3.1/group_records.jsonl anew: `python interop/generate_group_records.py` (Java, Maven).
+"""Regenerate tests/fixtures/kafka/4.3.1/group_records.jsonl: `python interop/generate_group_records.py` (Java, Maven).
 
 Keys and values of `__consumer_offsets` of every version, as the classes of Kafka's group coordinator write them. A line
 is {"name", "number" (a key's type, a value's version), "fields" as Kafka's JSON converters take them, "bytes" in
@@ -23,7 +23,7 @@ Line = tuple[str, int, int, dict[str, Any]]
 
 
 def keys() -> Iterator[Line]:
-    """Of every type that this broker reads, and one that it does not."""
+    """Return keys of every type that this broker reads, and of one that it does not."""
     offset = {"group": "grüppe", "topic": "orders", "partition": 7}
     yield "LegacyOffsetCommitKey", 0, 0, offset
     yield "OffsetCommitKey", 0, 1, offset
@@ -33,7 +33,7 @@ def keys() -> Iterator[Line]:
 
 
 def offsets(version: int) -> Iterator[Line]:
-    """With all that a version has, and with as little as it can have."""
+    """Return commits with all fields of a version, and with as few as possible."""
     fields: dict[str, Any] = {"offset": 1 << 40, "metadata": "a nöte", "commitTimestamp": 1_700_000_000_123}
     if version == 1:
         fields["expireTimestamp"] = 1_700_000_999_999
@@ -46,7 +46,7 @@ def offsets(version: int) -> Iterator[Line]:
 
 
 def groups(version: int) -> Iterator[Line]:
-    """With two members, one of them static where a version knows that, and without any."""
+    """Return groups with two members, one of them static if the version has that, and without any."""
     stamp = {"currentStateTimestamp": 1_700_000_000_456} if version >= 2 else {}
     members = [member(version, "one", None), member(version, "two", "instance")]
     head = {"protocolType": "consumer", "generation": 12, "protocol": "range", "leader": "one", **stamp}
@@ -56,7 +56,7 @@ def groups(version: int) -> Iterator[Line]:
 
 
 def member(version: int, name: str, instance: str | None) -> dict[str, Any]:
-    """One member; bytes are base64 in Kafka's JSON."""
+    """Return a member; bytes are base64 in Kafka's JSON."""
     return {
         "memberId": name,
         **({"groupInstanceId": instance} if version >= 3 else {}),
@@ -70,7 +70,7 @@ def member(version: int, name: str, instance: str | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Let Kafka write them, note both."""
+    """Let Kafka encode them; write the fields and the bytes."""
     lines = [*keys()]
     for version in VALUE_VERSIONS:
         lines += [*offsets(version), *groups(version)]

@@ -1,4 +1,4 @@
-"""Make messages.jsonl and consumer_protocol.jsonl in tests/fixtures/kafka/4.3.1 anew (Java, Maven).
+"""Regenerate messages.jsonl and consumer_protocol.jsonl in tests/fixtures/kafka/4.3.1 (Java, Maven).
 
 `python interop/generate_messages.py`: two of every message and version that is served, and of the consumer protocol,
 with values chosen by a seed, as Kafka's own classes write them. A line is {"message", "version", "fields" as Kafka's
@@ -21,13 +21,13 @@ TARGETS = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_
 
 
 def main() -> None:
-    """Choose values, let Kafka write them, note both."""
+    """Choose values, let Kafka encode them; write the fields and the bytes."""
     generate(TARGETS / "messages.jsonl", [(name, version) for name, _, version in MESSAGES], TABLES)
     generate(TARGETS / "consumer_protocol.jsonl", DATA_MESSAGES, DATA_TABLES)
 
 
 def generate(target: Path, messages: Iterable[tuple[str, int]], tables: Mapping[str, Struct]) -> None:
-    """Two of every message and version, into one file."""
+    """Write two of every message and version into one file."""
     lines = []
     for name, version in messages:
         for seed in (1, 2):

@@ -1,7 +1,7 @@
-"""Make tests/fixtures/kafka/4.3.1/served.json anew: `python interop/generate_served.py` (Java, Maven).
+"""Regenerate tests/fixtures/kafka/4.3.1/served.json: `python interop/generate_served.py` (Java, Maven).
 
-What a real Kafka serves: its APIs with their versions, and its settings of topics and brokers with their defaults, and
-whether a broker's can be changed while it runs. docs/kafka-compatibility.md is held against it.
+The APIs of a real Kafka with their versions, and its settings of topics and brokers with their defaults, and whether a
+broker's can be changed while it runs. A test compares docs/kafka-compatibility.md with it.
 """
 
 import json
@@ -23,7 +23,7 @@ TOPIC = "served"
 
 
 async def settings(client: KafkaClient, kind: ResourceType, name: str) -> dict[str, dict[str, Any]]:
-    """Each setting with its default (None: there is none) and whether it can only be set at the start."""
+    """Return each setting with its default (None: there is none) and whether it can only be set at startup."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     reply = await client.ask("DescribeConfigs", resources=[resource], include_synonyms=True)
     entries = sorted(reply["results"][0]["configs"], key=lambda entry: entry["name"])
@@ -39,7 +39,7 @@ def default_of(entry: dict[str, Any]) -> str | None:
 
 
 async def served(address: str) -> dict[str, Any]:
-    """All of it."""
+    """Return the whole content of the file."""
     async with kafka_client(address) as client:
         reply = await client.ask("ApiVersions", client_software_name="warmlog", client_software_version="1")
         return {
@@ -50,7 +50,7 @@ async def served(address: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Ask, and write the file."""
+    """Query a node, and write the file."""
     with tempfile.TemporaryDirectory() as directory, KafkaNode(Path(directory) / "data") as node:
         create_topics(node.bootstrap, {TOPIC: {}})
         found = trio.run(served, node.bootstrap)

@@ -1,6 +1,6 @@
-"""Make tests/fixtures/kafka/4.3.1/verdicts.jsonl anew: `python interop/generate_verdicts.py` (Java, Maven).
+"""Regenerate tests/fixtures/kafka/4.3.1/verdicts.jsonl: `python interop/generate_verdicts.py` (Java, Maven).
 
-What a real Kafka does with batches that are unusual or wrong: one line a batch, with the topic's settings, the bytes
+How a real Kafka handles batches that are unusual or invalid: one line per batch, with the topic's settings, the bytes
 sent, the error, the record errors and the times answered, and the bytes that then stood in the log file (none where it
 was refused). Values are hexadecimal digits where they are bytes.
 """
@@ -47,7 +47,7 @@ LOG_APPEND_TIME_BIT, CONTROL_BIT, DELETE_HORIZON_BIT = 8, 32, 64
 
 
 def three(*deltas: int, keys: tuple[bytes | None, ...] = (b"a", b"b", b"c")) -> bytes:
-    """Three records, their times counted from the batch's base timestamp."""
+    """Return three records whose times are relative to the batch's base timestamp."""
     pairs = zip(deltas, keys, strict=True)
     return b"".join(
         record(offset_delta=offset, timestamp_delta=delta, key=key) for offset, (delta, key) in enumerate(pairs)
@@ -55,7 +55,7 @@ def three(*deltas: int, keys: tuple[bytes | None, ...] = (b"a", b"b", b"c")) -> 
 
 
 def cases() -> Iterator[tuple[str, str, bytes]]:  # noqa: PLR0915  # a table
-    """(name, topic, bytes) of each batch."""
+    """Return (name, topic, bytes) of each batch."""
     times = {"base_timestamp": PAST, "max_timestamp": PAST + 9, "record_count": 3}
     plain = batch(three(0, 9, 4), **times)
     for topic in TOPICS:
@@ -155,7 +155,7 @@ def cases() -> Iterator[tuple[str, str, bytes]]:  # noqa: PLR0915  # a table
 
 
 def main() -> None:
-    """Send each batch, note the answer and what the log file then holds beyond what it held."""
+    """Send each batch; record the response and the bytes that it has added to the log file."""
     lines = []
     with tempfile.TemporaryDirectory() as work, KafkaNode(Path(work) / "data") as node:
         kept = {"retention.ms": -1}  # the records are years old
@@ -224,7 +224,7 @@ def nullable_string(data: bytes, at: int) -> tuple[str | None, int]:
 
 
 def received(connection: socket.socket, size: int) -> bytes:
-    """So many bytes."""
+    """Receive exactly `count` bytes."""
     data = b""
     while len(data) < size:
         part = connection.recv(size - len(data))

@@ -1,7 +1,4 @@
-"""Kafka's command line tools of Java, many in one JVM.
-
-Owns: how a tool is called and what it said. Knows nothing of what a tool should say.
-"""
+"""Run Kafka's own command line tools, many in one JVM, and return their output."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +6,7 @@ from dataclasses import dataclass
 
 from interop.kafka_node import java
 
-#: Where the tools' classes are, by the names of the scripts that Kafka ships.
+# The tools' classes by the names of the scripts that Kafka ships.
 CLASSES: Mapping[str, str] = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
@@ -36,13 +33,13 @@ CLASSES: Mapping[str, str] = {
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
-#: Those that take the address first, before the name of what they are to do.
+# Tools whose address comes before the name of the subcommand.
 ADDRESS_FIRST = {"kafka-features", "kafka-metadata-quorum", "kafka-transactions"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One command line without the address, and what stands on the tool's standard input."""
+    """A command line without the address, and the text for the tool's standard input."""
 
     tool: str
     arguments: tuple[str, ...]
@@ -57,7 +54,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ToolOutput:
     """The output of a tool, of both streams, and its exit status."""
 
     status: int
@@ -71,8 +68,8 @@ def call(command: str, text: str = "") -> Call:
     return Call(tool=tool, arguments=tuple(arguments), text=text)
 
 
-def run(bootstrap: str, calls: Mapping[str, Call]) -> dict[str, Said]:
-    """Run the calls in order against one broker; what each said, by the same names."""
+def run(bootstrap: str, calls: Mapping[str, Call]) -> dict[str, ToolOutput]:
+    """Run the calls in order against one broker; return their outputs by the same names."""
     answers = java("warmlog.interop.Tools", text="".join(each.line(bootstrap) for each in calls.values()))
     lines = [line for line in answers.splitlines() if line.startswith('{"status":')]  # others: shutdown hooks
-    return {name: Said(**json.loads(line)) for name, line in zip(calls, lines, strict=True)}
+    return {name: ToolOutput(**json.loads(line)) for name, line in zip(calls, lines, strict=True)}

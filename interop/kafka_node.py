@@ -1,7 +1,7 @@
 """A real Kafka of one node on the loopback, and the small Java programs in kafka/ beside it.
 
-Owns: how they are built (Maven, once), started, waited for and stopped. Knows nothing of warmlog, so that what it says
-about a directory is Kafka's word alone. Synchronous; every process it starts it also ends.
+They are built once, with Maven. Nothing here imports warmlog, so that a report about a directory is Kafka's alone.
+Synchronous; every process that is started here is also ended here.
 """
 
 import json
@@ -111,7 +111,7 @@ class Dump:
 
 
 def is_bare_heading(line: str, following: str) -> bool:
-    """Tell whether a line opens a list of findings that has no member left."""
+    """Return whether a line is the heading of a list of findings whose members were all removed."""
     return line.startswith("Non-consecutive offsets in") and not following.startswith(" ")
 
 
@@ -122,7 +122,7 @@ def dump(commands: Iterable[Sequence[str | Path]]) -> list[Dump]:
 
 
 def consume(bootstrap: str, *topics: str, isolation: str = "read_uncommitted") -> list[dict[str, object]]:
-    """Return every partition as the Java consumer sees it: log_start_offset, end_offset, records (bytes in base64)."""
+    """Return every partition as the Java consumer reads it: log_start_offset, end_offset, records (bytes in base64)."""
     return [json.loads(line) for line in java("warmlog.interop.Consume", bootstrap, isolation, *topics).splitlines()]
 
 
@@ -170,7 +170,7 @@ class KafkaNode:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The id of its process."""
         assert self._process is not None
         return self._process.pid
 
@@ -197,7 +197,7 @@ class KafkaNode:
             self._wait()
 
     def kill(self) -> None:
-        """End at once, as a power cut would for the process (what the kernel has stays)."""
+        """Kill the process; the kernel keeps what it has written."""
         if self._process is not None:
             self._process.kill()
             self._wait()
@@ -252,5 +252,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def in_ci() -> bool:
-    """Tell whether a missing tool is a failure (CI=true) or a reason to skip."""
+    """Return whether a missing tool is a failure (CI=true) instead of a reason to skip."""
     return os.environ.get("CI", "") == "true"

@@ -1,8 +1,7 @@
-"""A proxy between Kafka's clients and a broker that keeps what both say.
+"""A proxy between Kafka's clients and a broker that records their requests and replies.
 
-Owns: passing bytes on as they come, and cutting a copy of them into frames, each reply with its request. Knows of
-Kafka's protocol the frame's length and the request's header, nothing else. The broker must tell its clients the proxy's
-address (advertised.listeners). Runs in a thread of its own.
+It forwards bytes as they arrive and splits a copy of them into frames, each reply with its request. The broker must
+advertise the proxy's address to its clients (advertised.listeners). Runs in its own thread.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ class Exchange:
 
 
 class _Frames:
-    """Cuts a stream into frames."""
+    """Splits a stream into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -71,7 +70,7 @@ class _Conversation:
 class Recorder:
     """The proxy, a context manager. `address` is where it listens, "host:port"; `aim` says where it passes things on.
 
-    `exchanges` grows as replies pass; look at it when the clients have gone.
+    `exchanges` grows as replies pass; read it when the clients have disconnected.
     """
 
     def __init__(self) -> None:
@@ -83,7 +82,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def aim(self, target: str) -> None:
-        """Pass connections that come from now on to this address."""
+        """Forward new connections to this address."""
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
 
@@ -135,7 +134,7 @@ class Recorder:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, note: Callable[[bytes], None]) -> None:
-    """One direction, until its end, which is passed on, too."""
+    """Forward one direction until its end, and forward the end."""
     while data := await reader.read(_PIECE_BYTES):
         note(data)
         writer.write(data)

@@ -1,7 +1,6 @@
-"""Spark's own Kafka connector: its jars, and what is done with it against a broker.
+"""Spark's own Kafka connector: its jars, and reads and writes with it.
 
-Owns: how the jars are fetched (Maven, once a version) and which version goes with which Spark. Knows nothing of
-warmlog, so that what it reads is the connector's word alone.
+The jars are fetched once per version, with Maven. Nothing here imports warmlog, so that results are the connector's.
 """
 
 import shutil
@@ -39,7 +38,7 @@ def read_stream(spark: Any, bootstrap: str, topic: str, **options: object) -> An
 
 
 def write_batch(frame: Any, bootstrap: str, **options: object) -> None:
-    """Write a frame by the connector's sink."""
+    """Write a frame with the connector's sink."""
     _with(frame.write.format("kafka"), bootstrap, options).save()
 
 

@@ -20,7 +20,7 @@ DEFAULT_EXAMPLES = 40
 
 
 def main() -> int:
-    """Compare; returns 1 where there are differences that are not expected."""
+    """Compare; return 1 if there are unexpected differences."""
     parser = argparse.ArgumentParser(prog="python -m interop.compare", description=__doc__)
     parser.add_argument("--examples", type=int, default=DEFAULT_EXAMPLES, help="generated sequences of requests")
     parser.add_argument("--seed", type=int, default=1, help="seed of the generated sequences")

@@ -53,7 +53,7 @@ def warmlog(directory: Path) -> Iterator[str]:
 
 
 def _warm_up(address: str) -> None:
-    """Wait until groups are coordinated and producer ids given out, which a new Kafka answers with errors at first."""
+    """Wait until coordinators and producer ids are available, for which a new Kafka first returns errors."""
     deadline = time.monotonic() + START_LIMIT_S
     with Connection(address) as connection:
         for api, version, fields in (

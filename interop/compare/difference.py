@@ -104,7 +104,7 @@ def _unlike(path: str, where: str, kafka: Any, warmlog: Any) -> Iterator[tuple[s
 
 
 def _by_identity(values: list[Any]) -> dict[tuple[str, ...], Any]:
-    """Return elements by what names them, with a number where several have the same name."""
+    """Return elements by their names, numbered if several have the same name."""
     found: dict[tuple[str, ...], Any] = {}
     for value in values:
         name = identity(value)

@@ -1,7 +1,7 @@
-"""The differences that are known, each with its reason. One that a full run does not find any more is reported.
+"""The known differences, each with its reason. One that a full run no longer finds is reported.
 
-`docs/kafka-compatibility.md` describes those that a client or an administrator could notice. What is compared by a
-text alone (error messages) says here only whether there is one.
+`docs/kafka-compatibility.md` describes those that a client or an administrator could notice. Of texts
+(error messages), only their presence is compared.
 """
 
 from interop.compare.difference import MISSING, Expected

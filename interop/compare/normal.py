@@ -77,7 +77,7 @@ class Normaliser:
         self._counts: dict[str, int] = {}
 
     def name_topic(self, topic_id: bytes, name: str) -> None:
-        """Name the symbol of a topic's id by the topic; one that is made again under that name has a number."""
+        """Name the symbol of a topic's id after the topic; a recreated topic has a number."""
         if topic_id != _ZERO_ID and ("topic", topic_id) not in self._symbols:
             number = self._counts[name] = self._counts.get(name, 0) + 1
             self._symbols["topic", topic_id] = f"<topic {name}>" if number == 1 else f"<topic {name} #{number}>"
@@ -114,7 +114,7 @@ class Normaliser:
         return [self.answer(one) for one in sorted(kept, key=self._order)]
 
     def _order(self, value: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what puts elements in order: what names them, then the symbols that are known already."""
+        """Return the sort key of elements: their names, then the symbols that are already known."""
         known = [self._known(kind, value[name]) for name, kind in _SYMBOLS.items() if name in value]
         return (*order(value), *known)
 
@@ -141,7 +141,7 @@ class Normaliser:
         return f"T+{since}" if abs(since) < 600_000 else NOW if 0 < since < 86_400_000 else value
 
     def _records(self, data: bytes | None) -> Any:
-        """Return the headers of all batches, and the size of what is cut off at the end."""
+        """Return the headers of all batches, and the size of an incomplete one at the end."""
         if data is None:
             return None
         found: list[Any] = []
@@ -159,13 +159,13 @@ class Normaliser:
 
 
 def order(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what puts the elements of an array in order, whatever order they came in."""
+    """Return the sort key of an array's elements, whose order may differ."""
     found = [value[key] for key in _KEYS if key in value and key not in _SYMBOLS]
     return tuple([str(one).rjust(12) if isinstance(one, int) else str(one) for one in found])
 
 
 def identity(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what names a normalised element of an array: its first key, or both of a resource."""
+    """Return the name of a normalised element of an array: its first key, or both of a resource."""
     found = [f"{value[key]}" for key in _KEYS if value.get(key) is not None and key != "metadata"]
     return tuple(found[: 2 if "resource_type" in value else 1])
 

@@ -1,4 +1,4 @@
-"""Operations of generated sequences, each a request of any kind but of transactions, and who plays them to a broker."""
+"""Operations of generated sequences, each a request outside transactions, and the player that sends them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Generated sequences of requests; of one that the brokers answer differently, the steps that it takes."""
+"""Generated sequences of requests; one that the brokers answer differently is reduced to the steps it needs."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from interop.compare.transacted import TRANSACTED, TransactionalPlayer
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of sequences: the operations that they consist of, and what plays them."""
+    """A kind of sequence: its operations, and their player."""
 
     operations: st.SearchStrategy[tuple[Any, ...]]
     player: type[Player]
@@ -67,7 +67,7 @@ def compare_sequences(pair: Pair, area: str, examples: int, number: int) -> str 
 def _shortened(
     sequence: list[Any], found: list[Difference], disagreement: Callable[[Sequence[Any]], list[Difference]]
 ) -> tuple[list[Any], list[Difference]]:
-    """Leave out every step without which the brokers still disagree. Lists of `min_steps` cannot be shrunk so far."""
+    """Remove every step that the disagreement does not need. Lists of `min_steps` cannot be shrunk so far."""
     for place in range(len(sequence) - 1, -1, -1):
         without = sequence[:place] + sequence[place + 1 :]
         if without and (still := disagreement(without)):

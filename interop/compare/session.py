@@ -92,7 +92,7 @@ class Session:
             self._connection(on).send(BY_NAME[api], chosen, fields)
 
     def receive(self, *, on: int = 0) -> dict[str, Any]:
-        """Take the answer to the oldest request of a connection."""
+        """Receive the answer to the oldest request of a connection."""
         label, api, version, fields = self._waiting[on].pop(0)
         answer: dict[str, Any] = {}
         try:
@@ -161,7 +161,7 @@ class Session:
         return any(one["error_code"] for one in answer["topics"][0]["partitions"])
 
     def both(self, name: str, key: str = "name") -> dict[str, Any]:
-        """Return the fields that say which topic is meant, in versions by name and by id."""
+        """Return the fields that identify a topic, in versions by name and by id."""
         return {key: name, "topic_id": self.topic_ids.get(name, b"\1" * 16)}
 
     def group(self, name: str) -> str:
@@ -216,19 +216,19 @@ class Session:
 
 
 class Barrier:
-    """Finds out when a broker has applied all changes that were made so far: by a change that is applied after them."""
+    """Waits until a broker has applied all earlier changes, by making one that is applied after them."""
 
     def __init__(self) -> None:
         self._changes = 0
 
     def prepare(self, connection: Connection) -> None:
-        """Make the topic whose configuration is changed."""
+        """Create the topic whose configuration is changed."""
         made = {"name": BARRIER_TOPIC, "num_partitions": 1, "replication_factor": 1}
         connection.send(BY_NAME["CreateTopics"], 7, {"topics": [made], "timeout_ms": 10_000})
         connection.receive()
 
     def wait(self, connection: Connection) -> None:
-        """Make a change and return when it can be seen."""
+        """Make a change and return when it is visible."""
         self._changes += 1
         value = str(1_000_000_000 + self._changes)
         config = {"name": "retention.ms", "config_operation": 0, "value": value}

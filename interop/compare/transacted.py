@@ -68,7 +68,7 @@ TRANSACTED = _weighted((3, st.tuples(_NEWNESS, _WITH_VERSIONS)), (1, st.tuples(s
 class TransactionalPlayer(Player):
     """Plays a sequence to one broker; after each request it waits until no transaction is being ended.
 
-    Both topics and both transactional ids are there from the start.
+    Both topics and both transactional ids exist from the start.
     """
 
     def __init__(self, s: Session) -> None:

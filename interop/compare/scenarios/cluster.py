@@ -6,7 +6,7 @@ from interop.compare.session import Session
 
 
 def requests(s: Session) -> None:
-    """Ask what there is, in usual and odd ways."""
+    """Describe the cluster, in usual and unusual ways."""
     s.ask("versions", "ApiVersions", client_software_name="compare", client_software_version="1")
     if s.level == "highest":
         s.ask(
@@ -153,7 +153,7 @@ def _coordinators(s: Session) -> None:
 
 
 def security(s: Session) -> None:
-    """Ask for what a node without security refuses."""
+    """Send requests that a node without security refuses."""
     acl = {
         "resource_type": 2,
         "resource_name": "t",

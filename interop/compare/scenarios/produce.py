@@ -67,7 +67,7 @@ def requests(s: Session) -> None:
 
 
 def _odd(s: Session, good: bytes) -> None:
-    """Each to a partition of its own: where a broker stores what the other refuses, that shifts no offsets."""
+    """Send each to its own partition: if only one broker stores it, no other offsets differ."""
     batches = [(f"with {label}", _changed(good, position, data)) for label, position, data in _CHANGES]
     batches += [(f"resealed with {label}", _resealed(_changed(good, at, data))) for label, at, data in _RESEALED]
     batches += [

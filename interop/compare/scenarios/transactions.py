@@ -1,4 +1,4 @@
-"""Transactions: the coordinator's requests, batches and offsets of transactions, and what tools are told."""
+"""Transactions: the coordinator's requests, batches and offsets of transactions, and requests of tools."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Transactions:
         self.s = session
 
     def init(self, label: str, name: str, **fields: Any) -> Producer:
-        """Initialize a producer; return the fields that name it in its other requests."""
+        """Initialize a producer; return its identity as fields of further requests."""
         asked = {
             "transactional_id": name,
             "transaction_timeout_ms": _TIMEOUT_MS,
@@ -98,7 +98,7 @@ class Transactions:
         self.s.ask(label, "ListTransactions", **{"state_filters": [], "producer_id_filters": [], **filters})
 
     def look(self, label: str, topic: str) -> None:
-        """Read partition 0 with both isolation levels, and ask for its ends."""
+        """Read partition 0 with both isolation levels, and list its end offsets."""
         for isolation, kind in ((1, "committed"), (0, "all")):
             self.s.fetch(f"{label}: {kind}", [(topic, 0, 0)], isolation_level=isolation)
             asked = [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
@@ -108,7 +108,7 @@ class Transactions:
                 )
 
     def offsets(self, label: str, group: str, topic: str) -> None:
-        """Fetch committed offsets, those that are stable and those that are known."""
+        """Fetch committed offsets, with and without `require_stable`."""
         topics = [{"name": topic, "partition_indexes": [0]}]
         for stable in (True, False):
             self.s.ask(

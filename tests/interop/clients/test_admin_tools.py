@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from interop.java_tools import Call, Said, call, run
+from interop.java_tools import Call, ToolOutput, call, run
 from tests.clients.members import Members
 from tests.interop.clients.tool_output import steady
 
@@ -114,7 +114,7 @@ REFUSED = {
 ONE_BY_ONE = {"features", "quorum", "replication", "propose", "reassign", "groups", "list groups"}
 NAMES = tuple(calls(Path()))
 
-Answers = Mapping[str, Said]
+Answers = Mapping[str, ToolOutput]
 
 
 def story(bootstrap: str, directory: Path) -> Answers:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from interop.java_tools import Call, Said, call, run
+from interop.java_tools import Call, ToolOutput, call, run
 from tests.clients.members import Members
 from tests.clients.waiting import LIMIT_S
 from tests.interop.clients.tool_output import steady
@@ -147,7 +147,7 @@ OWN_WORDS = {
 }
 NAMES = tuple(calls(Path()))
 
-Answers = Mapping[str, Said]
+Answers = Mapping[str, ToolOutput]
 
 
 def story(bootstrap: str, directory: Path) -> Answers:
@@ -207,7 +207,7 @@ def test_the_story_is_the_one_that_was_meant(kafkas: Answers) -> None:
     assert "PartitionCount: 5" in kafkas["describe"].output
 
 
-def listed_settings(said: Said) -> dict[str, str]:
+def listed_settings(said: ToolOutput) -> dict[str, str]:
     """Name and value of each line of kafka-configs --all."""
     return dict(re.findall(r"^  ([\w.]+)=(\S*) sensitive=", said.output, re.MULTILINE))
 
@@ -230,7 +230,7 @@ def test_apis_are_served_in_the_versions_of_kafka(kafkas: Answers, ours: Answers
 
 
 def test_log_directories_hold_what_was_written(kafkas: Answers, ours: Answers) -> None:
-    def partitions(said: Said) -> tuple[list[str], int]:
+    def partitions(said: ToolOutput) -> tuple[list[str], int]:
         (line,) = [line for line in said.output.splitlines() if line.startswith("{")]
         (broker,) = json.loads(line)["brokers"]
         (directory,) = broker["logDirs"]

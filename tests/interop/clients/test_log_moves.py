@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from interop.java_tools import Said, call, run
+from interop.java_tools import ToolOutput, call, run
 from interop.kafka_node import SETTINGS as KAFKA_SETTINGS
 from interop.kafka_node import KafkaNode
 from tests.interop.clients.conftest import SETTINGS
@@ -46,10 +46,10 @@ class Tools:
     bootstrap: str
     files: Path
 
-    def run(self, command: str) -> Said:
+    def run(self, command: str) -> ToolOutput:
         return run(self.bootstrap, {"it": call(command)})["it"]
 
-    def reassign(self, arguments: str, path: str, *, replica: int = 1) -> Said:
+    def reassign(self, arguments: str, path: str, *, replica: int = 1) -> ToolOutput:
         """Ask for partition 0 in the data directory at `path`."""
         partition = {"topic": TOPIC, "partition": 0, "replicas": [replica], "log_dirs": [path]}
         file = self.files / "moves.json"

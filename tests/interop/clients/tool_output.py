@@ -2,7 +2,7 @@
 
 import re
 
-from interop.java_tools import Said
+from interop.java_tools import ToolOutput
 
 # Patterns of what differs between runs, with their replacements.
 VARYING = (
@@ -36,7 +36,7 @@ VARYING = (
 BESIDE_THE_POINT = re.compile(r"\tat |exit status \d|warmlog\.interop\.Tools\$Exited|$")
 
 
-def steady(said: Said) -> tuple[int, list[str], list[str]]:
+def steady(said: ToolOutput) -> tuple[int, list[str], list[str]]:
     """The status and the lines of both streams, without what is another in every run; their order may vary, too."""
 
     def lines(text: str) -> list[str]:
