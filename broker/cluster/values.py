@@ -1,0 +1,136 @@
+"""What the store of a cluster contains: registrations of brokers, topics, and the states of their partitions.
+
+A broker's **registration** has an epoch, the revision of the transaction that wrote it, and `since`, the first epoch of
+an unbroken history of the broker's data: kept over a clean stop and a lost lease, new after an unclean start. An entry
+of an ISR or ELR is a `Member`, a broker and an epoch of it; it is good exactly if `since <= entry's epoch <= epoch` of
+the broker's current registration. Fencing, the exclusion of brokers that lost data, and quick restarts all follow from
+this comparison.
+
+    key                 value
+    brokers/N           Registration            with the lease of broker N
+    draining/N          empty                   with the lease of broker N: elect others before it stops
+    controller          Controller              with the lease of the broker that elects
+    topics/NAME         TopicState
+    partitions/ID/P     PartitionState          ID is the topic's, as 32 hexadecimal digits
+    configs/broker      Configs                 of all brokers; configs/broker/N of one
+    features            Features
+    producer-ids        ProducerIds             the first producer id that is not allocated yet
+    gone/ID/N           empty                   broker N still has data of a deleted topic
+
+Source: KIP-966 (eligible leader replicas), KIP-903 (broker epochs in the ISR), KIP-841 (fencing).
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from msgspec import Struct, field
+
+NO_EPOCH = -1
+NO_LEADER = -1
+
+
+class Member(NamedTuple):
+    """A broker, and its epoch when it joined an ISR or became leader."""
+
+    broker: int
+    epoch: int
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """An address at which clients or brokers reach a broker. `listener` is "kafka" or "native"."""
+
+    listener: str
+    host: str
+    port: int
+
+
+class Registration(Struct, frozen=True, kw_only=True):
+    """A broker that is alive. `epoch` is not part of the value: it is the key's `mod_revision`.
+
+    `since` is NO_EPOCH in the value if this epoch begins a new history; `registered` fills in both.
+    """
+
+    broker: int
+    since: int = NO_EPOCH
+    endpoints: tuple[Endpoint, ...] = ()
+    rack: str | None = None
+    directories: tuple[UUID, ...] = ()  # ids of the data directories, to tell a wiped disk from a restart
+    version: str = ""
+    epoch: int = NO_EPOCH
+
+
+class Controller(Struct, frozen=True, kw_only=True):
+    """The broker that holds elections."""
+
+    broker: int
+    epoch: int
+
+
+class TopicStatus(StrEnum):
+    """`creating` until all partitions are in the store; `deleting` until no broker has data of it."""
+
+    CREATING = "creating"
+    LIVE = "live"
+    DELETING = "deleting"
+
+
+class TopicState(Struct, frozen=True, kw_only=True):
+    """A topic. `revision` is not part of the value: it is the key's `mod_revision`."""
+
+    id: UUID
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    status: TopicStatus = TopicStatus.LIVE
+    revision: int = 0
+
+
+class PartitionState(Struct, frozen=True, kw_only=True):
+    """The replicas of a partition, its leader and who has all committed records.
+
+    `replicas` in order of preference. `leader` is None while no eligible broker is alive; `leader_epoch` counts
+    elections. Every member of the ISR has all acknowledged records; so has every member of the ELR while the ISR is
+    smaller than `min.insync.replicas`. `adding` and `removing` are not empty during a reassignment (KIP-455).
+    `revision` is not part of the value: it is the key's `mod_revision`.
+    """
+
+    replicas: tuple[int, ...]
+    leader: Member | None
+    leader_epoch: int
+    isr: tuple[Member, ...]
+    elr: tuple[Member, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    revision: int = 0
+
+    @property
+    def leader_id(self) -> int:
+        """The leading broker, or NO_LEADER."""
+        return NO_LEADER if self.leader is None else self.leader.broker
+
+
+class Configs(Struct, frozen=True, kw_only=True):
+    """Dynamic broker settings as text by name. `revision` is the key's `mod_revision`."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    revision: int = 0
+
+
+class Features(Struct, frozen=True, kw_only=True):
+    """Levels of features that were changed, by name. `revision` is the key's `mod_revision`."""
+
+    levels: Mapping[str, int] = field(default_factory=dict)
+    revision: int = 0
+
+
+class ProducerIds(Struct, frozen=True, kw_only=True):
+    """The first producer id that is not allocated yet. `revision` is the key's `mod_revision`."""
+
+    next_id: int = 0
+    revision: int = 0
+
+
+def is_good(member: Member, registration: Registration | None) -> bool:
+    """Return whether an ISR or ELR entry names the history that a broker's current registration continues."""
+    return registration is not None and registration.since <= member.epoch <= registration.epoch
