@@ -1,0 +1,145 @@
+"""Several warmlog processes that form one cluster on loopback addresses, to be killed, frozen and restarted.
+
+Nothing here imports warmlog. Synchronous; every process that is started here is also ended here.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_LIMIT_S = 60
+STOP_LIMIT_S = 60
+
+
+class WarmlogNode:
+    """One broker process over one data directory. It keeps its ports over restarts, as clients know them."""
+
+    def __init__(
+        self, node_id: int, directory: Path, settings: Mapping[str, object], *, host: str = "127.0.0.1"
+    ) -> None:
+        self.node_id = node_id
+        self.data = directory / f"node-{node_id}"
+        self.log = directory / f"node-{node_id}.log"
+        self.addresses = dict.fromkeys(("kafka", "native", "http"), f"{host}:0")
+        self._settings = {"node.id": node_id, **settings}
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process, and return when it is ready. Raises RuntimeError with the end of its log."""
+        self.begin()
+        self.wait_until_ready()
+
+    def begin(self) -> None:
+        """Start the process."""
+        command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(self.data)]
+        for name, address in self.addresses.items():
+            command += [f"--{name}", address]
+        for name, value in self._settings.items():
+            command += ["--set", f"{name}={value}"]
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def wait_until_ready(self) -> None:
+        """Return when the broker serves. Raises RuntimeError with the end of its log if it does not."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        overdue = threading.Timer(START_LIMIT_S, self._process.kill)
+        overdue.start()
+        try:
+            ready = next((line for line in self._process.stdout if line.startswith("ready")), None)
+        finally:
+            overdue.cancel()
+        if ready is None:
+            self._end()
+            raise RuntimeError(f"node {self.node_id} did not start: {self.log.read_text()[-3000:]}")
+        self.addresses = dict(word.split("=", 1) for word in ready.split()[1:])
+
+    def stop(self) -> int:
+        """Stop cleanly; return the exit status."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        return self._end()
+
+    def kill(self) -> None:
+        """Kill the process; the kernel keeps what it has written."""
+        if self._process is not None:
+            self._process.kill()
+            self._end()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let the process stand still within the block."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self) -> int:
+        assert self._process is not None
+        try:
+            status = self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+        return status
+
+
+class WarmlogNodes:
+    """Brokers 1 to `count` of one cluster. A context manager: started on entering, killed on leaving."""
+
+    def __init__(
+        self, directory: Path, etcd: str, *, count: int = 3, settings: Mapping[str, object] | None = None
+    ) -> None:
+        shared = {"warmlog.cluster.etcd": etcd, **(settings or {})}
+        self.nodes = {node_id: WarmlogNode(node_id, directory, shared) for node_id in range(1, count + 1)}
+
+    def __enter__(self) -> Self:
+        try:
+            for node in self.nodes.values():
+                node.begin()
+            for node in self.nodes.values():
+                node.wait_until_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for node in self.nodes.values():
+            node.kill()
+
+    def __getitem__(self, node_id: int) -> WarmlogNode:
+        return self.nodes[node_id]
+
+    def __iter__(self) -> Iterator[WarmlogNode]:
+        return iter(self.nodes.values())
+
+    @property
+    def bootstrap(self) -> str:
+        """The Kafka addresses of all brokers."""
+        return ",".join(node.addresses["kafka"] for node in self)
