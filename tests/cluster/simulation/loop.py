@@ -1,0 +1,61 @@
+"""Run the real code of several brokers in one loop, so that a run depends on a seed only.
+
+trio shuffles the tasks that are ready; here by a generator with a known seed. Its clock jumps to the next deadline when
+no task can run. Calls that would run in worker threads run at once, on the loop, after a random pause on that clock.
+"""
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from random import Random
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import trio
+import trio.testing
+from trio._core import _run as trio_run
+
+T = TypeVar("T")
+
+MAX_THREAD_PAUSE_S = 0.004
+
+
+def run(seed: int, main: Callable[[Random], Awaitable[T]]) -> T:
+    """Run `main` with a generator of random numbers; the same seed gives the same run."""
+
+    async def begin() -> T:
+        return await main(Random(f"main {seed}"))
+
+    with _deterministic(seed):
+        return trio.run(begin, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@contextmanager
+def _deterministic(seed: int) -> Iterator[None]:
+    threads = Random(f"threads {seed}")
+
+    async def run_sync(work: Callable[..., Any], *arguments: object, **_: object) -> Any:
+        await trio.sleep(threads.random() * MAX_THREAD_PAUSE_S)
+        return work(*arguments)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", new=True))
+        stack.enter_context(patch.object(trio_run, "_r", Random(f"tasks {seed}")))
+        stack.enter_context(patch.object(trio.to_thread, "run_sync", run_sync))
+        stack.enter_context(patch.object(trio.from_thread, "check_cancelled", lambda: None))
+        stack.enter_context(patch.object(time, "perf_counter", _now))
+        state = random.getstate()
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(state)
+
+
+def _now() -> float:
+    """Return the simulated time, also where code measures how long something takes."""
+    try:
+        return trio.current_time()
+    except RuntimeError:
+        return 0.0
