@@ -1,0 +1,378 @@
+import math
+from collections.abc import Iterable
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from broker.cluster.values import Member, PartitionState
+from broker.replication.progress import Progress, Proposal
+
+ME = 0
+LAG_S = 30.0
+RETRY_S = 2.0
+
+
+class Registrations:
+    """The current epoch and the first good epoch of each broker."""
+
+    def __init__(self, brokers: Iterable[int] = range(4)) -> None:
+        self.epochs = dict.fromkeys(brokers, 10)
+        self.since = dict.fromkeys(brokers, 10)
+        self.draining: set[int] = set()
+
+    def is_good(self, member: Member) -> bool:
+        return member.broker in self.epochs and self.since[member.broker] <= member.epoch <= self.epochs[member.broker]
+
+    def may_join(self, member: Member) -> bool:
+        return self.epochs.get(member.broker) == member.epoch and member.broker not in self.draining
+
+
+def state_of(*isr: int, replicas: tuple[int, ...] = (0, 1, 2), revision: int = 1, epoch: int = 10) -> PartitionState:
+    members = tuple(Member(broker, epoch) for broker in isr)
+    return PartitionState(replicas=replicas, leader=Member(ME, epoch), leader_epoch=5, isr=members, revision=revision)
+
+
+def progress_of(
+    state: PartitionState,
+    *,
+    brokers: Registrations | None = None,
+    log_end: int = 0,
+    high_watermark: int = 0,
+    min_isr: int = 1,
+) -> Progress:
+    return Progress(
+        ME,
+        state,
+        brokers or Registrations(),
+        log_end=log_end,
+        high_watermark=high_watermark,
+        min_isr=min_isr,
+        max_lag_s=LAG_S,
+        retry_s=RETRY_S,
+        now=0.0,
+    )
+
+
+def append(progress: Progress, log_end: int, now: float = 0.0) -> None:
+    progress.appended(log_end, now)
+    progress.own_end = log_end
+
+
+def fetched(progress: Progress, broker: int, offset: int, now: float = 0.0, *, epoch: int = 10) -> bool:
+    return progress.fetched(broker, epoch, offset, 0, now)
+
+
+def test_the_high_watermark_is_the_smallest_log_end_of_the_isr() -> None:
+    progress = progress_of(state_of(0, 1, 2))
+    append(progress, 9)
+    fetched(progress, 1, 7)
+    assert not progress.advance(0.0), "broker 2 has not fetched in this epoch"
+    fetched(progress, 2, 5)
+    assert progress.advance(0.0)
+    assert progress.high_watermark == 5
+
+
+def test_the_leader_counts_only_what_it_has_synced() -> None:
+    progress = progress_of(state_of(0, 1))
+    progress.appended(9, 0.0)
+    progress.own_end = 4
+    fetched(progress, 1, 9)
+    progress.advance(0.0)
+    assert progress.high_watermark == 4
+
+
+def test_the_high_watermark_does_not_fall_when_a_follower_has_lost_its_end() -> None:
+    progress = progress_of(state_of(0, 1))
+    append(progress, 9)
+    fetched(progress, 1, 9)
+    progress.advance(0.0)
+    fetched(progress, 1, 3, epoch=11)
+    assert not progress.advance(0.0)
+    assert progress.high_watermark == 9
+
+
+def test_the_high_watermark_stays_while_the_isr_is_below_the_minimum() -> None:
+    progress = progress_of(state_of(0), min_isr=2)
+    append(progress, 9)
+    assert not progress.advance(0.0)
+    progress.update(state_of(0, 1, revision=2), 0.0)
+    fetched(progress, 1, 9)
+    assert progress.advance(0.0)
+
+
+def test_the_minimum_is_at_most_the_number_of_replicas() -> None:
+    progress = progress_of(state_of(0, 1, replicas=(0, 1)), min_isr=3)
+    assert not progress.is_under_min_isr
+
+
+def test_a_follower_outside_the_isr_does_not_hold_the_high_watermark() -> None:
+    progress = progress_of(state_of(0, 1))
+    append(progress, 9)
+    fetched(progress, 1, 9)
+    fetched(progress, 2, 1)
+    progress.advance(0.0)
+    assert progress.high_watermark == 9
+
+
+def test_a_follower_that_is_about_to_join_holds_the_high_watermark() -> None:
+    progress = progress_of(state_of(0))
+    fetched(progress, 2, 0, 100.0)
+    append(progress, 9, 100.0)
+    assert not progress.advance(100.0)
+    assert progress.advance(100.0 + 2 * LAG_S), "it has not fetched any more"
+
+
+def test_the_high_watermark_waits_for_a_proposed_member() -> None:
+    progress = progress_of(state_of(0))
+    fetched(progress, 2, 0)
+    proposal = progress.propose(0.0)
+    assert proposal == Proposal(1, (Member(0, 10), Member(2, 10)), (Member(2, 10),))
+    append(progress, 9, 0.0)
+    assert not progress.advance(1000 * LAG_S), "the proposal may still be applied"
+    progress.update(state_of(0, revision=2), 1000 * LAG_S)
+    assert progress.advance(1000 * LAG_S)
+
+
+def test_a_member_that_a_proposal_removes_holds_the_high_watermark_until_then() -> None:
+    progress = progress_of(state_of(0, 1))
+    append(progress, 9)
+    assert progress.propose(2 * LAG_S) == Proposal(1, (Member(0, 10),), ())
+    assert not progress.advance(2 * LAG_S)
+    progress.update(state_of(0, revision=2), 2 * LAG_S)
+    assert progress.advance(2 * LAG_S)
+
+
+def test_one_proposal_is_in_flight() -> None:
+    progress = progress_of(state_of(0))
+    fetched(progress, 1, 0)
+    assert progress.propose(0.0) is not None
+    fetched(progress, 2, 0)
+    assert progress.propose(0.0) is None
+
+
+def test_after_an_unknown_outcome_another_proposal_counts_besides_the_first() -> None:
+    brokers = Registrations()
+    progress = progress_of(state_of(0), brokers=brokers)
+    fetched(progress, 1, 0)
+    assert progress.propose(0.0) is not None
+    append(progress, 9)
+    fetched(progress, 2, 9)
+    del brokers.epochs[1]
+    proposal = progress.propose(RETRY_S)
+    assert proposal is not None
+    assert proposal.added == (Member(2, 10),)
+    assert not progress.advance(RETRY_S), "broker 1 may still become a member"
+
+
+def test_a_proposal_that_is_of_no_use_any_more_is_ended_by_one_of_the_same_isr() -> None:
+    brokers = Registrations()
+    progress = progress_of(state_of(0), brokers=brokers)
+    fetched(progress, 1, 0)
+    progress.propose(0.0)
+    del brokers.epochs[1]
+    assert progress.propose(RETRY_S) == Proposal(1, (Member(0, 10),), ())
+
+
+def test_a_refused_proposal_is_forgotten() -> None:
+    progress = progress_of(state_of(0))
+    fetched(progress, 1, 0)
+    proposal = progress.propose(0.0)
+    assert proposal is not None
+    progress.withdraw(proposal)
+    append(progress, 9, 2 * LAG_S)
+    assert progress.advance(4 * LAG_S)
+
+
+def test_a_proposal_that_was_sent_twice_is_not_forgotten_when_the_second_is_refused() -> None:
+    progress = progress_of(state_of(0))
+    fetched(progress, 1, 0)
+    progress.propose(0.0)
+    again = progress.propose(RETRY_S)
+    assert again is not None
+    progress.withdraw(again)
+    append(progress, 9, RETRY_S)
+    assert not progress.advance(1000 * LAG_S)
+
+
+def test_a_follower_leaves_that_has_not_caught_up_for_too_long() -> None:
+    progress = progress_of(state_of(0, 1, 2))
+    append(progress, 9)
+    fetched(progress, 1, 9, LAG_S)
+    fetched(progress, 2, 8, LAG_S)
+    assert progress.propose(LAG_S) is None
+    proposal = progress.propose(LAG_S + 1)
+    assert proposal is not None
+    assert [member.broker for member in proposal.isr] == [0, 1]
+
+
+def test_a_follower_stays_whose_every_fetch_reaches_the_log_end_of_the_fetch_before() -> None:
+    progress = progress_of(state_of(0, 1))
+    for second in range(200):
+        append(progress, 10 * second + 10, float(second))
+        fetched(progress, 1, 10 * second, float(second))
+        assert progress.propose(float(second)) is None
+
+
+def test_an_idle_follower_at_the_log_end_stays() -> None:
+    progress = progress_of(state_of(0, 1), log_end=9, high_watermark=9)
+    fetched(progress, 1, 9)
+    assert progress.propose(1000 * LAG_S) is None
+    append(progress, 10, 1000 * LAG_S)
+    assert progress.propose(1001 * LAG_S) is None, "it was caught up until the append"
+
+
+def test_a_member_leaves_at_once_when_its_entry_is_not_good() -> None:
+    brokers = Registrations()
+    progress = progress_of(state_of(0, 1, 2), brokers=brokers)
+    del brokers.epochs[1]
+    brokers.epochs[2] = brokers.since[2] = 12
+    proposal = progress.propose(0.0)
+    assert proposal is not None
+    assert proposal.isr == (Member(0, 10),)
+
+
+def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() -> None:
+    progress = progress_of(state_of(0), log_end=8, high_watermark=5)
+    progress.advance(0.0)
+    append(progress, 20)
+    fetched(progress, 1, 7)
+    assert progress.propose(0.0) is None, "below the start of the epoch"
+    fetched(progress, 1, 8)
+    assert progress.propose(0.0) is not None
+
+
+def test_a_follower_does_not_join_with_an_epoch_that_is_not_its_current_one() -> None:
+    brokers = Registrations()
+    progress = progress_of(state_of(0), brokers=brokers)
+    brokers.epochs[1] = 11
+    fetched(progress, 1, 0, epoch=10)
+    brokers.draining.add(2)
+    fetched(progress, 2, 0)
+    assert progress.propose(0.0) is None
+    fetched(progress, 1, 0, epoch=11)
+    proposal = progress.propose(0.0)
+    assert proposal is not None
+    assert proposal.added == (Member(1, 11),)
+
+
+def test_a_follower_whose_epoch_is_unknown_does_not_join() -> None:
+    progress = progress_of(state_of(0))
+    assert fetched(progress, 1, 0, epoch=-1)
+    assert progress.propose(0.0) is None
+
+
+def test_a_fetch_from_an_earlier_life_of_a_broker_is_ignored() -> None:
+    progress = progress_of(state_of(0, 1))
+    append(progress, 9)
+    fetched(progress, 1, 3, epoch=12)
+    assert not fetched(progress, 1, 9, epoch=11)
+    progress.advance(0.0)
+    assert progress.high_watermark == 3
+
+
+def test_a_broker_without_a_replica_is_ignored() -> None:
+    assert not fetched(progress_of(state_of(0, 1)), 3, 0)
+
+
+def test_a_replica_that_is_added_is_followed_from_then_on() -> None:
+    progress = progress_of(state_of(0, 1))
+    progress.update(state_of(0, 1, replicas=(0, 1, 3), revision=2), 0.0)
+    assert fetched(progress, 3, 0)
+    progress.update(state_of(0, 1, replicas=(0, 1), revision=3), 0.0)
+    assert not fetched(progress, 3, 0)
+
+
+def test_members_count_as_caught_up_when_the_epoch_begins() -> None:
+    progress = progress_of(state_of(0, 1), log_end=9)
+    assert progress.propose(LAG_S) is None
+    assert progress.propose(LAG_S + 1) is not None
+
+
+def test_the_low_watermark_is_the_smallest_log_start() -> None:
+    progress = progress_of(state_of(0, 1, 2))
+    progress.fetched(1, 10, 9, 4, 0.0)
+    assert progress.low_watermark == -1
+    progress.fetched(2, 10, 9, 3, 0.0)
+    assert progress.low_watermark == 3
+
+
+class SafetyMachine(RuleBasedStateMachine):
+    """The store applies any proposal at any time, or never, while the revision is the one that it was made from.
+
+    Whatever the true ISR is, each of its members has all records below the high watermark.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brokers = Registrations()
+        self.now = 0.0
+        self.truth = state_of(0, 1, 2, replicas=(0, 1, 2, 3))
+        self.progress = progress_of(self.truth, brokers=self.brokers, min_isr=2)
+        self.ends = dict.fromkeys(range(4), 0)
+        self.sent: list[Proposal] = []
+
+    @rule(count=st.integers(1, 3))
+    def append(self, count: int) -> None:
+        self.ends[ME] += count
+        append(self.progress, self.ends[ME], self.now)
+        self.progress.advance(self.now)
+
+    @rule(broker=st.sampled_from([1, 2, 3]), count=st.integers(0, 3))
+    def fetch(self, broker: int, count: int) -> None:
+        fetched(self.progress, broker, self.ends[broker], self.now, epoch=self.brokers.epochs.get(broker, 10))
+        self.progress.advance(self.now)
+        self.ends[broker] = min(self.ends[broker] + count, self.ends[ME])
+
+    @rule(seconds=st.sampled_from([0.5, RETRY_S, LAG_S / 2, LAG_S + 1]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.progress.advance(self.now)
+
+    @rule()
+    def propose(self) -> None:
+        proposal = self.progress.propose(self.now)
+        if proposal is not None:
+            self.sent.append(proposal)
+            self.progress.advance(self.now)
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def apply(self, data: st.DataObject) -> None:
+        proposal = self.sent.pop(data.draw(st.integers(0, len(self.sent) - 1)))
+        is_good = all(self.brokers.is_good(member) for member in proposal.isr)
+        if self.truth.revision == proposal.revision and is_good and all(map(self.brokers.may_join, proposal.added)):
+            self.truth = PartitionState(
+                replicas=self.truth.replicas,
+                leader=self.truth.leader,
+                leader_epoch=self.truth.leader_epoch,
+                isr=proposal.isr,
+                revision=proposal.revision + 1,
+            )
+        elif self.sent.count(proposal) == 0:
+            self.progress.withdraw(proposal)
+
+    @rule()
+    def look(self) -> None:
+        self.progress.update(self.truth, self.now)
+        self.progress.advance(self.now)
+
+    @rule(broker=st.sampled_from([1, 2, 3]))
+    def lose_lease(self, broker: int) -> None:
+        self.brokers.epochs.pop(broker, None)
+
+    @rule(broker=st.sampled_from([1, 2, 3]))
+    def register_again(self, broker: int) -> None:
+        self.brokers.epochs[broker] = 11 + self.brokers.epochs.get(broker, 10)
+
+    @invariant()
+    def every_member_has_what_is_below_the_high_watermark(self) -> None:
+        assert self.progress.high_watermark <= min(self.ends[member.broker] for member in self.truth.isr)
+
+    @invariant()
+    def the_clock_of_no_follower_runs_ahead(self) -> None:
+        assert all(-math.inf <= each.caught_up_at <= self.now for each in self.progress.followers.values())
+
+
+TestSafety = SafetyMachine.TestCase
+TestSafety.settings = settings(max_examples=200, stateful_step_count=40)
