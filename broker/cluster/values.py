@@ -77,12 +77,16 @@ class TopicStatus(StrEnum):
 
 
 class TopicState(Struct, frozen=True, kw_only=True):
-    """A topic. `revision` is not part of the value: it is the key's `mod_revision`."""
+    """A topic. `revision` is not part of the value: it is the key's `mod_revision`.
+
+    `creator`: while it is being created, the broker that does it; another one finishes it if that one is gone.
+    """
 
     id: UUID
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
     status: TopicStatus = TopicStatus.LIVE
+    creator: Member | None = None
     revision: int = 0
 
 

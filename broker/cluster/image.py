@@ -1,0 +1,236 @@
+"""A broker's image of the cluster: everything in the store, as of a revision.
+
+It is built from a `Range` and follows the `Changes` of a watch; a change costs what it changes. Belongs to the event
+loop. Rules read it and decide; what they write comes back as changes, also to the broker that wrote it.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from broker.cluster.store import ABSENT, Changes, Deleted, KeyValue, Range, StoreMismatchError
+from broker.cluster.values import (
+    Configs,
+    Controller,
+    Features,
+    Member,
+    PartitionState,
+    ProducerIds,
+    Registration,
+    TopicState,
+    is_good,
+)
+
+BROKER_DEFAULTS = ""  # the name of the settings that all brokers share
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class PartitionKey(NamedTuple):
+    """A partition in the store: the topic's id and its number."""
+
+    topic: UUID
+    partition: int
+
+
+@dataclass(slots=True)
+class ImageDelta:
+    """What a step has changed: brokers (registered, fenced or draining), topics by name, partitions, settings.
+
+    `topics` has the id that a name had before, or None. `configs` are names of brokers, or BROKER_DEFAULTS.
+    """
+
+    brokers: set[int] = field(default_factory=set)
+    topics: dict[str, UUID | None] = field(default_factory=dict)
+    partitions: set[PartitionKey] = field(default_factory=set)
+    configs: set[str] = field(default_factory=set)
+    gone: set[UUID] = field(default_factory=set)
+    has_controller_changed: bool = False
+    have_features_changed: bool = False
+
+
+class ClusterImage:
+    """The store's contents. Read its fields, never change them."""
+
+    def __init__(self, contents: Range) -> None:
+        self.revision = contents.revision
+        self.brokers: dict[int, Registration] = {}
+        self.draining: set[int] = set()
+        self.controller: Controller | None = None
+        self.topics: dict[str, TopicState] = {}
+        self.names: dict[UUID, str] = {}  # of topics, by id
+        self.partitions: dict[PartitionKey, PartitionState] = {}
+        self.held: dict[int, set[PartitionKey]] = {}  # the partitions of which a broker has a replica
+        self.configs: dict[str, Configs] = {}  # by broker id as text; BROKER_DEFAULTS: of all brokers
+        self.features = Features()
+        self.producer_ids = ProducerIds()
+        self.gone: dict[UUID, set[int]] = {}  # brokers that still have data of a deleted topic
+        self._revisions: dict[str, int] = {}  # of every key
+        self._apply(contents.items, ImageDelta())
+
+    # -- looking up --
+
+    def revision_of(self, key: str) -> int:
+        """Return the revision that wrote a key last, or ABSENT."""
+        return self._revisions.get(key, ABSENT)
+
+    def is_good(self, member: Member) -> bool:
+        """Return whether an ISR or ELR entry names the history that the broker's current registration continues."""
+        return is_good(member, self.brokers.get(member.broker))
+
+    def may_join(self, member: Member) -> bool:
+        """Return whether this is the current epoch of a broker that is not about to stop."""
+        registration = self.brokers.get(member.broker)
+        return registration is not None and registration.epoch == member.epoch and member.broker not in self.draining
+
+    def current(self, broker: int) -> Member | None:
+        """Return a broker with its current epoch; None if it is not registered."""
+        registration = self.brokers.get(broker)
+        return None if registration is None else Member(broker, registration.epoch)
+
+    def partition(self, topic: str, index: int) -> PartitionState | None:
+        """Return the state of a partition by its topic's name."""
+        found = self.topics.get(topic)
+        return None if found is None else self.partitions.get(PartitionKey(found.id, index))
+
+    def keys_of(self, topic: TopicState) -> list[PartitionKey]:
+        """Return the keys of a topic's partitions that are in the store."""
+        keys = [PartitionKey(topic.id, index) for index in range(topic.partitions)]
+        return [key for key in keys if key in self.partitions]
+
+    # -- following --
+
+    def apply(self, changes: Changes) -> ImageDelta:
+        """Advance to a later revision; return what has changed. Raises StoreMismatchError for unreadable values."""
+        delta = ImageDelta()
+        self._apply(changes.events, delta)
+        self.revision = max(self.revision, changes.revision)
+        return delta
+
+    def replace(self, contents: Range) -> ImageDelta:
+        """Advance to a later revision from everything that there is then: the changes in between are lost."""
+        there_are = {item.key for item in contents.items}
+        missing = [Deleted(key) for key in self._revisions if key not in there_are]
+        changed = [item for item in contents.items if self._revisions.get(item.key) != item.mod_revision]
+        return self.apply(Changes(contents.revision, (*missing, *changed)))
+
+    def _apply(self, events: Iterable[KeyValue | Deleted], delta: ImageDelta) -> None:
+        for event in events:
+            kind, _, rest = event.key.partition("/")
+            take = _TAKES.get(kind)
+            if take is None:
+                logger.debug("unknown key in the store: %s", event.key)
+                continue
+            value, revision = (None, ABSENT) if isinstance(event, Deleted) else (event.value, event.mod_revision)
+            try:
+                take(self, rest, value, revision, delta)
+            except (ValueError, msgspec.DecodeError) as error:
+                raise StoreMismatchError(f"cannot read {event.key} of the cluster's store: {error}") from error
+            if value is None:
+                self._revisions.pop(event.key, None)
+            else:
+                self._revisions[event.key] = revision
+
+    def _take_broker(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
+        broker = int(rest)
+        delta.brokers.add(broker)
+        if value is None:
+            self.brokers.pop(broker, None)
+            return
+        registration = _decode(value, Registration)
+        since = registration.since if registration.since >= 0 else revision
+        self.brokers[broker] = msgspec.structs.replace(registration, epoch=revision, since=since)
+
+    def _take_draining(self, rest: str, value: bytes | None, _: int, delta: ImageDelta) -> None:
+        broker = int(rest)
+        delta.brokers.add(broker)
+        if value is None:
+            self.draining.discard(broker)
+        else:
+            self.draining.add(broker)
+
+    def _take_controller(self, _: str, value: bytes | None, __: int, delta: ImageDelta) -> None:
+        self.controller = None if value is None else _decode(value, Controller)
+        delta.has_controller_changed = True
+
+    def _take_topic(self, name: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
+        old = self.topics.pop(name, None)
+        delta.topics.setdefault(name, None if old is None else old.id)
+        if old is not None:
+            self.names.pop(old.id, None)
+        if value is not None:
+            self.topics[name] = topic = msgspec.structs.replace(_decode(value, TopicState), revision=revision)
+            self.names[topic.id] = name
+
+    def _take_partition(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
+        key = PartitionKey(*_split(rest))
+        delta.partitions.add(key)
+        old = self.partitions.pop(key, None)
+        if old is not None:
+            for broker in old.replicas:
+                self.held[broker].discard(key)
+        if value is not None:
+            state = msgspec.structs.replace(_decode(value, PartitionState), revision=revision)
+            self.partitions[key] = state
+            for broker in state.replicas:
+                self.held.setdefault(broker, set()).add(key)
+
+    def _take_configs(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
+        _, _, broker = rest.partition("/")
+        delta.configs.add(broker)
+        if value is None:
+            self.configs.pop(broker, None)
+        else:
+            self.configs[broker] = msgspec.structs.replace(_decode(value, Configs), revision=revision)
+
+    def _take_features(self, _: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
+        found = Features() if value is None else _decode(value, Features)
+        self.features = msgspec.structs.replace(found, revision=revision)
+        delta.have_features_changed = True
+
+    def _take_producer_ids(self, _: str, value: bytes | None, revision: int, __: ImageDelta) -> None:
+        found = ProducerIds() if value is None else _decode(value, ProducerIds)
+        self.producer_ids = msgspec.structs.replace(found, revision=revision)
+
+    def _take_gone(self, rest: str, value: bytes | None, _: int, delta: ImageDelta) -> None:
+        topic, broker = _split(rest)
+        delta.gone.add(topic)
+        if value is not None:
+            self.gone.setdefault(topic, set()).add(broker)
+            return
+        holders = self.gone.get(topic, set())
+        holders.discard(broker)
+        if not holders:
+            self.gone.pop(topic, None)
+
+
+_TAKES: Mapping[str, Any] = {
+    "brokers": ClusterImage._take_broker,  # noqa: SLF001  # the methods of this module, by kind of key
+    "draining": ClusterImage._take_draining,  # noqa: SLF001
+    "controller": ClusterImage._take_controller,  # noqa: SLF001
+    "topics": ClusterImage._take_topic,  # noqa: SLF001
+    "partitions": ClusterImage._take_partition,  # noqa: SLF001
+    "configs": ClusterImage._take_configs,  # noqa: SLF001
+    "features": ClusterImage._take_features,  # noqa: SLF001
+    "producer-ids": ClusterImage._take_producer_ids,  # noqa: SLF001
+    "gone": ClusterImage._take_gone,  # noqa: SLF001
+}
+
+
+def _split(rest: str) -> tuple[UUID, int]:
+    """Read "ID/N"."""
+    topic, _, number = rest.partition("/")
+    return UUID(hex=topic), int(number)
+
+
+def _decode(value: bytes, kind: type[T]) -> T:
+    return msgspec.json.decode(value, type=kind)
+
+
+EMPTY = Range(0, ())

@@ -1,0 +1,48 @@
+"""The keys of the store, and how its values are written; `values` lists both."""
+
+from uuid import UUID
+
+import msgspec
+
+from broker.cluster.image import BROKER_DEFAULTS, PartitionKey
+
+CONTROLLER_KEY = "controller"
+FEATURES_KEY = "features"
+PRODUCER_IDS_KEY = "producer-ids"
+
+
+def broker_key(broker: int) -> str:
+    """Return the key of a registration."""
+    return f"brokers/{broker}"
+
+
+def draining_key(broker: int) -> str:
+    """Return the key that says that a broker is about to stop."""
+    return f"draining/{broker}"
+
+
+def topic_key(name: str) -> str:
+    """Return the key of a topic."""
+    return f"topics/{name}"
+
+
+def partition_key(key: PartitionKey) -> str:
+    """Return the key of a partition's state."""
+    return f"partitions/{key.topic.hex}/{key.partition}"
+
+
+def gone_key(topic: UUID, broker: int) -> str:
+    """Return the key that says that a broker has data of a deleted topic."""
+    return f"gone/{topic.hex}/{broker}"
+
+
+def configs_key(broker: str = BROKER_DEFAULTS) -> str:
+    """Return the key of the settings of one broker, or of those that all brokers share."""
+    return f"configs/broker/{broker}" if broker else "configs/broker"
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """Encode a value of the store. What its key's revision says is left out."""
+    fields = msgspec.structs.asdict(value)
+    fields.pop("revision", None)
+    return msgspec.json.encode(fields)
