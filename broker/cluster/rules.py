@@ -60,21 +60,29 @@ class Change(NamedTuple):
 # -- settings that decide ----------------------------------------------------------------------------------------------
 
 
-def config_of(image: ClusterImage, topic: UUID, name: str) -> str | None:
-    """Return a setting of a topic, or of all brokers; None if neither is set."""
-    state = image.topics.get(image.names.get(topic, ""))
-    if state is not None and name in state.configs:
-        return state.configs[name]
+def default_of(image: ClusterImage, name: str) -> str | None:
+    """Return a setting that all brokers share; None if it is not set."""
     defaults = image.configs.get(BROKER_DEFAULTS)
     return None if defaults is None else defaults.values.get(name)
 
 
-def min_isr(image: ClusterImage, topic: UUID, replicas: int) -> int:
-    """Return how many members the ISR needs for acks=all: `min.insync.replicas`, at most the number of replicas.
+def config_of(image: ClusterImage, topic: UUID, name: str) -> str | None:
+    """Return a setting of a topic, or of all brokers; None if neither is set."""
+    state = image.topics.get(image.names.get(topic, ""))
+    found = None if state is None else state.configs.get(name)
+    return default_of(image, name) if found is None else found
 
-    Unless it is set, 2 where there are three replicas or more: an acknowledged record is never on one disk only.
+
+def min_isr(image: ClusterImage, topic: UUID, replicas: int) -> int:
+    """Return how many members the ISR needs for acks=all, by the settings of the topic and of all brokers."""
+    return effective_min_isr(config_of(image, topic, MIN_ISR), replicas)
+
+
+def effective_min_isr(text: str | None, replicas: int) -> int:
+    """Return `min.insync.replicas`, at most the number of replicas.
+
+    Unless it is set, 2 where there are three replicas or more: then no acknowledged record is on one disk only.
     """
-    text = config_of(image, topic, MIN_ISR)
     wanted = int(text) if text is not None else 2 if replicas >= REPLICAS_FOR_TWO else 1
     return max(1, min(wanted, replicas))
 
@@ -340,16 +348,15 @@ def _led_by_member(image: ClusterImage, state: PartitionState) -> PartitionState
 # -- min.insync.replicas -----------------------------------------------------------------------------------------------
 
 
-def before_min_isr(image: ClusterImage, topic: UUID, lower: int) -> list[Change]:
-    """Return what must happen with, or before, a lower `min.insync.replicas` of a topic.
+def before_min_isr(image: ClusterImage, topic: str, text: str | None) -> list[Change]:
+    """Return what must happen with, or before, another `min.insync.replicas` of a topic; None: its default.
 
     The ELR of each partition whose leader can commit from then on is emptied, since its members will lack records.
     """
-    state = image.topics[image.names[topic]]
     changes = []
-    for key in image.keys_of(state):
+    for key in image.keys_of(image.topics[topic]):
         found = image.partitions[key]
-        if found.elr and len(found.isr) >= min(lower, len(found.replicas)):
+        if found.elr and len(found.isr) >= effective_min_isr(text, len(found.replicas)):
             changes.append(Change(key, replace(found, elr=()), ()))
     return changes
 

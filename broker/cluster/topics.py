@@ -1,0 +1,225 @@
+"""Decide about registrations, topics, settings and counters. Pure, like `rules`, which decides about partition states.
+
+A topic with more partitions than fit into one transaction is created in several: it is `creating`, and invisible, until
+all of its partitions are there. It is deleted in several as well: `deleting` first. Whoever begins such a change
+continues it with `next_step`; if that broker is gone, the controller does.
+"""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, PartitionKey
+from broker.cluster.keys import (
+    CONTROLLER_KEY,
+    FEATURES_KEY,
+    PRODUCER_IDS_KEY,
+    broker_key,
+    configs_key,
+    draining_key,
+    encode,
+    gone_key,
+    partition_key,
+    topic_key,
+)
+from broker.cluster.rules import MIN_ISR, Decision, Refusal, before_min_isr, default_of, transaction
+from broker.cluster.store import ABSENT, Compare, Delete, Operation, Put, Transaction
+from broker.cluster.values import (
+    Configs,
+    Controller,
+    Features,
+    Member,
+    PartitionState,
+    ProducerIds,
+    Registration,
+    TopicState,
+    TopicStatus,
+)
+
+PARTITIONS_PER_STEP = 100  # with the topic, and a mark for each broker, within the store's limit
+
+Assignment = Sequence[Sequence[int]]  # the replicas of each partition, preferred leader first
+
+
+# -- brokers -----------------------------------------------------------------------------------------------------------
+
+
+def register(image: ClusterImage, registration: Registration, lease: int) -> Decision:
+    """Register a broker, or replace its own earlier registration, which its data directories identify.
+
+    `registration.since` is NO_EPOCH after an unclean start.
+    """
+    broker = registration.broker
+    found = image.brokers.get(broker)
+    if found is not None and not set(found.directories) & set(registration.directories):
+        where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in found.endpoints) or "an unknown address"
+        return Refusal(f"node.id {broker} is in use by a broker with other data directories, at {where}")
+    key = broker_key(broker)
+    operations: list[Operation] = [Put(key, encode(replace(registration, epoch=-1)), lease)]
+    if broker in image.draining:
+        operations.append(Delete(draining_key(broker)))
+    return Transaction((Compare(key, image.revision_of(key)),), tuple(operations))
+
+
+def unregister(image: ClusterImage, broker: int) -> Decision:
+    """End the registration of a broker that does not answer any more."""
+    key = broker_key(broker)
+    if broker not in image.brokers:
+        return Refusal(f"broker {broker} is not registered")
+    return Transaction((Compare(key, image.revision_of(key)),), (Delete(key),))
+
+
+def drain(image: ClusterImage, me: Member, lease: int) -> Decision:
+    """Announce that a broker is about to stop, so that others are elected in its place."""
+    if not image.may_join(me):
+        return Refusal(f"broker {me.broker} is not registered, or draining already")
+    key = broker_key(me.broker)
+    return Transaction((Compare(key, image.revision_of(key)),), (Put(draining_key(me.broker), b"", lease),))
+
+
+def take_control(image: ClusterImage, me: Member, lease: int) -> Decision:
+    """Become the controller if there is none, or if it is gone."""
+    found = image.controller
+    if found is not None and image.current(found.broker) == Member(found.broker, found.epoch):
+        return Refusal(f"broker {found.broker} is the controller")
+    key = broker_key(me.broker)
+    compares = (Compare(CONTROLLER_KEY, image.revision_of(CONTROLLER_KEY)), Compare(key, image.revision_of(key)))
+    return Transaction(compares, (Put(CONTROLLER_KEY, encode(Controller(broker=me.broker, epoch=me.epoch)), lease),))
+
+
+def resign_control(image: ClusterImage, me: Member) -> Decision:
+    """Stop being the controller, so that another one takes over at once."""
+    found = image.controller
+    if found is None or found.broker != me.broker:
+        return Refusal(f"broker {me.broker} is not the controller")
+    return Transaction((Compare(CONTROLLER_KEY, image.revision_of(CONTROLLER_KEY)),), (Delete(CONTROLLER_KEY),))
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+def create(image: ClusterImage, name: str, topic: TopicState, assignment: Assignment, creator: Member) -> Decision:
+    """Create a topic with its first partitions; it is live if these are all."""
+    if name in image.topics:
+        return Refusal(f"topic {name!r} already exists")
+    begun = replace(topic, status=TopicStatus.CREATING, creator=creator)
+    is_whole = len(assignment) <= PARTITIONS_PER_STEP
+    operations: list[Operation] = [Put(topic_key(name), encode(topic if is_whole else begun))]
+    operations += _new_partitions(image, topic.id, assignment[:PARTITIONS_PER_STEP], 0)
+    return Transaction((Compare(topic_key(name), ABSENT),), tuple(operations))
+
+
+def add_partitions(image: ClusterImage, name: str, assignment: Assignment) -> Decision:
+    """Continue to create a topic, or grow one, by partitions that follow those that are there."""
+    topic = image.topics.get(name)
+    if topic is None or topic.status is TopicStatus.DELETING:
+        return Refusal(f"no topic {name!r}")
+    first = len(image.keys_of(topic))
+    added = assignment[:PARTITIONS_PER_STEP]
+    changed = replace(topic, partitions=max(topic.partitions, first + len(added)))
+    if topic.status is TopicStatus.CREATING and first + len(added) == topic.partitions:
+        changed = replace(changed, status=TopicStatus.LIVE, creator=None)
+    operations: list[Operation] = [Put(topic_key(name), encode(changed))]
+    operations += _new_partitions(image, topic.id, added, first)
+    return Transaction((Compare(topic_key(name), topic.revision),), tuple(operations))
+
+
+def _new_partitions(image: ClusterImage, topic: UUID, assignment: Assignment, first: int) -> list[Operation]:
+    """Return the states of new partitions: all replicas that live are in sync, as none has any record."""
+    operations: list[Operation] = []
+    for index, replicas in enumerate(assignment, first):
+        alive = [image.current(broker) for broker in replicas if broker not in image.draining]
+        isr = tuple([member for member in alive if member is not None])
+        state = PartitionState(replicas=tuple(replicas), leader=isr[0] if isr else None, leader_epoch=0, isr=isr)
+        operations.append(Put(partition_key(PartitionKey(topic, index)), encode(state)))
+    return operations
+
+
+def delete(image: ClusterImage, name: str) -> Decision:
+    """Delete a topic, or begin to. Brokers with data of it find a mark, which they remove with the data."""
+    topic = image.topics.get(name)
+    if topic is None:
+        return Refusal(f"no topic {name!r}")
+    keys = image.keys_of(topic)
+    if len(keys) > PARTITIONS_PER_STEP:
+        if topic.status is TopicStatus.DELETING:
+            return _delete_partitions(image, name, topic, keys[-PARTITIONS_PER_STEP:], is_last=False)
+        changed = replace(topic, status=TopicStatus.DELETING)
+        return Transaction((Compare(topic_key(name), topic.revision),), (Put(topic_key(name), encode(changed)),))
+    return _delete_partitions(image, name, topic, keys, is_last=True)
+
+
+def _delete_partitions(
+    image: ClusterImage, name: str, topic: TopicState, keys: Sequence[PartitionKey], *, is_last: bool
+) -> Transaction:
+    holders = {broker for key in keys for broker in image.partitions[key].replicas}
+    marked = image.gone.get(topic.id, set())
+    operations: list[Operation] = [Delete(partition_key(key)) for key in keys]
+    operations += [Put(gone_key(topic.id, broker), b"") for broker in sorted(holders - marked)]
+    operations.append(Delete(topic_key(name)) if is_last else Put(topic_key(name), encode(topic)))
+    return Transaction((Compare(topic_key(name), topic.revision),), tuple(operations))
+
+
+def removed(image: ClusterImage, topic: UUID, broker: int) -> Decision:
+    """Note that a broker has no data of a deleted topic any more."""
+    if broker not in image.gone.get(topic, ()):
+        return Refusal("there is no mark")
+    key = gone_key(topic, broker)
+    return Transaction((Compare(key, image.revision_of(key)),), (Delete(key),))
+
+
+def is_abandoned(image: ClusterImage, topic: TopicState) -> bool:
+    """Return whether nobody continues to create or delete a topic, so that the controller has to."""
+    if topic.status is TopicStatus.CREATING:
+        return topic.creator is None or image.current(topic.creator.broker) != topic.creator
+    return topic.status is TopicStatus.DELETING
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def set_topic_configs(image: ClusterImage, name: str, configs: Mapping[str, str]) -> Decision:
+    """Replace the settings of a topic.
+
+    Refused while a lower `min.insync.replicas` needs more changes before it than fit into one transaction: make those
+    of `rules.before_min_isr` first.
+    """
+    topic = image.topics.get(name)
+    if topic is None or topic.status is not TopicStatus.LIVE:
+        return Refusal(f"no topic {name!r}")
+    text = configs.get(MIN_ISR) or default_of(image, MIN_ISR)
+    put = Put(topic_key(name), encode(replace(topic, configs=dict(configs))))
+    return _with_min_isr(image, [name], text, Compare(topic_key(name), topic.revision), put)
+
+
+def set_broker_configs(image: ClusterImage, broker: str, configs: Mapping[str, str]) -> Decision:
+    """Replace the settings of one broker, or (BROKER_DEFAULTS) of all. Refused as `set_topic_configs`."""
+    key = configs_key(broker)
+    compare, put = Compare(key, image.revision_of(key)), Put(key, encode(Configs(values=dict(configs))))
+    if broker != BROKER_DEFAULTS:
+        return Transaction((compare,), (put,))
+    names = [name for name, topic in image.topics.items() if MIN_ISR not in topic.configs]
+    return _with_min_isr(image, names, configs.get(MIN_ISR), compare, put)
+
+
+def _with_min_isr(image: ClusterImage, names: Sequence[str], text: str | None, compare: Compare, put: Put) -> Decision:
+    """Write settings in a transaction with all that a new `min.insync.replicas` of these topics requires."""
+    before = [change for name in names for change in before_min_isr(image, name, text)]
+    if len(before) > PARTITIONS_PER_STEP:
+        return Refusal("members of the ELR have to leave it first")
+    made = transaction(image, before, [put])
+    return Transaction((compare, *made.compares), made.operations)
+
+
+def set_features(image: ClusterImage, levels: Mapping[str, int]) -> Decision:
+    """Set the levels of features; those of others stay."""
+    changed = Features(levels={**image.features.levels, **levels})
+    return Transaction((Compare(FEATURES_KEY, image.revision_of(FEATURES_KEY)),), (Put(FEATURES_KEY, encode(changed)),))
+
+
+def take_producer_ids(image: ClusterImage, count: int, at_least: int) -> tuple[int, Transaction]:
+    """Return the first of `count` new producer ids, and the transaction by which they are taken."""
+    first = max(image.producer_ids.next_id, at_least)
+    compare = Compare(PRODUCER_IDS_KEY, image.revision_of(PRODUCER_IDS_KEY))
+    return first, Transaction((compare,), (Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=first + count))),))
