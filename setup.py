@@ -71,6 +71,8 @@ MYPYC = (
     "broker/partitions/reads/waiters.py",
     "broker/partitions/appends/append.py",
     "broker/partitions/appends/append_queue.py",
+    "broker/partitions/appends/log_flushes.py",
+    "broker/partitions/appends/replication.py",
     "broker/partitions/disks/disk_workers.py",
     "broker/partitions/appends/log_tasks.py",
     "broker/partitions/appends/writer.py",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import trio
 
 from broker.maintenance.pieces import in_pieces
-from broker.partitions.appends.append_queue import AppendQueue
+from broker.partitions.appends.log_flushes import LogFlushes
 from broker.partitions.disks.disk_workers import DiskWorkers
 from broker.partitions.partition import Partition
 from broker.settings.settings import MAX_FLUSH_CHECK_MS, MIN_FLUSH_CHECK_MS
@@ -37,13 +37,13 @@ class Flushing:
         Each data directory has its own round, and this method does not wait for them: a slow disk delays no other.
         """
         now = trio.current_time()
-        due: dict[DiskWorkers, list[AppendQueue]] = {}
+        due: dict[DiskWorkers, list[LogFlushes]] = {}
         async for piece in in_pieces(self._partitions):
             for partition in piece:
                 if _is_due(partition, now):
-                    due.setdefault(partition.disk, []).append(partition.appends)
-        for disk, queues in due.items():
-            disk.flush_by_time(queues)
+                    due.setdefault(partition.disk, []).append(partition.appends.flushes)
+        for disk, flushes in due.items():
+            disk.flush_by_time(flushes)
 
 
 def _is_due(partition: Partition, now: float) -> bool:

@@ -27,8 +27,9 @@ from broker.log.recovery.reopen import Reopened
 from broker.log.segments.segment import LOOKUP_FAULTS, Segment
 from broker.metadata.topic import INTERNAL_TOPICS
 from broker.partitions.appends.append import Append, StorageError
-from broker.partitions.appends.append_queue import AppendQueue
+from broker.partitions.appends.append_queue import LOCAL, AppendQueue
 from broker.partitions.appends.log_tasks import LogTasks
+from broker.partitions.appends.replication import Replication
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.disk_workers import DiskWorkers
 from broker.partitions.epochs import assign_epoch
@@ -82,22 +83,37 @@ class Partition:
     @property
     def disk(self) -> DiskWorkers:
         """Return the worker threads of the log's data directory."""
-        return self.appends.disk
+        return self.appends.flushes.disk
 
     @property
     def flushed_at(self) -> float:
         """Return when the log was last flushed, or opened, by trio's clock."""
-        return self.appends.flushed_at
+        return self.appends.flushes.flushed_at
+
+    @property
+    def replication(self) -> Replication | None:
+        """The replicas of the partition while this broker leads it and there are several; else None."""
+        return self.appends.replication
+
+    @replication.setter
+    def replication(self, replication: Replication | None) -> None:
+        self.appends.replicate(replication)
 
     # -- append --
 
-    def append(self, records: bytes | memoryview, origin: Origin = Origin.CLIENT, guard: int = 0) -> Append:
+    def append(
+        self,
+        records: bytes | memoryview,
+        origin: Origin = Origin.CLIENT,
+        guard: int = 0,
+        replicas_ms: int = LOCAL,
+    ) -> Append:
         """Queue batches for the end of the log; see `AppendQueue.append`."""
-        return self.appends.append(records, origin, guard)
+        return self.appends.append(records, origin, guard, replicas_ms)
 
-    def append_marker(self, marker: TransactionMarker) -> Append:
+    def append_marker(self, marker: TransactionMarker, replicas_ms: int = LOCAL) -> Append:
         """Queue the marker that ends a transaction; see `AppendQueue.append_marker`."""
-        return self.appends.append_marker(marker)
+        return self.appends.append_marker(marker, replicas_ms)
 
     async def roll(self) -> bool:
         """Begin a new segment although no append requires it; see `AppendQueue.roll`."""
@@ -128,10 +144,12 @@ class Partition:
         """
         log, shown = self.log, self.log.high_watermark
         log.reconfigure(config)
+        if self.replication is not None:
+            self.replication.reconfigured()
         self.waiters.moved()
         if log.high_watermark > shown:
             self.wake_all()
-        self.appends.flush_shown()
+        self.appends.flushes.flush_shown()
 
     def advance_start(self, offset: int) -> bool:
         """Advance the log start offset, as `PartitionLog.advance_start` does, and notify waiting fetches."""
@@ -145,10 +163,19 @@ class Partition:
 
     # -- read --
 
-    def read(self, offset: int, max_bytes: int, *, min_one_message: bool, committed: bool = False) -> LogRead | None:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one_message: bool,
+        committed: bool = False,
+        to_log_end: bool = False,
+    ) -> LogRead | None:
         """Return a slice from `offset` up to the high watermark, or None while a corrupt index is rebuilt.
 
-        With `committed`, up to the last stable offset, with the aborted transactions of the slice.
+        With `committed`, up to the last stable offset, with the aborted transactions of the slice. With `to_log_end`,
+        for followers, up to the log end.
 
         Raises OffsetOutOfRangeError, OSError, StorageError for an index that could not be rebuilt, and ColdReadError if
         the lookup needs pages that are not resident: run its job in a thread, and read again.
@@ -159,6 +186,8 @@ class Partition:
         faults.begin()
         try:
             end = log.last_stable_offset if committed else log.high_watermark
+            if to_log_end:
+                end = log.log_end_offset
             found = log.read(
                 offset, max_bytes, isolation_end=end, min_one_message=min_one_message, with_aborted=committed
             )
@@ -196,9 +225,13 @@ class Partition:
             self._next_unreadable_log_at = now + UNREADABLE_LOG_INTERVAL_S
             logger.error("%s-%d: cannot read the log: %s", self.topic, self.index, error)
 
-    def enlist(self, waiter: Waiter, *, committed: bool = False) -> None:
-        """Notify a waiter of new (or newly committed) records and other changes, until `dismiss`."""
-        self.waiters.enlist(waiter, committed=committed)
+    def enlist(self, waiter: Waiter, *, committed: bool = False, to_log_end: bool = False) -> None:
+        """Notify a waiter of new records and other changes, until `dismiss`.
+
+        They are new when they can be read: by consumers, with `committed` by readers of committed records, with
+        `to_log_end` by followers.
+        """
+        self.waiters.enlist(waiter, committed=committed, to_log_end=to_log_end)
 
     def dismiss(self, waiter: Waiter) -> None:
         """Stop notifying a waiter."""
@@ -283,7 +316,7 @@ class Partition:
         log.finish_reopening(reopened)
         if reopened.reason is not None:
             assign_epoch(log, records_lost=True)
-        self.appends.flushed_at = trio.current_time()
+        self.appends.flushes.flushed_at = trio.current_time()
         self.wake_all()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(reopened.close_replaced)
@@ -311,11 +344,11 @@ class Partition:
                         with trio.CancelScope(shield=True):
                             moved, old = await self._switch(move, to)
                 finally:
-                    appends.is_paused = appends.is_switching = False
+                    appends.is_paused = appends.flushes.is_switching = False
                     appends.write_queued()
                     self._tasks.wake()
             if moved is not None:
-                appends.flushed_at = trio.current_time()
+                appends.flushes.flushed_at = trio.current_time()
                 self.wake_all()
                 with trio.CancelScope(shield=True):
                     await self.disk.keep_up(partial(_close_each, old))
@@ -331,11 +364,11 @@ class Partition:
 
     async def _switch(self, move: LogMove, to: Destination) -> tuple[MovedLog, Sequence[Segment]]:
         """Complete the copy and serve it; return the old segments, to be closed."""
-        self.appends.is_switching = True
+        self.appends.flushes.is_switching = True
         disk = self._writer.workers(to.data_directory)
         moved = await disk.write(partial(move.complete, self.log.end_of_move(), to.write_checkpoints))
         old = self.log.finish_move(moved, to.space_status)
-        self.data_directory, self.appends.disk = to.data_directory, disk
+        self.data_directory, self.appends.flushes.disk = to.data_directory, disk
         to.moved()
         return moved, old
 

@@ -367,7 +367,7 @@ class Partitions:
             if self._storage.directories.is_offline(log.topic, log.partition):  # its disk failed while it was opened
                 self._lose(self._map.partitions[log.topic, log.partition], OUT_OF_SERVICE)
         for partition in partitions:
-            partition.appends.flush_recovered()
+            partition.appends.flushes.flush_recovered()
 
     async def _open_known(self, topic: Topic) -> None:
         """Open a topic's logs; those in offline directories are marked offline. Raises OSError, LogError."""

@@ -97,7 +97,8 @@ class Progress:
         self._proposed: list[Proposal] = []  # from the current revision; the last one is in flight until `_retry_at`
         self._retry_at = -math.inf
         self._sent_again = False  # the latest proposal
-        self._awaited: frozenset[int] = frozenset()  # members of the ISR and of every proposed one
+        self.in_sync: frozenset[int] = frozenset()  # the brokers of the ISR
+        self._awaited: frozenset[int] = frozenset()  # and of every proposed one
         self._follow(now)
 
     # -- what changes --
@@ -222,15 +223,16 @@ class Progress:
 
     def _is_candidate(self, follower: FollowerProgress) -> bool:
         """Whether a follower is an assigned replica, whose epoch is known, outside of the ISR."""
-        broker, state = follower.broker, self.state
-        return follower.epoch != NO_EPOCH and broker in state.replicas and broker not in _brokers_of(state.isr)
+        broker = follower.broker
+        return follower.epoch != NO_EPOCH and broker in self.state.replicas and broker not in self.in_sync
 
     def _is_recent(self, follower: FollowerProgress, now: float) -> bool:
         return now - follower.caught_up_at <= self.max_lag_s
 
     def _follow(self, now: float) -> None:
         """Keep the progress of the brokers that have a replica or are in the ISR."""
-        known, in_sync = self.followers, _brokers_of(self.state.isr)
+        known = self.followers
+        in_sync = self.in_sync = _brokers_of(self.state.isr)
         self.followers = {
             broker: known.get(broker) or FollowerProgress(broker, now if broker in in_sync else -math.inf)
             for broker in dict.fromkeys((*self.state.replicas, *in_sync))
@@ -239,7 +241,7 @@ class Progress:
         self._await_members()
 
     def _await_members(self) -> None:
-        self._awaited = _brokers_of(self.state.isr).union(*[_brokers_of(each.isr) for each in self._proposed])
+        self._awaited = self.in_sync.union(*[_brokers_of(each.isr) for each in self._proposed])
 
 
 def _brokers_of(members: Iterable[Member]) -> frozenset[int]:

@@ -8,7 +8,9 @@ Invariants:
    was before the write.
 4. An `Append` is settled exactly once: committed (and flushed, if `flush.messages` asks for it), or failed.
 5. Appends are planned in the order of their arrival, even if some of them must be decompressed first.
-6. Waiting fetches are woken when the high watermark advances: by the write, or by the flush if `flush.messages` is 1.
+6. Waiting fetches are woken when the high watermark advances: by the write, or by the flush if `flush.messages` is 1,
+   or when followers fetch.
+7. With `replication`, an append with acks=all is settled when the high watermark covers it.
 """
 
 import logging
@@ -26,8 +28,10 @@ from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.segments.segment import Segment
 from broker.partitions.appends.append import Append, StorageError
+from broker.partitions.appends.log_flushes import LogFlushes
 from broker.partitions.appends.log_tasks import LogTasks
 from broker.partitions.appends.refusal_log import RefusalLog
+from broker.partitions.appends.replication import Replication
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.disk_workers import DiskWorkers
 from broker.partitions.reads.waiters import WaitingFetches
@@ -36,6 +40,7 @@ from protocol.records.validation import NeedsReencodingError
 
 logger = logging.getLogger(__name__)
 
+LOCAL = -1  # instead of a time to wait for replicas: acks=1
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough for a worker to take milliseconds
 
 
@@ -50,7 +55,7 @@ class _Unopened(NamedTuple):
 
 
 class AppendQueue:
-    """The appends, rolls and flushes of one log. Belongs to the event loop.
+    """The appends and rolls of one log. Belongs to the event loop.
 
     `waiters` are the waiting fetches to notify of new records.
     """
@@ -60,11 +65,10 @@ class AppendQueue:
     ) -> None:
         self.log = log
         self.page_faults = log.page_faults
-        self.disk = disk
+        self.flushes = LogFlushes(log, disk, tasks, waiters)
         self.is_writing = False
         self.is_paused = False  # nothing may be written: the log is about to move
-        self.is_switching = False  # nothing may be flushed either: the log is switching to its new directory
-        self.flushed_at = trio.current_time()  # or opened
+        self.replication: Replication | None = None  # while this broker leads the partition, with several replicas
         self._writer = writer
         self._tasks = tasks
         self._waiters = waiters
@@ -74,12 +78,22 @@ class AppendQueue:
         self._unopened: list[_Unopened] = []  # to be decompressed, and those that came later
         self._opening = 0  # how many of these, from the first on, a thread decompresses
         self._is_roll_announced = False
-        self._awaiting_flush: list[Append] = []
         self._refusals = RefusalLog(f"{log.topic}-{log.partition}")
+        self._refusal: Exception | None = None  # fail the queue with it after the current write
+
+    def replicate(self, replication: Replication | None) -> None:
+        """Begin, or with None end, to settle appends by the replication."""
+        self.replication = self.flushes.replication = replication
 
     # -- append --
 
-    def append(self, records: bytes | memoryview, origin: Origin = Origin.CLIENT, guard: int = 0) -> Append:
+    def append(
+        self,
+        records: bytes | memoryview,
+        origin: Origin = Origin.CLIENT,
+        guard: int = 0,
+        replicas_ms: int = LOCAL,
+    ) -> Append:
         """Queue batches for the end of the log.
 
         They are validated and get their offsets at once, and are written by the next `write_queued`. Large compressed
@@ -89,9 +103,13 @@ class AppendQueue:
         A transaction may begin only with a `guard` that `Producers.guards` returned before the coordinator was
         asked, and that no marker has invalidated since.
 
-        Raises what PartitionLog.plan raises: ProtocolError for invalid batches, LogFailedError for a failed log.
+        `replicas_ms`: acks=all, with the time to wait for replicas once it is written; LOCAL: acks=1.
+
+        Raises what PartitionLog.plan raises: ProtocolError for invalid batches, LogFailedError for a failed log. Raises
+        NotEnoughReplicasError.
         """
-        append = Append(self.log)
+        replication = None if replicas_ms < 0 else self.replication
+        append = Append(self.log) if replication is None else replication.begin_append(replicas_ms)
         if self._unopened:
             self._unopened.append(_Unopened(append, records, origin, guard))
             return append
@@ -110,13 +128,15 @@ class AppendQueue:
         self._enqueue(append)
         return append
 
-    def append_marker(self, marker: TransactionMarker) -> Append:
+    def append_marker(self, marker: TransactionMarker, replicas_ms: int = LOCAL) -> Append:
         """Queue the marker that ends a transaction, behind all appends that came before it.
 
-        This is the only way for a control batch into the log. Raises what PartitionLog.plan_marker raises; behind
-        batches that are decompressed first, the Append fails with that error instead.
+        This is the only way for a control batch into the log. `replicas_ms` as for `append`. Raises what
+        PartitionLog.plan_marker raises; behind batches that are decompressed first, the Append fails with that error
+        instead. Raises NotEnoughReplicasError.
         """
-        append = Append(self.log)
+        replication = None if replicas_ms < 0 else self.replication
+        append = Append(self.log) if replication is None else replication.begin_append(replicas_ms)
         if self._unopened:
             self._unopened.append(_Unopened(append, b"", Origin.COORDINATOR, 0, marker))
             return append
@@ -179,6 +199,8 @@ class AppendQueue:
     def _append_opened(self, waiting: _Unopened, opened: Buffer | Exception) -> None:
         """Queue decompressed batches or a marker, or settle them with their error."""
         append = waiting.append
+        if append.done:  # by `refuse_queued`
+            return
         error = opened if isinstance(opened, Exception) else self._plan_opened(waiting, opened)
         if error is None:
             self._enqueue(append)
@@ -222,13 +244,14 @@ class AppendQueue:
     async def settled(self, *, among: int = 0) -> None:
         """Wait until nothing is queued or awaits a flush, and no task uses the log except `among` that wait here."""
         self.write_queued()
-        while self._tasks.running > among or self._awaiting_flush:
+        while self._tasks.running > among or self.flushes.is_awaited:
             await self._tasks.changed()
             self.write_queued()
 
     async def _drain(self) -> None:
         """Write groups until the queue is empty."""
         try:
+            self._drop_refused()
             while self._queue and not self.is_paused:
                 group = self._take_group()
                 try:
@@ -237,6 +260,7 @@ class AppendQueue:
                     self._fail(group, error)
                 else:
                     self._committed(group)
+                self._drop_refused()
         finally:
             self.is_writing = False
 
@@ -244,7 +268,7 @@ class AppendQueue:
         planned = [append.planned for append in group]
         if planned[0].roll is not None:
             await self._roll(planned[0])
-        await self.disk.write(partial(self.log.write, planned))
+        await self.flushes.disk.write(partial(self.log.write, planned))
         self.log.commit(planned)
 
     def _take_queue(self) -> list[Append]:
@@ -273,15 +297,18 @@ class AppendQueue:
         if not self._is_roll_announced and log.is_roll_near:
             self._is_roll_announced = True
             self._tasks.spawn(self._announce_roll)
-        if log.log_end_offset - log.recovery_point >= log.flush_messages or self._awaiting_flush:
-            self._awaiting_flush += group  # also behind others: it may be a duplicate of one of them
-            self.disk.request_flush(self, len(group))
+        replication = self.replication
+        if replication is not None:
+            replication.appended(_size_of(group))
+        if log.log_end_offset - log.recovery_point >= log.flush_messages or self.flushes.is_awaited:
+            self.flushes.settle_later(group)  # also behind others: it may be a duplicate of one of them
+        elif replication is not None:
+            replication.written(group)
         else:
             for append in group:
                 append.settle()
         if log.shows_all and not self._waiters.is_empty:
-            first, last = group[0].planned, group[-1].planned
-            self._waiters.grown(last.position + last.size - first.position)
+            self._waiters.grown(_size_of(group))
 
     def _fail(self, group: list[Append], error: Exception) -> None:
         """Fail a group and all queued appends. An error other than the disk's also fails the log."""
@@ -298,10 +325,30 @@ class AppendQueue:
         for append in failed:
             append.settle(reason)
 
+    def refuse_queued(self, reason: Exception) -> None:
+        """Fail all appends that are not written yet, since this broker does not lead the partition any more.
+
+        One write may be in progress: wait until everything is `settled` before the log is used otherwise.
+        """
+        for waiting in self._unopened:
+            if not waiting.append.done:
+                waiting.append.settle(reason)
+        self._refusal = reason
+        if not self.is_writing:
+            self._drop_refused()
+
+    def _drop_refused(self) -> None:
+        """Fail the queue if `refuse_queued` asked for it."""
+        reason, self._refusal = self._refusal, None
+        if reason is not None and self._queue:
+            self.log.abandon()
+            for append in self._take_queue():
+                append.settle(reason)
+
     # -- roll --
 
     async def _roll(self, planned: PlannedAppend) -> None:
-        segment = await self.disk.write(partial(self.log.prepare_roll, planned))
+        segment = await self.flushes.disk.write(partial(self.log.prepare_roll, planned))
         plan = self.log.begin_flush()  # everything before the new segment
         sealed = self.log.commit_roll(segment)
         assert planned.roll is not None
@@ -311,16 +358,16 @@ class AppendQueue:
     async def _announce_roll(self) -> None:
         """Flush early what a roll would otherwise have to wait for."""
         with suppress(OSError):  # the roll will fail with the same error, and report it
-            await self.disk.keep_up(self.log.announce_roll)
+            await self.flushes.disk.keep_up(self.log.announce_roll)
 
     async def _finish_roll(self, sealed: Segment, plan: FlushPlan) -> None:
         """Trim and flush the rolled segment, and advance the recovery point to the new one."""
         error: Exception | None = None
         try:
-            await self.disk.keep_up(partial(_trim_and_flush, self.log, sealed, plan))
+            await self.flushes.disk.keep_up(partial(_trim_and_flush, self.log, sealed, plan))
         except Exception as failure:  # noqa: BLE001  # reported to the appends that await a flush
             error = failure
-        self._finish_flush(plan, error)
+        self.flushes.finish(plan, error)
 
     async def roll(self) -> bool:
         """Begin a new segment although no append requires it; return whether that was possible.
@@ -332,92 +379,26 @@ class AppendQueue:
         with self._tasks.inside(), trio.CancelScope(shield=True):
             self.is_writing = True  # appends that arrive are queued
             try:
-                prepared = await self.disk.write(self.log.prepare_early_roll)
+                prepared = await self.flushes.disk.write(self.log.prepare_early_roll)
                 is_quiet = not self._queue
                 if is_quiet:
                     plan = self.log.begin_flush()
                     sealed = self.log.commit_early_roll(prepared)
                 else:
-                    await self.disk.write(prepared.forget)
+                    await self.flushes.disk.write(prepared.forget)
             finally:
                 self.is_writing = False
+                self._drop_refused()
                 self.write_queued()
             if is_quiet:
                 await self._finish_roll(sealed, plan)
         return is_quiet
 
-    # -- flush --
 
-    def begin_flush(self) -> FlushPlan | None:
-        """Return what to flush, or None if the log has failed or is moving. `flushed` must follow."""
-        self._tasks.enter()
-        return None if self.log.failed or self.is_switching else self.log.begin_flush()
-
-    def flushed(self, plan: FlushPlan | None, error: Exception | None) -> None:
-        """Record the outcome of a flush that `begin_flush` began."""
-        self._finish_flush(plan, error)
-        self._tasks.leave()
-
-    def flush_shown(self) -> None:
-        """Flush what consumers may read, if they may read flushed records only."""
-        if self.log.shows_synced_only and self.log.recovery_point < self.log.log_end_offset:
-            self.disk.request_flush(self)
-
-    def flush_recovered(self) -> None:
-        """Flush in the background the closed segments that recovery checked, as their rolls did not get to.
-
-        Compaction waits for that, and the next recovery would check them again.
-        """
-        if self.log.recovery is not None and self.log.recovery_point < self.log.active_base_offset:
-            self._tasks.spawn(self._flush_recovered)
-
-    async def _flush_recovered(self) -> None:
-        with self._tasks.inside(), trio.CancelScope(shield=True):
-            if self.log.failed or self.is_switching:
-                return
-            plan = self.log.begin_flush()
-            error: Exception | None = None
-            try:
-                await self.disk.keep_up(plan.sync)
-            except OSError as failure:
-                error = failure
-            self._finish_flush(plan, error)
-
-    def _finish_flush(self, plan: FlushPlan | None, error: Exception | None) -> None:
-        """Advance the recovery point and settle appends, or fail the log.
-
-        The recovery point of a log that has failed meanwhile is not advanced: Linux reports a write error to one fsync,
-        and the next fsync succeeds.
-        """
-        log = self.log
-        if error is not None:
-            log.fail(error)
-            logger.error("%s-%d: log failed: fsync: %s", log.topic, log.partition, error)
-        if plan is not None and not log.failed:
-            self._advance_recovery_point(plan)
-        reason = error or "the log has failed"
-        self._settle_flushed(StorageError(f"{log.topic}-{log.partition}: fsync failed: {reason}"))
-
-    def _advance_recovery_point(self, plan: FlushPlan) -> None:
-        log = self.log
-        self.flushed_at = trio.current_time()
-        shown, unflushed = log.high_watermark, log.unflushed_bytes
-        log.finish_flush(plan)
-        if log.high_watermark > shown:
-            self._waiters.grown(unflushed - log.unflushed_bytes)
-
-    def _settle_flushed(self, failure: StorageError) -> None:
-        """Settle the appends that are flushed, or all of them with `failure` if the log has failed."""
-        waiting, self._awaiting_flush = self._awaiting_flush, []
-        for append in waiting:
-            if self.log.failed:
-                append.settle(failure)
-            elif append.planned.last_offset < self.log.recovery_point:
-                append.settle()
-            else:
-                self._awaiting_flush.append(append)
-        if self._awaiting_flush:
-            self.disk.request_flush(self)
+def _size_of(group: list[Append]) -> int:
+    """Return the bytes that a write has added."""
+    first, last = group[0].planned, group[-1].planned
+    return last.position + last.size - first.position
 
 
 def _trim_and_flush(log: PartitionLog, sealed: Segment, plan: FlushPlan) -> None:

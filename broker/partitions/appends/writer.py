@@ -11,10 +11,10 @@ import trio
 from broker.log.io.page_faults import PageFaults
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.batch_opener import BatchOpener
-from broker.partitions.disks.disk_workers import DiskWorkers, Syncable
+from broker.partitions.disks.disk_workers import DiskWorkers
 
 
-class Queued(Syncable, Protocol):
+class Queued(Protocol):
     """The append queue of a partition."""
 
     @property

@@ -54,23 +54,28 @@ class WaitingFetches:
     """The objects to notify of changes of one log. Belongs to the event loop.
 
     Fetches of committed records are notified of bytes only while no transaction is open: otherwise the high watermark
-    moves without making anything readable for them, and they wait until the last stable offset moves.
+    moves without making anything readable for them, and they wait until the last stable offset moves. Fetches of
+    followers are notified of bytes below the log end.
     """
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
         self._waiters: set[Waiter] = set()
         self._committed: set[Waiter] = set()  # of fetches of committed records
+        self._followers: set[Waiter] = set()
         self._stable_end = 0  # the last stable offset that `_committed` has been notified of
         self._was_stable = False  # whether that was the high watermark
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no waiters."""
+        """Whether nobody waits for the high watermark to move."""
         return not self._waiters and not self._committed
 
-    def enlist(self, waiter: Waiter, *, committed: bool) -> None:
+    def enlist(self, waiter: Waiter, *, committed: bool, to_log_end: bool = False) -> None:
         """Notify a waiter of changes, until `dismiss`."""
+        if to_log_end:
+            self._followers.add(waiter)
+            return
         if not committed:
             self._waiters.add(waiter)
             return
@@ -82,6 +87,12 @@ class WaitingFetches:
         """Stop notifying a waiter."""
         self._waiters.discard(waiter)
         self._committed.discard(waiter)
+        self._followers.discard(waiter)
+
+    def appended(self, size: int) -> None:
+        """Notify followers of bytes below the log end, which has moved by `size`."""
+        for waiter in self._followers:
+            waiter.grown(size)
 
     def grown(self, size: int) -> None:
         """Notify of bytes below the high watermark, which has moved by `size`."""
@@ -98,17 +109,19 @@ class WaitingFetches:
                     waiter.wake()
                 else:
                     waiter.moved()  # the high watermark, which a fetch session reports
+        for waiter in self._followers:
+            waiter.moved()  # their next fetch learns of it, as in Kafka
 
     def moved(self) -> None:
         """Notify of a change of the log start offset or of the settings."""
-        for waiters in (self._waiters, self._committed):
+        for waiters in (self._waiters, self._committed, self._followers):
             for waiter in waiters:
                 waiter.moved()
 
     def wake(self) -> None:
         """Let every waiter check again."""
         self._remember_stable_end()  # it may have moved back
-        for waiters in (self._waiters, self._committed):
+        for waiters in (self._waiters, self._committed, self._followers):
             for waiter in waiters:
                 waiter.wake()
 

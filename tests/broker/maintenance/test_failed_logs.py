@@ -150,7 +150,7 @@ async def test_a_sync_that_began_before_the_failure_is_over_before_the_log_comes
         made.disk.hold()
         made.disk.fail("sync")
         async with trio.open_nursery() as nursery:
-            made.partition.disk.flush_by_time([made.partition.appends])
+            made.partition.disk.flush_by_time([made.partition.appends.flushes])
             await when(lambda: made.disk.at_once == 1)
             made.partition.log.fail("something else")
             nursery.start_soon(failed_logs_of(made).check)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from threading import Event
 
 import pytest
 import trio
@@ -24,15 +25,18 @@ from tests.broker.clients import batch
 
 
 class FailingDisk(Disk):
-    """Writes and syncs raise the error that is set, once each time it is set."""
+    """Writes and syncs raise the error that is set, once each time it is set. Writes wait for the gate."""
 
     def __init__(self) -> None:
         self.write_error = self.sync_error = 0
         self.defect: Exception | None = None
         self.syncs = 0
         self.writes: list[int] = []
+        self.gate = Event()
+        self.gate.set()
 
     def pwritev(self, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> int:
+        self.gate.wait()
         code, self.write_error = self.write_error, 0
         defect, self.defect = self.defect, None
         if code:
@@ -219,7 +223,7 @@ async def test_a_failed_sync_fails_who_waits_for_it_and_puts_the_log_out_of_serv
         syncs = made.disk.syncs
         with pytest.raises(LogFailedError):
             made.partition.append(batch(b"y"))
-        made.partition.disk.flush_by_time([made.partition.appends])
+        made.partition.disk.flush_by_time([made.partition.appends.flushes])
         await made.partition.appends.settled()
         assert made.disk.syncs == syncs  # never tried again on the same file
 
@@ -300,10 +304,10 @@ async def test_a_defect_while_writing_is_the_failure_of_one_log_and_who_waits_is
 async def test_a_sync_that_succeeds_after_another_one_failed_moves_nothing(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         await made.append(b"x")
-        plan = made.partition.appends.begin_flush()
+        plan = made.partition.appends.flushes.begin_flush()
         assert plan is not None
         made.partition.log.fail("the sync of a rolled segment failed")
-        made.partition.appends.flushed(plan, None)
+        made.partition.appends.flushes.flushed(plan, None)
         assert made.partition.log.recovery_point == 0
 
 

@@ -1,0 +1,105 @@
+"""What a partition needs to know of its replication: whether replicas have an append, and how far followers are.
+
+`broker.replication` implements it; a partition with one replica has none.
+
+Invariant: an append with acks=all is settled without an error only by the leader that began it, once the high watermark
+covers it. So a leader that has resigned acknowledges nothing.
+"""
+
+from typing import Protocol
+
+from broker.log.partition_log import PartitionLog
+from broker.partitions.appends.append import Append
+from protocol.errors import ErrorCode, ProtocolError
+
+
+class NotLeaderError(ProtocolError):
+    """Another broker leads the partition, or none."""
+
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class NotEnoughReplicasError(ProtocolError):
+    """The ISR is smaller than `min.insync.replicas`: nothing is appended."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class NotEnoughReplicasAfterAppendError(ProtocolError):
+    """Appended, but the ISR became smaller than `min.insync.replicas` before the replicas had it."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class ReplicasTooSlowError(ProtocolError):
+    """Appended, but the replicas did not have it in time."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class ReplicatedAppend(Append):
+    """An append with acks=all. It is settled when all in-sync replicas have it, its time is over, or it has failed."""
+
+    __slots__ = ("replication", "tick", "timeout_ms")
+
+    def __init__(self, log: PartitionLog, replication: "Replication", timeout_ms: int) -> None:
+        super().__init__(log)
+        self.replication = replication
+        self.timeout_ms = timeout_ms  # from the time at which it is written
+        self.tick = -1  # of its deadline, once it is written
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Set the outcome unless it is set. It fails if it was merely written: the leader has resigned."""
+        if not self.done:
+            super().settle(error or NotLeaderError(f"{self.log.topic}-{self.log.partition} has another leader now"))
+
+    def replicated(self) -> None:
+        """Settle it as successful: all in-sync replicas have it."""
+        if not self.done:
+            super().settle()
+
+    def expire(self) -> None:
+        """Fail, since its time is over."""
+        self.replication.expired(self)
+
+
+class Replication(Protocol):
+    """The replication of a partition that this broker leads."""
+
+    # -- appends --
+
+    def begin_append(self, timeout_ms: int) -> ReplicatedAppend:
+        """Begin an append with acks=all. Raises NotEnoughReplicasError."""
+
+    def appended(self, size: int) -> None:
+        """Take note that the log has grown by `size` bytes."""
+
+    def written(self, group: list[Append]) -> None:
+        """Settle appends that are written, and flushed if that is required, now or when all in-sync replicas have them.
+
+        They are in the order of their offsets, except that one may be a duplicate of an earlier one.
+        """
+
+    def flushed(self) -> None:
+        """Take note that the recovery point has advanced."""
+
+    def expired(self, append: ReplicatedAppend) -> None:
+        """Fail an append whose time is over."""
+
+    def reconfigured(self) -> None:
+        """Take over changed settings of the log."""
+
+    # -- fetches --
+
+    @property
+    def shows_all_committed(self) -> bool:
+        """Whether the high watermark is known to cover all records of earlier leaders (KIP-207)."""
+
+    def is_follower(self, broker: int) -> bool:
+        """Whether another broker has, or is to have, a replica."""
+
+    def is_stale(self, broker: int, epoch: int) -> bool:
+        """Whether a broker has registered again since this epoch."""
+
+    def fetched(self, broker: int, epoch: int, offset: int, log_start: int) -> None:
+        """Take note that a follower has all records below `offset`, since it fetches from there."""

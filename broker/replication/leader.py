@@ -1,0 +1,259 @@
+"""Lead a partition with several replicas: bind `Progress` to its log, its appends and its waiting fetches.
+
+    append    begin_append -> (written by the queue) -> appended, written -> settled when the high watermark covers it
+    fetch     a follower's offset -> fetched -> high watermark -> appends settled, consumers woken, joins proposed
+    image     update, check -> high watermark, joins, exclusions
+
+Invariants:
+1. A leader leads in one leader epoch, which its log has begun; `resign` ends it, and it never leads again.
+2. The log's high watermark follows this leader only.
+3. `propose` is called with proposals, and outcomes arrive as `update` (or `withdraw`): nothing here waits.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from broker.cluster.values import NO_EPOCH, Member, PartitionState
+from broker.partitions.appends.append import Append
+from broker.partitions.appends.append_queue import LOCAL
+from broker.partitions.appends.replication import (
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    ReplicasTooSlowError,
+    ReplicatedAppend,
+)
+from broker.partitions.partition import Partition
+from broker.replication.progress import Brokers, Progress, Proposal
+
+MAX_LAG_S = 30.0  # Kafka's replica.lag.time.max.ms
+RETRY_S = 2.0  # for the outcome of a proposal; etcd answers in milliseconds
+MAX_SIZES = 1000  # of writes above the high watermark, kept apart; more are added up
+
+
+class KnownBrokers(Brokers, Protocol):
+    """What the leader needs to know of brokers, from the image of the cluster."""
+
+    def epoch_of(self, broker: int) -> int:
+        """Return the epoch of a broker's registration, NO_EPOCH without one."""
+
+
+class Deadlines(Protocol):
+    """One timer for many appends; see `broker.net.deadlines`."""
+
+    def add(self, waiting: ReplicatedAppend, delay_s: float) -> int:
+        """Call `waiting.expire()` after a delay; return a key for `remove`."""
+
+    def remove(self, waiting: ReplicatedAppend, tick: int) -> None:
+        """Remove a deadline."""
+
+
+class PartitionLeader:
+    """Leads a partition in one leader epoch: its `Replication` from `start` to `resign`. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        state: PartitionState,
+        me: Member,
+        *,
+        brokers: KnownBrokers,
+        deadlines: Deadlines,
+        propose: Callable[["PartitionLeader", Proposal], None],
+        max_lag_s: float = MAX_LAG_S,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        """Prepare to lead in the state's epoch, which was assigned to the log. `propose` must not wait."""
+        log = partition.log
+        assert log.leader_epoch == state.leader_epoch, "assigned by the caller, who writes the epochs"
+        self.partition = partition
+        self.me = me
+        self.progress = Progress(
+            me.broker,
+            state,
+            brokers,
+            log_end=log.log_end_offset,
+            high_watermark=log.high_watermark,
+            min_isr=log.config.min_insync_replicas,
+            max_lag_s=max_lag_s,
+            retry_s=retry_s,
+            now=trio.current_time(),
+        )
+        self._log = log
+        self._brokers = brokers
+        self._deadlines = deadlines
+        self._propose = propose
+        self._waiting: OrderedDict[ReplicatedAppend, None] = OrderedDict()  # written, above the high watermark
+        self._sizes: deque[tuple[int, int]] = deque()  # (log end, bytes) of writes above the high watermark
+
+    @property
+    def state(self) -> PartitionState:
+        """The state of the partition, as last updated."""
+        return self.progress.state
+
+    # -- the cluster --
+
+    def start(self) -> None:
+        """Begin to lead."""
+        self._log.follow_replicas()
+        self.partition.replication = self
+        self.reconfigured()
+
+    def resign(self) -> None:
+        """Stop leading: fail the appends that replicas do not have yet, and those that are not written yet.
+
+        One write may be in progress: await `AppendQueue.settled` before the log is used otherwise. Its high watermark
+        stays where it is.
+        """
+        partition = self.partition
+        if partition.replication is not self:
+            return
+        partition.replication = None
+        reason = NotLeaderError(f"{partition.topic}-{partition.index}: broker {self.me.broker} does not lead any more")
+        waiting, self._waiting = self._waiting, OrderedDict()
+        for append in waiting:
+            self._deadlines.remove(append, append.tick)
+            append.settle(reason)
+        partition.appends.refuse_queued(reason)
+        partition.wake_all()
+
+    def update(self, state: PartitionState) -> None:
+        """Take over a new revision of the partition's state, with the same leader and leader epoch."""
+        self.progress.update(state, trio.current_time())
+        self.check()
+
+    def check(self) -> None:
+        """Look for followers to exclude or to let in.
+
+        Call it when brokers have changed, and at least every half `replica.lag.time.max.ms`.
+        """
+        now = trio.current_time()
+        self._propose_change(now)
+        self._advance(now)
+
+    def withdraw(self, proposal: Proposal) -> None:
+        """Take note that a proposal was refused: it is not, and will not be, applied."""
+        self.progress.withdraw(proposal)
+        self._advance(trio.current_time())
+
+    def _propose_change(self, now: float) -> None:
+        proposal = self.progress.propose(now)
+        if proposal is not None:
+            self._propose(self, proposal)
+
+    # -- appends --
+
+    def begin_append(self, timeout_ms: int) -> ReplicatedAppend:
+        """Begin an append with acks=all. Raises NotEnoughReplicasError."""
+        progress = self.progress
+        if progress.is_under_min_isr:
+            partition = self.partition
+            raise NotEnoughReplicasError(
+                f"{partition.topic}-{partition.index} has {len(progress.state.isr)} in-sync replicas; "
+                f"min.insync.replicas is {progress.effective_min_isr}"
+            )
+        return ReplicatedAppend(self._log, self, timeout_ms)
+
+    def appended(self, size: int) -> None:
+        """Take note that the log has grown by `size` bytes: wake followers."""
+        now, end = trio.current_time(), self._log.log_end_offset
+        sizes = self._sizes
+        if len(sizes) == MAX_SIZES:
+            size += sizes.pop()[1]
+        sizes.append((end, size))
+        self.progress.appended(end, now)
+        self.partition.waiters.appended(size)
+        self._count_own(now)
+
+    def flushed(self) -> None:
+        """Take note that the recovery point has advanced."""
+        self._count_own(trio.current_time())
+
+    def written(self, group: list[Append]) -> None:
+        """Settle appends, or let them wait until the high watermark covers them."""
+        shown = self._log.high_watermark
+        for append in group:
+            if not isinstance(append, ReplicatedAppend):
+                append.settle()
+            elif append.replication is not self:
+                append.settle()  # begun by an earlier leader: fails
+            elif append.planned.last_offset < shown:
+                append.replicated()
+            else:
+                append.tick = self._deadlines.add(append, append.timeout_ms / 1000)
+                self._waiting[append] = None
+
+    def expired(self, append: ReplicatedAppend) -> None:
+        """Fail an append whose time is over."""
+        self._waiting.pop(append, None)
+        progress, name = self.progress, f"{self.partition.topic}-{self.partition.index}"
+        if progress.is_under_min_isr:
+            minimum = f"min.insync.replicas ({progress.effective_min_isr})"
+            append.settle(NotEnoughReplicasAfterAppendError(f"{name}: the ISR became smaller than {minimum}"))
+        else:
+            within = f"within {append.timeout_ms} ms"
+            append.settle(ReplicasTooSlowError(f"{name}: not all in-sync replicas had the append {within}"))
+
+    def reconfigured(self) -> None:
+        """Take over changed settings of the log."""
+        self.progress.min_isr = self._log.config.min_insync_replicas
+        self._count_own(trio.current_time())
+
+    def _count_own(self, now: float) -> None:
+        """Count the records that the leader has: on its disk, if every append is synced."""
+        log = self._log
+        self.progress.own_end = log.recovery_point if log.flush_messages == 1 else log.log_end_offset
+        self._advance(now)
+
+    def _advance(self, now: float) -> None:
+        """Advance the high watermark as far as possible; settle the appends below it and wake consumers."""
+        log, progress = self._log, self.progress
+        was_past_start = progress.has_reached_epoch_start
+        if not progress.advance(now):
+            return
+        shown = progress.high_watermark
+        log.advance_high_watermark(shown)
+        waiting = self._waiting
+        while waiting:
+            append = next(iter(waiting))
+            if append.planned.last_offset >= shown:
+                break
+            del waiting[append]
+            self._deadlines.remove(append, append.tick)
+            append.replicated()
+        size, sizes = 0, self._sizes
+        while sizes and sizes[0][0] <= shown:
+            size += sizes.popleft()[1]
+        if was_past_start:
+            self.partition.waiters.grown(max(size, 1))
+        else:
+            self.partition.waiters.wake()  # the sizes of earlier writes are not known
+
+    # -- fetches --
+
+    @property
+    def shows_all_committed(self) -> bool:
+        """Whether the high watermark is known to cover all records of earlier leaders (KIP-207)."""
+        return self.progress.has_reached_epoch_start
+
+    def is_follower(self, broker: int) -> bool:
+        """Whether another broker has, or is to have, a replica."""
+        return broker in self.progress.followers
+
+    def is_stale(self, broker: int, epoch: int) -> bool:
+        """Whether a broker has registered again since this epoch."""
+        return NO_EPOCH < epoch < self._brokers.epoch_of(broker)
+
+    def fetched(self, broker: int, epoch: int, offset: int, log_start: int) -> None:
+        """Take note that a follower has all records below `offset`, since it fetches from there."""
+        now, progress = trio.current_time(), self.progress
+        if progress.fetched(broker, epoch, offset, log_start, now):
+            if broker not in progress.in_sync:
+                self._propose_change(now)
+            self._advance(now)
+
+
+__all__ = ["LOCAL", "Deadlines", "KnownBrokers", "PartitionLeader"]
