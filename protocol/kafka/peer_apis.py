@@ -192,6 +192,7 @@ def _fetch_fields(request: KafkaFetchRequest, _: int) -> dict[str, Any]:
                         "current_leader_epoch": one.current_leader_epoch,
                         "fetch_offset": one.offset,
                         "last_fetched_epoch": one.last_fetched_epoch,
+                        "log_start_offset": one.log_start_offset,
                         "partition_max_bytes": one.max_bytes,
                     }
                     for one in partitions
@@ -204,8 +205,8 @@ def _fetch_fields(request: KafkaFetchRequest, _: int) -> dict[str, Any]:
         {"topic": one.topic, "topic_id": one.topic_id, "partitions": one.partitions} for one in request.forgotten
     ]
     return {
-        "replica_id": request.replica_id,
-        "replica_state": {"replica_id": request.replica_id, "replica_epoch": -1},
+        "replica_id": request.replica.broker,
+        "replica_state": {"replica_id": request.replica.broker, "replica_epoch": request.replica.epoch},
         "max_wait_ms": request.max_wait_ms,
         "min_bytes": request.min_bytes,
         "max_bytes": request.max_bytes,
@@ -273,7 +274,7 @@ def _offsets_fields(request: ListOffsetsRequest, _: int) -> dict[str, Any]:
         for topic, partitions in by_topic(request.partitions, _topic)
     ]
     return {
-        "replica_id": -1,
+        "replica_id": request.replica_id if isinstance(request, KafkaListOffsetsRequest) else -1,
         "isolation_level": _isolation(request.isolation),
         "topics": tuple(topics),
         "timeout_ms": request.timeout_ms if isinstance(request, KafkaListOffsetsRequest) else 0,

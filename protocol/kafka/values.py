@@ -11,7 +11,7 @@ error to UNKNOWN_TOPIC_ID (`codec/schema.py`, ERROR).
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from itertools import repeat
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from protocol.errors import ErrorCode
 from protocol.groups import OffsetFetchGroup, OffsetToCommit, TopicPartition
@@ -83,11 +83,25 @@ class IdentifiedRecords(PartitionRecords, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaFetchPartition(FetchPartition, frozen=True, kw_only=True, gc=False):
-    """A partition to fetch, with the leader epoch known to the client and that of its last record; -1 if unset."""
+    """A partition to fetch, with the leader epoch known to the client and that of its last record; -1 if unset.
+
+    `log_start_offset` is that of a follower.
+    """
 
     topic_id: bytes = NO_TOPIC_ID
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+
+class FetchingReplica(NamedTuple):
+    """The broker that fetches, -1 for a consumer, and its epoch, -1 if the version has none (KIP-903)."""
+
+    broker: int
+    epoch: int = -1
+
+
+CONSUMER = FetchingReplica(-1)
 
 
 class ForgottenPartitions(Value, frozen=True, kw_only=True, gc=False):
@@ -101,8 +115,7 @@ class ForgottenPartitions(Value, frozen=True, kw_only=True, gc=False):
 class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     """A fetch, in a session if `session_id` is not NO_SESSION or `session_epoch` is INITIAL_SESSION_EPOCH (KIP-227).
 
-    `replica_id` is the fetching broker, negative for consumers. `uses_topic_ids`: topics are identified by id.
-    `knows_zstd`: the version allows zstd batches in the response.
+    `uses_topic_ids`: topics are identified by id. `knows_zstd`: the version allows zstd batches in the response.
     """
 
     partitions: tuple[KafkaFetchPartition, ...]
@@ -110,7 +123,7 @@ class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     session_epoch: int = FINAL_SESSION_EPOCH
     forgotten: tuple[ForgottenPartitions, ...] = ()
     rack: str = ""
-    replica_id: int = -1
+    replica: FetchingReplica = CONSUMER
     uses_topic_ids: bool = False
     knows_zstd: bool = True
 
@@ -144,9 +157,10 @@ class KafkaOffsetQuery(OffsetQuery, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaListOffsetsRequest(ListOffsetsRequest, frozen=True, kw_only=True, gc=False):
-    """A ListOffsets request; `timeout_ms` applies to offsets in remote storage."""
+    """A ListOffsets request; `timeout_ms` applies to offsets in remote storage. `replica_id` is -1 for clients."""
 
     timeout_ms: int = 0
+    replica_id: int = -1
 
 
 class IdentifiedOffset(OffsetToCommit, frozen=True, kw_only=True, gc=False):

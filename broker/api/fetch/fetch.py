@@ -26,6 +26,7 @@ from broker.partitions.reads.read_ahead import ReadAhead
 from broker.partitions.reads.waiters import FetchWaiter
 from protocol.errors import ErrorCode
 from protocol.kafka.values import (
+    CONSUMER,
     KafkaFetchRequest,
     KafkaFetchResponse,
 )
@@ -69,7 +70,8 @@ class Fetch:
         self._missed: dict[Partition, object] = {}  # file was missing, with the layout then
         self._look = Look(request, partitions)
         self._waiter: FetchWaiter | None = None
-        self._is_committed = request.isolation is Isolation.READ_COMMITTED
+        self._replica = request.replica if isinstance(request, KafkaFetchRequest) else CONSUMER
+        self._is_committed = request.isolation is Isolation.READ_COMMITTED and self._replica.broker < 0
         self._is_over = False  # max_wait_ms has passed
 
     @property
@@ -185,20 +187,20 @@ class Fetch:
         request, session = self._request, self.session
         if self._tells_all:
             session.uses_topic_ids = isinstance(request, KafkaFetchRequest) and request.uses_topic_ids
-            session.is_committed = self._is_committed
+            session.is_committed, session.replica = self._is_committed, self._replica
             merges = isinstance(request, KafkaFetchRequest)
             yield from session.follow(request.partitions, kind=_kind(request), merges=merges)
         else:
             assert isinstance(request, KafkaFetchRequest)
-            if session.is_committed is not self._is_committed:
-                yield from session.change_isolation()
+            if session.is_committed is not self._is_committed or session.replica != self._replica:
+                yield from session.change_reader(self._replica, is_committed=self._is_committed)
             yield from sessions.update(session, request.partitions, request.forgotten)
-        yield from self.look()
+        yield from self.look(reports=True)
 
-    def look(self) -> Iterator[None]:
-        """Read the pending partitions; yields after every STEP of them."""
+    def look(self, *, reports: bool = False) -> Iterator[None]:
+        """Read the pending partitions; yields after every STEP of them. `reports`: see `Look`."""
         session, partitions = self.session, self._partitions
-        look = self._look = Look(self._request, partitions, self._failures)
+        look = self._look = Look(self._request, partitions, self._failures, reports=reports)
         pending = session.pending
         order = session.order if pending and self._tells_all else list(pending)
         if len(order) > LONG_STEP:
@@ -220,6 +222,8 @@ class Fetch:
 
     def _is_at_end(self, entry: SessionPartition, found: FetchedPartition) -> bool:
         """Whether the client has read everything until the partition reports a change."""
+        if self._replica.broker >= 0:
+            return entry.partition is not None and entry.asked.offset == entry.partition.log.log_end_offset
         if self._is_committed:
             return entry.asked.offset >= found.last_stable_offset
         return entry.asked.offset == found.high_watermark
@@ -285,5 +289,5 @@ class Fetch:
 def _kind(request: FetchRequest) -> Hashable:
     """Return the fields of a request, besides its partitions, on which the result of each partition depends."""
     if isinstance(request, KafkaFetchRequest):
-        return request.isolation, request.replica_id, request.knows_zstd, request.uses_topic_ids
+        return request.isolation, request.replica, request.knows_zstd, request.uses_topic_ids
     return request.isolation

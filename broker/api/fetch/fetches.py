@@ -106,7 +106,7 @@ class Fetches:
     def _open(self, request: FetchRequest, connection: Hashable) -> Fetch:
         """Find or create the session. Raises FetchSessionError."""
         sessions = self.sessions
-        if isinstance(request, KafkaFetchRequest) and request.replica_id < 0:
+        if isinstance(request, KafkaFetchRequest):
             epoch = request.session_epoch
             if epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}:
                 session = sessions.find(request.session_id, epoch, uses_topic_ids=request.uses_topic_ids)

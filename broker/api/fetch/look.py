@@ -20,6 +20,7 @@ from broker.partitions.partitions import Partitions, UnknownTopicError
 from protocol.errors import CorruptBatchError, ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import (
+    CONSUMER,
     KafkaFetchPartition,
     KafkaFetchRequest,
 )
@@ -56,11 +57,13 @@ class Look:
     __slots__ = (
         "_failures",
         "_is_committed",
+        "_is_follower",
         "_knows_zstd",
         "_left",
         "_most",
         "_partitions",
-        "_replica_id",
+        "_replica",
+        "_reports",
         "_slices",
         "cold_lookups",
         "cold_slices",
@@ -71,15 +74,24 @@ class Look:
     )
 
     def __init__(
-        self, request: FetchRequest, partitions: Partitions, failures: Mapping[Partition, Exception] = NO_FAILURES
+        self,
+        request: FetchRequest,
+        partitions: Partitions,
+        failures: Mapping[Partition, Exception] = NO_FAILURES,
+        *,
+        reports: bool = False,
     ) -> None:
-        """`failures` maps partitions whose read has just failed to the error to report."""
+        """`failures` maps partitions whose read has just failed to the error to report.
+
+        `reports`: the look is a fetch's first, so that the offsets of a follower tell what it has by now.
+        """
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
-        self._is_committed = request.isolation is Isolation.READ_COMMITTED
-        self._replica_id, self._knows_zstd = -1, True
+        self._replica, self._knows_zstd, self._reports = CONSUMER, True, reports
         if isinstance(request, KafkaFetchRequest):
-            self._replica_id, self._knows_zstd = request.replica_id, request.knows_zstd
+            self._replica, self._knows_zstd = request.replica, request.knows_zstd
+        self._is_follower = self._replica.broker >= 0
+        self._is_committed = request.isolation is Isolation.READ_COMMITTED and not self._is_follower
         self._slices = 0  # partitions with records
         self.size = 0
         self.unknown = 0  # partitions that do not exist
@@ -103,6 +115,8 @@ class Look:
                 if asked.last_fetched_epoch >= 0 and (answer := diverged(partition, asked)) is not None:
                     self.failed = True
                     return answer
+                if self._is_follower and self._reports:
+                    self._report(asked, partition)
             found = self._take(asked, partition)
         except EXPECTED as error:
             return self._refused(asked, partition, error)
@@ -136,21 +150,40 @@ class Look:
             raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {asked.topic!r} now has another id")
         if asked.current_leader_epoch >= 0:
             check_leader_epoch(partition, asked.current_leader_epoch)
-        if self._replica_id >= 0:
-            knows_epoch = asked.current_leader_epoch >= 0
-            code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            name = f"{partition.topic}-{partition.index}"
-            raise RequestError(code, f"broker {self._replica_id} is not a replica of {name}")
+        if self._is_follower:
+            self._check_replica(asked, partition)
         if not self._knows_zstd and partition.log.config.compression_type == "zstd":
             message = f"{asked.topic} has compression.type=zstd, which requires Fetch version 10 or later"
             raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
+
+    def _check_replica(self, asked: KafkaFetchPartition, partition: Partition) -> None:
+        """Raise RequestError for a broker that has no replica, or has registered again since it sent the request."""
+        broker, epoch = self._replica
+        replication = partition.replication
+        if replication is None or not replication.is_follower(broker):
+            knows_epoch = asked.current_leader_epoch >= 0  # and the assignment of a later one, maybe
+            code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            raise RequestError(code, f"broker {broker} is not a replica of {partition.topic}-{partition.index}")
+        if replication.is_stale(broker, epoch):
+            raise RequestError(
+                ErrorCode.STALE_BROKER_EPOCH, f"broker {broker} has registered again since epoch {epoch}"
+            )
+
+    def _report(self, asked: KafkaFetchPartition, partition: Partition) -> None:
+        """Report the progress of a follower, before the read: the response then has the new high watermark."""
+        log, replication = partition.log, partition.replication
+        assert replication is not None, "checked"
+        if log.log_start_offset <= asked.offset <= log.log_end_offset:  # else the read refuses it
+            replication.fetched(self._replica.broker, self._replica.epoch, asked.offset, asked.log_start_offset)
 
     def _take(self, asked: FetchPartition, partition: Partition) -> LogRead | None:
         """Read the records of one partition and count their size; return None if there are none to send."""
         if asked.max_bytes < 0 or self._most < 0:
             message = f"max_bytes of {asked.topic}-{asked.partition} is negative: {min(asked.max_bytes, self._most)}"
             raise RequestError(ErrorCode.INVALID_FETCH_SIZE, message)
-        if asked.offset == (partition.log.last_stable_offset if self._is_committed else partition.log.high_watermark):
+        log = partition.log
+        end = log.last_stable_offset if self._is_committed else log.high_watermark
+        if asked.offset == (log.log_end_offset if self._is_follower else end):
             return None  # the usual case: no new records
         if self._failures and partition in self._failures:
             raise self._failures[partition]
@@ -160,6 +193,7 @@ class Look:
                 min(asked.max_bytes, self._left),
                 min_one_message=self.size == 0,
                 committed=self._is_committed,
+                to_log_end=self._is_follower,
             )
         except ColdReadError as cold:
             self.cold_lookups.append((partition, cold))
@@ -173,7 +207,7 @@ class Look:
             self.cold_slices.append((partition, found.slice))
         size = len(found.slice)
         self.size += size
-        self.lags = self.lags or found.segment_base_offset < partition.log.active_base_offset
+        self.lags = self.lags or found.segment_base_offset < log.active_base_offset
         self._left = max(0, self._left - size)
         self._slices += 1
         if self._slices == MAX_SLICES:

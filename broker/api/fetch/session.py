@@ -22,7 +22,7 @@ Invariants:
 1. A partition that is not pending has nothing to read, no error, and nothing that its client does not know.
 2. Pending partitions are in the order in which they are served next: those whose data was sent move to the end.
 
-Source: kafka.server.FetchSession. Followers do not fetch from this broker, so no session is privileged.
+Source: kafka.server.FetchSession.
 """
 
 from collections import OrderedDict
@@ -36,9 +36,11 @@ from broker.partitions.reads.waiters import FetchWaiter
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import (
+    CONSUMER,
     NO_SESSION,
     UNKNOWN_TOPIC_NAME,
     DivergedPartition,
+    FetchingReplica,
     KafkaFetchPartition,
     TopicNames,
 )
@@ -70,6 +72,7 @@ class SessionPartition:
 
     __slots__ = (
         "_is_committed",
+        "_is_follower",
         "_log_start_offset",
         "_session",
         "asked",
@@ -85,18 +88,22 @@ class SessionPartition:
         self.found: FetchedPartition | None = None  # result of the latest look; dropped if it holds a file open
         self.turn = 0  # number of the latest full fetch that named it
         self.partition: Partition | None = None  # the partition where this entry is enlisted
-        self._is_committed = False  # the isolation level at which it is enlisted
+        self._is_committed = self._is_follower = False  # as what it is enlisted
         self.high_watermark = self._log_start_offset = NOT_TOLD
 
     def attach(self, partition: Partition | None) -> None:
-        """Enlist with this partition, and no other, for growth at the session's isolation level."""
-        is_committed = self._session.is_committed
-        if partition is not self.partition or is_committed is not self._is_committed:
+        """Enlist with this partition, and no other, for what the session reads."""
+        is_committed, is_follower = self._session.is_committed, self._session.replica.broker >= 0
+        if (
+            partition is not self.partition
+            or is_committed is not self._is_committed
+            or is_follower is not self._is_follower
+        ):
             if self.partition is not None:
                 self.partition.dismiss(self)
-            self.partition, self._is_committed = partition, is_committed
+            self.partition, self._is_committed, self._is_follower = partition, is_committed, is_follower
             if partition is not None:
-                partition.enlist(self, committed=is_committed)
+                partition.enlist(self, committed=is_committed, to_log_end=is_follower)
 
     def grown(self, size: int) -> None:
         """Note that `size` more bytes became readable."""
@@ -161,6 +168,7 @@ class FetchSession:
         "is_committed",
         "order",
         "pending",
+        "replica",
         "size",
         "used_at",
         "uses_topic_ids",
@@ -172,6 +180,7 @@ class FetchSession:
         self.epoch = 1  # expected of the next request
         self.uses_topic_ids = uses_topic_ids
         self.is_committed = False  # isolation level of the latest fetch
+        self.replica = CONSUMER  # which sent that
         self.created_at = self.used_at = now
         self.evictable_key: tuple[int, int] | None = None  # key in the cache's index of evictable sessions
         self.size = 0  # partitions, as last counted by the cache
@@ -266,9 +275,9 @@ class FetchSession:
             if not indexes:
                 del self._topics[topic]
 
-    def change_isolation(self) -> Iterator[None]:
-        """Switch between committed records and all records; every partition becomes pending."""
-        self.is_committed = not self.is_committed
+    def change_reader(self, replica: FetchingReplica, *, is_committed: bool) -> Iterator[None]:
+        """Read for a replica in another epoch, or at another isolation level; every partition becomes pending."""
+        self.replica, self.is_committed = replica, is_committed
         entries = [entry for indexes in self._topics.values() for entry in indexes.values()]
         for number, entry in enumerate(entries, 1):
             self.pending[entry] = None

@@ -203,7 +203,8 @@ class FetchSessions:
         self._sessions.move_to_end(session.id)
         self.partition_count += len(session) - session.size
         session.size = len(session)
-        key = (session.size, session.id) if now - session.created_at > EVICTION_S else None
+        is_evictable = now - session.created_at > EVICTION_S and session.replica.broker < 0  # privileged: a follower's
+        key = (session.size, session.id) if is_evictable else None
         if key != session.evictable_key:
             self._evictable.discard(session.evictable_key)
             session.evictable_key = key

@@ -1,6 +1,7 @@
 """ListOffsets: offsets by time, and the start and end of logs. Source: kafka.server.ReplicaManager.fetchOffset."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe_in
@@ -28,6 +29,7 @@ from protocol.request import (
 )
 from protocol.response import FoundOffset, ListOffsetsResponse
 
+CLIENT = -1  # as a replica id
 _EARLIEST = frozenset({EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP})
 _REMOTE = frozenset({LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP})
 
@@ -44,6 +46,33 @@ class UnsupportedTimeError(ProtocolError):
     code = ErrorCode.UNSUPPORTED_VERSION
 
 
+class OffsetNotAvailableError(ProtocolError):
+    """The high watermark does not cover yet what earlier leaders have shown (KIP-207)."""
+
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class _Asker(NamedTuple):
+    """Who asks: clients see a log up to its high watermark or last stable offset, brokers all of it."""
+
+    isolation: Isolation
+    is_client: bool
+
+    def end_of(self, log: PartitionLog) -> int:
+        """Return the end of the log."""
+        if not self.is_client:
+            return log.log_end_offset
+        return log.last_stable_offset if self.isolation is Isolation.READ_COMMITTED else log.high_watermark
+
+    def check_known(self, partition: Partition) -> None:
+        """Raise OffsetNotAvailableError if that may be below an end that was seen before."""
+        replication = partition.replication
+        if self.is_client and replication is not None and not replication.shows_all_committed:
+            raise OffsetNotAvailableError(
+                f"the high watermark of {partition.topic}-{partition.index} is not known yet after an election"
+            )
+
+
 class OffsetsApi:
     """Answers ListOffsets. Lookups by time read the log, so they run in worker threads, in groups."""
 
@@ -58,16 +87,18 @@ class OffsetsApi:
 
     async def list_offsets(self, request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
         """Answer each query in order. As in Kafka, a partition queried twice gets one entry, with an error."""
-        is_kafka = isinstance(request, KafkaListOffsetsRequest)  # native clients may query several timestamps
-        repeated = await _repeated(request, context) if is_kafka else set()
+        repeated, replica_id = set[tuple[str, int]](), CLIENT
+        if isinstance(request, KafkaListOffsetsRequest):  # native clients may query several timestamps
+            repeated, replica_id = await _repeated(request, context), request.replica_id
         found: list[FoundOffset] = []
         searched: list[tuple[int, OffsetQuery]] = []  # each with the index of its answer in `found`
         questions: list[TimeQuestion] = []
         refused: set[tuple[str, int]] = set()
+        asker = _Asker(request.isolation, replica_id == CLIENT)
         for query in request.partitions:
             place = (query.topic, query.partition)
             if place not in repeated:
-                answer = self._answer(query, request.isolation)
+                answer = self._answer(query, asker)
                 if isinstance(answer, Partition):
                     searched.append((len(found), query))
                     questions.append(TimeQuestion(answer, query.timestamp))
@@ -83,12 +114,12 @@ class OffsetsApi:
         await context.empty(refused)
         outcomes = await self._lookups.find(questions)
         for (at, query), (partition, _), outcome in zip(searched, questions, outcomes, strict=True):
-            found[at] = self._found(query, partition, outcome, request.isolation) or found[at]
+            found[at] = self._found(query, partition, outcome, asker) or found[at]
             if context.is_piece_over:
                 await context.pause()
         return ListOffsetsResponse(partitions=tuple(found))
 
-    def _answer(self, query: OffsetQuery, isolation: Isolation) -> FoundOffset | Partition:
+    def _answer(self, query: OffsetQuery, asker: "_Asker") -> FoundOffset | Partition:
         """Answer a query for a special timestamp, or refuse it; for a time, return the partition to search."""
         partition = self._partitions.served.get((query.topic, query.partition))
         try:
@@ -102,7 +133,8 @@ class OffsetsApi:
                 check_leader_epoch(partition, query.current_leader_epoch)
             log, timestamp, offset, epoch = partition.log, query.timestamp, -1, -1
             if timestamp == LATEST_TIMESTAMP:
-                offset, epoch = _end_for(isolation, log), log.leader_epoch
+                asker.check_known(partition)
+                offset, epoch = asker.end_of(log), log.leader_epoch
             elif timestamp in _EARLIEST:
                 offset, epoch = log.log_start_offset, _first_epoch(log)
             elif timestamp not in _REMOTE:  # there is no remote storage
@@ -111,22 +143,23 @@ class OffsetsApi:
             return self._refused(query, error, partition)
         return FoundOffset(topic=query.topic, partition=query.partition, offset=offset, leader_epoch=epoch)
 
-    def _found(
-        self, query: OffsetQuery, partition: Partition, outcome: Outcome, isolation: Isolation
-    ) -> FoundOffset | None:
+    def _found(self, query: OffsetQuery, partition: Partition, outcome: Outcome, asker: "_Asker") -> FoundOffset | None:
         """Answer a query for a time by the outcome of its lookup; None if there is no such record."""
         if isinstance(outcome, Exception):
             return self._refused(query, outcome, partition)
-        if outcome is None:
-            return None
-        timestamp, offset, epoch, section = outcome
-        if section is not None:
-            self._metrics.time_lookups[section].add()
-        if offset >= _end_for(isolation, partition.log):
-            return None
-        return FoundOffset(
-            topic=query.topic, partition=query.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
-        )
+        if outcome is not None:
+            timestamp, offset, epoch, section = outcome
+            if section is not None:
+                self._metrics.time_lookups[section].add()
+            if offset < asker.end_of(partition.log):
+                return FoundOffset(
+                    topic=query.topic, partition=query.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
+                )
+        try:
+            asker.check_known(partition)
+        except OffsetNotAvailableError as error:
+            return self._refused(query, error, partition)
+        return None
 
     def _refused(self, query: OffsetQuery, error: Exception, partition: Partition | None = None) -> FoundOffset:
         code, message = describe_in(partition, self._partitions, error)
@@ -150,11 +183,6 @@ async def _repeated(request: ListOffsetsRequest, context: Context) -> set[tuple[
         if context.is_piece_over:
             await context.pause()
     return repeated
-
-
-def _end_for(isolation: Isolation, log: PartitionLog) -> int:
-    """Return the end of the log at an isolation level."""
-    return log.last_stable_offset if isolation is Isolation.READ_COMMITTED else log.high_watermark
 
 
 def _first_epoch(log: PartitionLog) -> int:

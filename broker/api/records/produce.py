@@ -17,6 +17,7 @@ from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.transactions.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
 from broker.log.partition_log import PartitionLog
 from broker.metadata.topic import INTERNAL_TOPICS, MAX_NAME_LENGTH, InvalidTopicError, is_internal, mirrored_error
+from broker.partitions.appends.append_queue import LOCAL
 from broker.partitions.partition import Append, Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 PIECE: Final = 64  # partitions queued and written at once, each to its own file: about 0.6 ms
 LARGE: Final = 512  # partitions above which the response is built in pieces
+ACKS_ALL: Final = -1
 ADMIN_CLIENT_ID: Final = "__admin_client"  # may write to internal topics (org.apache.kafka.admin.AdminUtils)
 _LENGTH: Final = Struct(">8xi")  # a batch's length, counted from the end of this field
 _ATTRIBUTES_AT: Final = 22  # the low byte
@@ -183,7 +185,7 @@ def _is_new(topic: str, partitions: Partitions) -> bool:
 class _Terms:
     """The fields of a request that apply to each of its batches; `is_plain` if `is_plain_batch` is true of them all."""
 
-    __slots__ = ("_is_admin", "_knows_zstd", "_must_be_one_batch", "_partitions", "admission")
+    __slots__ = ("_is_admin", "_knows_zstd", "_must_be_one_batch", "_partitions", "_replicas_ms", "admission")
 
     def __init__(
         self, request: ProduceRequest, context: Context, partitions: Partitions, *, is_plain: bool = False
@@ -192,6 +194,7 @@ class _Terms:
         self._is_admin = context.session.client_id == ADMIN_CLIENT_ID
         self._must_be_one_batch = request.is_one_batch_each and not is_plain
         self._knows_zstd = is_plain or request.knows_zstd
+        self._replicas_ms = request.timeout_ms if request.acks == ACKS_ALL else LOCAL
         self.admission: Admission | None = None
 
     def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
@@ -215,7 +218,7 @@ class _Terms:
                 _check_one_batch(records)
             if not self._knows_zstd:
                 _refuse_zstd(records)
-            return partition.append(records, guard=guard)
+            return partition.append(records, guard=guard, replicas_ms=self._replicas_ms)
         except NotOneBatchError as refusal:
             return _refused(asked.topic, asked.partition, refusal, None)
         except EXPECTED as error:

@@ -33,6 +33,7 @@ from protocol.kafka.values import (
     KNOWN_ISOLATION,
     NO_SESSION,
     DivergedPartition,
+    FetchingReplica,
     ForgottenPartitions,
     KafkaFetchPartition,
     KafkaFetchRequest,
@@ -47,21 +48,21 @@ _FIRST_WITH_TOPIC_ID = 13
 NOT_DIVERGING = {"epoch": -1, "end_offset": -1}
 
 
-def _replica_id(state: Mapping[str, int]) -> int:
-    return state["replica_id"]
+def _replica(state: Mapping[str, int]) -> FetchingReplica:
+    return FetchingReplica(state["replica_id"], state["replica_epoch"])
 
 
 REQUEST = Struct(
     Field("cluster_id", STRING, since=12, nullable=12, tag=0, default=None, attr=None),
-    Field("replica_id", INT32, until=14, default=-1),
+    Field("replica_id", INT32, until=14, default=-1, attr="replica", convert=FetchingReplica),
     Field(
         "replica_state",
-        Struct(Field("replica_id", INT32), Field("replica_epoch", INT64, attr=None)),
+        Struct(Field("replica_id", INT32), Field("replica_epoch", INT64)),
         since=15,
         tag=1,
         default={"replica_id": -1, "replica_epoch": -1},
-        attr="replica_id",
-        convert=_replica_id,
+        attr="replica",
+        convert=_replica,
     ),
     Field("max_wait_ms", INT32, convert=not_negative),
     Field("min_bytes", INT32, convert=not_negative),
@@ -81,7 +82,7 @@ REQUEST = Struct(
                     Field("current_leader_epoch", INT32, since=9, default=-1),
                     Field("fetch_offset", INT64, attr="offset"),
                     Field("last_fetched_epoch", INT32, since=12, default=-1),
-                    Field("log_start_offset", INT64, since=5, default=-1, attr=None),
+                    Field("log_start_offset", INT64, since=5, default=-1),
                     Field("partition_max_bytes", INT32, attr="max_bytes"),
                     Field("replica_directory_id", UUID, since=17, tag=0, attr=None),
                     Field("high_watermark", INT64, since=18, tag=1, default=(1 << 63) - 1, attr=None),

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.schema import (
+    ERROR,
     INT8,
     INT32,
     INT64,
@@ -60,7 +61,7 @@ def _judged(query: KafkaOffsetQuery, version: int) -> KafkaOffsetQuery:
 
 
 LIST_REQUEST = Struct(
-    Field("replica_id", INT32, attr=None),
+    Field("replica_id", INT32),
     Field("isolation_level", INT8, since=2, attr="isolation", only=KNOWN_ISOLATION, convert=isolation_of),
     Field(
         "topics",
@@ -92,7 +93,12 @@ LIST_RESPONSE = Struct(
                 "partitions",
                 array(
                     Field("partition_index", INT32, attr="partition"),
-                    ERROR_CODE,
+                    Field(
+                        "error_code",
+                        ERROR,
+                        attr="error",
+                        before={5: {ErrorCode.OFFSET_NOT_AVAILABLE: ErrorCode.LEADER_NOT_AVAILABLE}},
+                    ),
                     Field("timestamp", INT64, since=1, default=-1),
                     Field("offset", INT64, since=1, default=-1),
                     Field("leader_epoch", INT32, since=4, default=-1),

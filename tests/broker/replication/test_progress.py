@@ -28,9 +28,12 @@ class Registrations:
         return self.epochs.get(member.broker) == member.epoch and member.broker not in self.draining
 
 
-def state_of(*isr: int, replicas: tuple[int, ...] = (0, 1, 2), revision: int = 1, epoch: int = 10) -> PartitionState:
+def state_of(
+    *isr: int, replicas: tuple[int, ...] = (0, 1, 2), revision: int = 1, epoch: int = 10, leader_epoch: int = 5
+) -> PartitionState:
     members = tuple(Member(broker, epoch) for broker in isr)
-    return PartitionState(replicas=replicas, leader=Member(ME, epoch), leader_epoch=5, isr=members, revision=revision)
+    leader = Member(ME, epoch)
+    return PartitionState(replicas=replicas, leader=leader, leader_epoch=leader_epoch, isr=members, revision=revision)
 
 
 def progress_of(

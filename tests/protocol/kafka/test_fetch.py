@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.api import API_BY_KEY, Call, Codec
-from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest, KafkaFetchResponse
+from protocol.kafka.values import CONSUMER, KafkaFetchPartition, KafkaFetchRequest, KafkaFetchResponse
 from protocol.response import FetchedPartition
 from tests.protocol.kafka.messages import body, frame, parsed, reply_body
 
@@ -27,17 +27,17 @@ def asked(version: int, tags: bytes | None = None, **fields: int) -> KafkaFetchR
 
 @pytest.mark.parametrize("version", range(4, 15))
 def test_a_replica_names_itself_first(version: int) -> None:
-    assert asked(version, replica_id=5).replica_id == 5
-    assert asked(version).replica_id == -1
+    assert asked(version, replica_id=5).replica == (5, -1)
+    assert asked(version).replica == CONSUMER
 
 
 @pytest.mark.parametrize("version", range(15, 19))
 def test_a_replica_names_itself_in_a_tagged_field_later(version: int) -> None:
     state = pack(">iqB", 5, 77, 0)
-    assert asked(version, b"\x01\x01" + bytes([len(state)]) + state).replica_id == 5
+    assert asked(version, b"\x01\x01" + bytes([len(state)]) + state).replica == (5, 77)
     two = b"\x02" + b"\x00\x02\x02a" + b"\x01" + bytes([len(state)]) + state  # the cluster id precedes it
-    assert asked(version, two).replica_id == 5
-    assert asked(version).replica_id == -1
+    assert asked(version, two).replica == (5, 77)
+    assert asked(version).replica == CONSUMER
     with pytest.raises(ProtocolError, match="tagged field 1 takes 13 bytes, not its 14"):
         asked(version, b"\x01\x01\x0e" + state + b"\x00")
 

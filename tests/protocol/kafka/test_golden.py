@@ -88,6 +88,8 @@ def test_fetch_requests_of_kafka_become_values(version: int, values: dict[str, A
     assert (request.session_id, request.session_epoch) == (full["session_id"], full["session_epoch"])
     assert (request.isolation is Isolation.READ_COMMITTED) == (full["isolation_level"] == READ_COMMITTED)
     assert (request.max_bytes, request.rack) == (max(full["max_bytes"], 0), full["rack_id"])
+    state = full["replica_state"] if version >= 15 else {"replica_id": full["replica_id"], "replica_epoch": -1}
+    assert request.replica == (state["replica_id"], state["replica_epoch"])
     assert list(request.partitions) == [
         KafkaFetchPartition(
             topic=topic["topic"] if version < 13 else topic["topic_id"].hex(),
@@ -97,6 +99,7 @@ def test_fetch_requests_of_kafka_become_values(version: int, values: dict[str, A
             max_bytes=max(one["partition_max_bytes"], 0),
             current_leader_epoch=one["current_leader_epoch"],
             last_fetched_epoch=one["last_fetched_epoch"],
+            log_start_offset=one["log_start_offset"],
         )
         for topic in full["topics"]
         for one in topic["partitions"]

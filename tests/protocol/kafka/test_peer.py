@@ -43,10 +43,12 @@ from protocol.kafka.peer_apis import (
     PeerFetchedPartition,
 )
 from protocol.kafka.values import (
+    CONSUMER,
     ApiVersionsResponse,
     DivergedPartition,
     EpochEnd,
     EpochQuery,
+    FetchingReplica,
     ForgottenPartitions,
     KafkaFetchPartition,
     KafkaFetchRequest,
@@ -276,7 +278,7 @@ def test_a_fetch_keeps_its_session_epochs_and_records(version: int) -> None:
     asked, answered = exchange(only(FETCH, version), FETCH, request, response, CODEC)
     assert asked.session_id == 5
     assert asked.session_epoch == 9
-    assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes, asked.replica_id) == (70, 2, 9000, -1)
+    assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes, asked.replica) == (70, 2, 9000, CONSUMER)
     assert [(one.topic, one.offset, one.max_bytes) for one in asked.partitions] == [
         ("orders", 100, 5000),
         ("orders", 101, 5000),
@@ -292,11 +294,12 @@ def test_a_fetch_keeps_its_session_epochs_and_records(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 18])
-@pytest.mark.parametrize("replica", [-1, 3])
-def test_a_fetch_names_the_replica(version: int, replica: int) -> None:
-    request = fetch_request(by_id=version >= 13, replica_id=replica)
+@pytest.mark.parametrize("replica", [CONSUMER, FetchingReplica(3, 77)])
+def test_a_fetch_names_the_replica_and_its_epoch(version: int, replica: FetchingReplica) -> None:
+    request = fetch_request(by_id=version >= 13, replica=replica)
     _, frame = only(FETCH, version).send(FETCH, request)
-    assert received(frame, CODEC).request.replica_id == replica
+    found = received(frame, CODEC).request.replica
+    assert found == (replica if version >= 15 else FetchingReplica(replica.broker))
 
 
 def test_fetched_records_are_views_of_the_frame() -> None:
