@@ -37,8 +37,8 @@ MAX_SIZES = 1000  # of writes above the high watermark, kept apart; more are add
 class KnownBrokers(Brokers, Protocol):
     """What the leader needs to know of brokers, from the image of the cluster."""
 
-    def epoch_of(self, broker: int) -> int:
-        """Return the epoch of a broker's registration, NO_EPOCH without one."""
+    def current(self, broker: int) -> Member | None:
+        """Return a broker with the epoch of its registration; None without one."""
 
 
 class Deadlines(Protocol):
@@ -60,13 +60,17 @@ class PartitionLeader:
         state: PartitionState,
         me: Member,
         *,
+        min_isr: int,
         brokers: KnownBrokers,
         deadlines: Deadlines,
         propose: Callable[["PartitionLeader", Proposal], None],
         max_lag_s: float = MAX_LAG_S,
         retry_s: float = RETRY_S,
     ) -> None:
-        """Prepare to lead in the state's epoch, which was assigned to the log. `propose` must not wait."""
+        """Prepare to lead in the state's epoch, which was assigned to the log. `propose` must not wait.
+
+        `min_isr`, by `cluster.rules.min_isr`, is of the same image as the state, and so are those of `update`.
+        """
         log = partition.log
         assert log.leader_epoch == state.leader_epoch, "assigned by the caller, who writes the epochs"
         self.partition = partition
@@ -77,7 +81,7 @@ class PartitionLeader:
             brokers,
             log_end=log.log_end_offset,
             high_watermark=log.high_watermark,
-            min_isr=log.config.min_insync_replicas,
+            min_isr=min_isr,
             max_lag_s=max_lag_s,
             retry_s=retry_s,
             now=trio.current_time(),
@@ -120,9 +124,9 @@ class PartitionLeader:
         partition.appends.refuse_queued(reason)
         partition.wake_all()
 
-    def update(self, state: PartitionState) -> None:
-        """Take over a new revision of the partition's state, with the same leader and leader epoch."""
-        self.progress.update(state, trio.current_time())
+    def update(self, state: PartitionState, min_isr: int) -> None:
+        """Take over a new revision of the partition's state in the same leader epoch, or a new minimum."""
+        self.progress.update(state, min_isr, trio.current_time())
         self.check()
 
     def check(self) -> None:
@@ -153,7 +157,7 @@ class PartitionLeader:
             partition = self.partition
             raise NotEnoughReplicasError(
                 f"{partition.topic}-{partition.index} has {len(progress.state.isr)} in-sync replicas; "
-                f"min.insync.replicas is {progress.effective_min_isr}"
+                f"min.insync.replicas is {progress.min_isr}"
             )
         return ReplicatedAppend(self._log, self, timeout_ms)
 
@@ -191,7 +195,7 @@ class PartitionLeader:
         self._waiting.pop(append, None)
         progress, name = self.progress, f"{self.partition.topic}-{self.partition.index}"
         if progress.is_under_min_isr:
-            minimum = f"min.insync.replicas ({progress.effective_min_isr})"
+            minimum = f"min.insync.replicas ({progress.min_isr})"
             append.settle(NotEnoughReplicasAfterAppendError(f"{name}: the ISR became smaller than {minimum}"))
         else:
             within = f"within {append.timeout_ms} ms"
@@ -199,7 +203,6 @@ class PartitionLeader:
 
     def reconfigured(self) -> None:
         """Take over changed settings of the log."""
-        self.progress.min_isr = self._log.config.min_insync_replicas
         self._count_own(trio.current_time())
 
     def _count_own(self, now: float) -> None:
@@ -245,7 +248,8 @@ class PartitionLeader:
 
     def is_stale(self, broker: int, epoch: int) -> bool:
         """Whether a broker has registered again since this epoch."""
-        return NO_EPOCH < epoch < self._brokers.epoch_of(broker)
+        current = self._brokers.current(broker)
+        return current is not None and NO_EPOCH < epoch < current.epoch
 
     def fetched(self, broker: int, epoch: int, offset: int, log_start: int) -> None:
         """Take note that a follower has all records below `offset`, since it fetches from there."""

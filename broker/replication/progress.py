@@ -7,7 +7,8 @@ Pure: times are arguments, by one monotonic clock. One object lasts for one lead
     join the ISR      those that have reached the high watermark and the start of the leader's epoch
 
 Invariants:
-1. The high watermark never falls, and stays where it is while the ISR is smaller than `min.insync.replicas` (KIP-966).
+1. The high watermark never falls, and stays where it is while the ISR is smaller than `min.insync.replicas`: those that
+   are eligible besides it (ELR) have all that is below it (KIP-966).
 2. A proposal counts until the partition's state moves to another revision. It is compared with the revision it was made
    from, so that of several proposals at most one is applied; a timeout alone proves nothing.
 3. One proposal is in flight. If its outcome stays unknown another is made, if need be of the same ISR: whichever is
@@ -82,13 +83,14 @@ class Progress:
     ) -> None:
         """Begin a leader epoch at the log end. Members of the ISR count as caught up until now.
 
-        `own_end`, the log end at first, is how far the leader itself counts. `retry_s`: after this time without an
-        outcome, another proposal may be made.
+        `min_isr`: `min.insync.replicas`, at most the number of replicas. `retry_s`: after this time without an outcome,
+        another proposal may be made.
         """
         self.state = state
-        self.min_isr = min_isr  # min.insync.replicas
+        self.min_isr = min_isr  # as of the same image as the state
         self.max_lag_s = max_lag_s
-        self.epoch_start = self.log_end = self.own_end = log_end
+        self.epoch_start = self.log_end = log_end
+        self.own_end = log_end  # how far the leader itself counts
         self.high_watermark = high_watermark
         self.followers: dict[int, FollowerProgress] = {}
         self._me = me
@@ -103,13 +105,13 @@ class Progress:
 
     # -- what changes --
 
-    def update(self, state: PartitionState, now: float) -> None:
+    def update(self, state: PartitionState, min_isr: int, now: float) -> None:
         """Take over the partition's state in the same leader epoch. Another revision ends every proposal."""
         assert state.leader_epoch == self.state.leader_epoch, "one object lasts for one leader epoch"
         if state.revision != self.state.revision:
             self._proposed.clear()
             self._retry_at = -math.inf
-        self.state = state
+        self.state, self.min_isr = state, min_isr
         self._follow(now)
 
     def appended(self, log_end: int, now: float) -> None:
@@ -141,14 +143,9 @@ class Progress:
     # -- what follows --
 
     @property
-    def effective_min_isr(self) -> int:
-        """How many members the ISR must have for acks=all: `min.insync.replicas`, at most the number of replicas."""
-        return min(self.min_isr, len(self.state.replicas))
-
-    @property
     def is_under_min_isr(self) -> bool:
-        """Whether the ISR is too small for acks=all."""
-        return len(self.state.isr) < self.effective_min_isr
+        """Whether the ISR is too small for acks=all, or was when those that left it stayed eligible."""
+        return len(self.state.isr) < self.min_isr or len(self.state.elr) > 0
 
     @property
     def has_reached_epoch_start(self) -> bool:
@@ -199,7 +196,8 @@ class Progress:
         if len(kept) < len(state.isr):
             return Proposal(state.revision, kept, ())
         added = tuple([follower.member for follower in self.followers.values() if self._may_join(follower)])
-        if added or self._proposed:
+        is_elr_left = len(state.elr) > 0 and len(state.isr) >= self.min_isr  # a change of the ISR empties it
+        if added or self._proposed or is_elr_left:
             return Proposal(state.revision, state.isr + added, added)
         return None
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from broker.cluster.values import Member, PartitionState
 from broker.replication.progress import Progress, Proposal
@@ -99,14 +100,22 @@ def test_the_high_watermark_stays_while_the_isr_is_below_the_minimum() -> None:
     progress = progress_of(state_of(0), min_isr=2)
     append(progress, 9)
     assert not progress.advance(0.0)
-    progress.update(state_of(0, 1, revision=2), 0.0)
+    progress.update(state_of(0, 1, revision=2), 2, 0.0)
     fetched(progress, 1, 9)
     assert progress.advance(0.0)
 
 
-def test_the_minimum_is_at_most_the_number_of_replicas() -> None:
-    progress = progress_of(state_of(0, 1, replicas=(0, 1)), min_isr=3)
-    assert not progress.is_under_min_isr
+def test_the_high_watermark_stays_while_others_are_eligible_besides_the_isr() -> None:
+    state = replace(state_of(0), elr=(Member(1, 10),))
+    progress = progress_of(state, min_isr=1)
+    append(progress, 9)
+    assert not progress.advance(0.0)
+    assert progress.propose(0.0) == Proposal(1, (Member(0, 10),), ()), "which ends that"
+
+
+def test_nothing_is_proposed_for_those_eligible_while_the_isr_is_too_small() -> None:
+    state = replace(state_of(0), elr=(Member(1, 10),))
+    assert progress_of(state, min_isr=2).propose(0.0) is None
 
 
 def test_a_follower_outside_the_isr_does_not_hold_the_high_watermark() -> None:
@@ -133,7 +142,7 @@ def test_the_high_watermark_waits_for_a_proposed_member() -> None:
     assert proposal == Proposal(1, (Member(0, 10), Member(2, 10)), (Member(2, 10),))
     append(progress, 9, 0.0)
     assert not progress.advance(1000 * LAG_S), "the proposal may still be applied"
-    progress.update(state_of(0, revision=2), 1000 * LAG_S)
+    progress.update(state_of(0, revision=2), 1, 1000 * LAG_S)
     assert progress.advance(1000 * LAG_S)
 
 
@@ -142,7 +151,7 @@ def test_a_member_that_a_proposal_removes_holds_the_high_watermark_until_then() 
     append(progress, 9)
     assert progress.propose(2 * LAG_S) == Proposal(1, (Member(0, 10),), ())
     assert not progress.advance(2 * LAG_S)
-    progress.update(state_of(0, revision=2), 2 * LAG_S)
+    progress.update(state_of(0, revision=2), 1, 2 * LAG_S)
     assert progress.advance(2 * LAG_S)
 
 
@@ -280,9 +289,9 @@ def test_a_broker_without_a_replica_is_ignored() -> None:
 
 def test_a_replica_that_is_added_is_followed_from_then_on() -> None:
     progress = progress_of(state_of(0, 1))
-    progress.update(state_of(0, 1, replicas=(0, 1, 3), revision=2), 0.0)
+    progress.update(state_of(0, 1, replicas=(0, 1, 3), revision=2), 1, 0.0)
     assert fetched(progress, 3, 0)
-    progress.update(state_of(0, 1, replicas=(0, 1), revision=3), 0.0)
+    progress.update(state_of(0, 1, replicas=(0, 1), revision=3), 1, 0.0)
     assert not fetched(progress, 3, 0)
 
 
@@ -357,7 +366,7 @@ class SafetyMachine(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        self.progress.update(self.truth, self.now)
+        self.progress.update(self.truth, 2, self.now)
         self.progress.advance(self.now)
 
     @rule(broker=st.sampled_from([1, 2, 3]))

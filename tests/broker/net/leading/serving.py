@@ -46,7 +46,10 @@ LIMITS = Limits(max_connections=lambda: 100, max_idle_s=60.0, send_buffer_bytes=
 class Serving:
     """A broker with one topic, its leader and its addresses."""
 
-    def __init__(self, made: Rig, partition: Partition, turn: ServingTurn, addresses: dict[str, str]) -> None:
+    def __init__(
+        self, made: Rig, partition: Partition, turn: ServingTurn, addresses: dict[str, str], min_isr: int
+    ) -> None:
+        self.min_isr = min_isr
         topic = made.partitions.topic(TOPIC)
         assert topic is not None
         self.partition = partition
@@ -63,6 +66,7 @@ class Serving:
             self.partition,
             state,
             Member(0, BROKER_EPOCH),
+            min_isr=self.min_isr,
             brokers=self.brokers,
             deadlines=self._turn.deadlines,
             propose=lambda _, proposal: self.proposals.append(proposal),
@@ -131,18 +135,18 @@ class FollowerClient:
 
 
 @asynccontextmanager
-async def serving(directory: Path, isr: Sequence[int] = (0, 1, 2), **configs: str) -> AsyncIterator[Serving]:
+async def serving(directory: Path, isr: Sequence[int] = (0, 1, 2), *, min_isr: int = 1) -> AsyncIterator[Serving]:
     """Serve both protocols on free ports, and lead the topic."""
     async with rig(directory) as made, AsyncExitStack() as stack:
         nursery = await stack.enter_async_context(trio.open_nursery())
-        partition = await made.create(TOPIC, **configs)
+        partition = await made.create(TOPIC)
         turn = ServingTurn(made.writer.write_queued, LoopGuard(0.0))
         addresses = {}
         nursery.start_soon(turn.run)
         for name, sock, services in _listening(made, partition, turn, nursery):
             addresses[name] = f"127.0.0.1:{stack.enter_context(sock).getsockname()[1]}"
             nursery.start_soon(Listener(sock, name, services, LIMITS).serve)
-        one = Serving(made, partition, turn, addresses)
+        one = Serving(made, partition, turn, addresses, min_isr)
         one.lead(state_of(*isr))
         yield one
         nursery.cancel_scope.cancel()

@@ -122,7 +122,7 @@ async def test_a_produce_with_acks_1_is_answered_at_once(tmp_path: Path) -> None
 
 
 async def test_too_small_an_isr_refuses_acks_all_only(tmp_path: Path) -> None:
-    async with serving(tmp_path, isr=(0,), min_insync_replicas="2") as one, one.client() as producer:
+    async with serving(tmp_path, isr=(0,), min_isr=2) as one, one.client() as producer:
         await send_produce(producer, b"a")
         assert (await produced(producer))["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS
         assert one.log.log_end_offset == 0
@@ -131,10 +131,10 @@ async def test_too_small_an_isr_refuses_acks_all_only(tmp_path: Path) -> None:
 
 
 async def test_an_isr_that_becomes_too_small_is_told_after_the_time(tmp_path: Path) -> None:
-    async with serving(tmp_path, min_insync_replicas="2") as one, one.client() as producer:
+    async with serving(tmp_path, min_isr=2) as one, one.client() as producer:
         await send_produce(producer, b"a", timeout_ms=1000)
         await until(lambda: one.log.log_end_offset == 1)
-        one.leader.update(state_of(0, revision=2))
+        one.leader.update(state_of(0, revision=2), one.min_isr)
         assert (await produced(producer))["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
