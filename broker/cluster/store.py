@@ -107,6 +107,14 @@ class Changes(NamedTuple):
     events: tuple[Event, ...]
 
 
+class KnownStore(NamedTuple):
+    """The store that a broker uses, and its highest revision seen. Kept across restarts, it reveals another store."""
+
+    cluster_id: int  # etcd's
+    identity: str
+    revision: int
+
+
 class Store(Protocol):
     """A cluster's part of the store. Calls may run concurrently; cancelling one leaves its outcome unknown.
 

@@ -139,6 +139,7 @@ class Metrics:
         )
         self._declare_traffic()
         self._declare_log()
+        self._declare_cluster()
         self.counter(
             "warmlog_process_major_faults_total",
             "Major page faults of the process, which waited for the disk.",
@@ -237,6 +238,20 @@ class Metrics:
         self.reopened_logs = self._add(
             CounterFamily("warmlog_reopened_logs_total", "Failed logs that were rebuilt and accept appends again.")
         ).labels()
+
+    def _declare_cluster(self) -> None:
+        self.cluster_store_seconds = self._add(
+            HistogramFamily(
+                "warmlog_cluster_store_seconds", "Time of a call of the cluster's store that succeeded.", ("call",)
+            )
+        )
+        self.cluster_store_errors = self._add(
+            CounterFamily(
+                "warmlog_cluster_store_errors_total",
+                "Calls of the cluster's store that failed: no endpoint answered, or it is the wrong store.",
+                ("call",),
+            )
+        )
 
     def _add(self, family: F) -> F:
         self._families.append(family)

@@ -1,0 +1,55 @@
+"""Addresses of etcd, and how long to wait for them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+DEFAULT_PORT = 2379
+
+
+class Endpoint(NamedTuple):
+    """The address of a member of the store's cluster."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+
+class Timeouts(NamedTuple):
+    """How long to wait, in seconds.
+
+    `attempt_s` for a call that can be repeated at another endpoint, `commit_s` for one that cannot, `quiet_s` for
+    events of a watch before its connection is checked.
+    """
+
+    connect_s: float = 2.0
+    attempt_s: float = 2.0
+    commit_s: float = 5.0
+    quiet_s: float = 3.0
+
+
+def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
+    """Return the endpoints of a list such as `http://a:2379,http://b:2379`. Raises ValueError, one line."""
+    endpoints = tuple(_parse_endpoints(text))
+    if not endpoints:
+        raise ValueError("no endpoint of etcd is given")
+    if len(set(endpoints)) < len(endpoints):
+        raise ValueError(f"an endpoint is given twice: {text}")
+    return endpoints
+
+
+def _parse_endpoints(text: str) -> Iterator[Endpoint]:
+    for url in filter(None, (part.strip() for part in text.split(","))):
+        form = f"{url!r} is not an endpoint of etcd: write it like http://127.0.0.1:2379"
+        try:
+            parts = urlsplit(url)
+            port = parts.port or DEFAULT_PORT
+        except ValueError:
+            raise ValueError(form) from None
+        if parts.scheme == "https":
+            raise ValueError(f"{url!r}: TLS to etcd is not supported: write http://")
+        if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
+            raise ValueError(form)
+        yield Endpoint(parts.hostname, port)

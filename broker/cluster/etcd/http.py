@@ -1,0 +1,118 @@
+"""One HTTP/1.1 connection of a client, parsed with h11: a request at a time, a response whole or line by line."""
+
+from typing import Final, NamedTuple
+
+import h11
+import trio
+
+MAX_HEAD_BYTES: Final = 16_384
+_RECEIVE_BYTES: Final = 64 << 10
+
+
+class HttpError(Exception):
+    """The connection could not be opened, was lost, or the peer does not speak HTTP. `str()` is one line."""
+
+
+class Response(NamedTuple):
+    """A response."""
+
+    status: int
+    body: bytes
+
+
+class HttpClientConnection:
+    """An open connection. Close it after an error, or after a call was cancelled."""
+
+    def __init__(self, stream: trio.SocketStream, host: str) -> None:
+        self._stream = stream
+        self._host = host
+        self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._line = bytearray()  # the beginning of the next line
+
+    @classmethod
+    async def connect(cls, host: str, port: int) -> "HttpClientConnection":
+        """Connect. Raises HttpError."""
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except OSError as error:
+            raise HttpError(f"cannot connect: {_reason(error)}") from None
+        return cls(stream, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._stream.socket.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a request can be sent: the last response was read to its end, and the peer did not close."""
+        return self._parser.our_state is h11.IDLE and not self._stream.socket.is_readable()
+
+    async def post(self, path: str, body: bytes) -> Response:
+        """Send a request and return the whole response. Raises HttpError."""
+        try:
+            status = await self._send(path, body)
+            parts = []
+            while (part := await self._part()) is not None:
+                parts.append(part)
+        except (h11.ProtocolError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise HttpError(f"connection lost: {_reason(error)}") from None
+        return Response(status, b"".join(parts))
+
+    async def open_stream(self, path: str, body: bytes) -> int:
+        """Send a request and return the status of the response, which `read_line` reads. Raises HttpError."""
+        try:
+            return await self._send(path, body)
+        except (h11.ProtocolError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise HttpError(f"connection lost: {_reason(error)}") from None
+
+    async def read_line(self) -> bytes:
+        """Return the next line of the response, b"" at its end. Cancelling it loses nothing. Raises HttpError."""
+        try:
+            while (end := self._line.find(b"\n")) < 0:
+                part = await self._part()
+                if part is None:
+                    return b""
+                self._line += part
+        except (h11.ProtocolError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise HttpError(f"connection lost: {_reason(error)}") from None
+        line = bytes(self._line[: end + 1])
+        del self._line[: end + 1]
+        return line
+
+    async def _send(self, path: str, body: bytes) -> int:
+        """Send a request and return the status of its response."""
+        headers = [("host", self._host), ("content-type", "application/json"), ("content-length", str(len(body)))]
+        data = self._parser.send(h11.Request(method="POST", target=path, headers=headers)) or b""
+        data += self._parser.send(h11.Data(data=body)) or b""
+        data += self._parser.send(h11.EndOfMessage()) or b""
+        await self._stream.send_all(data)
+        while not isinstance(event := await self._event(), h11.Response):
+            pass
+        return event.status_code
+
+    async def _part(self) -> bytes | None:
+        """Return a part of the response's body, or None at its end."""
+        event = await self._event()
+        if isinstance(event, h11.Data):
+            return bytes(event.data)
+        if self._parser.our_state is h11.DONE and self._parser.their_state is h11.DONE:
+            self._parser.start_next_cycle()
+        return None
+
+    async def _event(self) -> h11.Event:
+        while True:
+            event = self._parser.next_event()
+            if isinstance(event, h11.ConnectionClosed):
+                raise ConnectionResetError("the peer closed it")
+            if isinstance(event, h11.Event):
+                return event
+            self._parser.receive_data(await self._stream.receive_some(_RECEIVE_BYTES))
+
+
+def _reason(error: BaseException) -> str:
+    """Return a short reason: of several attempts, or of an error that trio wraps, the reason of the first cause."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    error = cause or error
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

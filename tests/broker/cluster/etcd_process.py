@@ -1,0 +1,114 @@
+"""etcd processes for tests, each on free ports of the loopback interface with a directory of its own."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from tests.requires import lacks
+
+START_S = 30.0
+
+
+class EtcdProcess:
+    """One member. `url` stays the same over restarts."""
+
+    def __init__(self, binary: str, directory: Path, name: str, ports: tuple[int, int], bootstrap: str) -> None:
+        self.url = f"http://127.0.0.1:{ports[0]}"
+        self._peer_url = f"http://127.0.0.1:{ports[1]}"
+        self._binary = binary
+        self._directory = directory
+        self._name = name
+        self._bootstrap = bootstrap
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> socket.socket:
+        """Start the process, and return the socket that receives a datagram once it serves."""
+        ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        name = f"etcd-{uuid4().hex}"
+        ready.bind("\0" + name)
+        ready.settimeout(START_S)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        command = [
+            self._binary,
+            *("--name", self._name, "--data-dir", str(self._directory / "data"), "--log-level", "warn"),
+            *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
+            *("--listen-peer-urls", self._peer_url, "--initial-advertise-peer-urls", self._peer_url),
+            *("--initial-cluster", self._bootstrap),
+        ]
+        with (self._directory / "log").open("ab") as log:
+            environment = {**os.environ, "NOTIFY_SOCKET": "@" + name}
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        return ready
+
+    def start(self) -> None:
+        """Start the process, and wait until it serves."""
+        with self.begin() as ready:
+            await_ready(ready)
+
+    def kill(self) -> None:
+        """Kill the process, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def wipe(self) -> None:
+        """Remove its data."""
+        shutil.rmtree(self._directory / "data")
+
+    def freeze(self) -> None:
+        """Stop the process without closing its sockets."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Continue after `freeze`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def data(self) -> Path:
+        """Its data, to be copied while it does not run."""
+        return self._directory / "data"
+
+
+def await_ready(ready: socket.socket) -> None:
+    """Wait until a member serves."""
+    while b"READY=1" not in ready.recv(4096):
+        pass
+
+
+@contextmanager
+def etcd(directory: Path, members: int = 1) -> Iterator[Sequence[EtcdProcess]]:
+    """Run a cluster of etcd. The environment variable ETCD names another binary than the one on the path."""
+    binary = os.environ.get("ETCD") or shutil.which("etcd")
+    if binary is None:
+        lacks("etcd is not installed: apt-get install etcd-server")
+    ports = _free_ports(2 * members)
+    clients, peers = ports[:members], ports[members:]
+    names = [f"m{number}" for number in range(members)]
+    bootstrap = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, peers, strict=True))
+    processes = [
+        EtcdProcess(binary, directory / name, name, pair, bootstrap)
+        for name, *pair in zip(names, clients, peers, strict=True)
+    ]
+    with ExitStack() as stack:
+        for process in processes:
+            stack.callback(process.kill)
+        for ready in [stack.enter_context(process.begin()) for process in processes]:
+            await_ready(ready)
+        yield processes
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
