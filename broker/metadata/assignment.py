@@ -1,19 +1,29 @@
 """Replica placement for new partitions, as a pure function."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from random import Random
 
 
 def assign_replicas(
-    brokers: Sequence[int], partitions: int, replication_factor: int, random: Random
+    brokers: Sequence[int],
+    partitions: int,
+    replication_factor: int,
+    random: Random,
+    *,
+    racks: Mapping[int, str | None] | None = None,
+    first_partition: int = 0,
 ) -> tuple[tuple[int, ...], ...]:
     """Return the brokers that hold each partition's replicas, leader first.
 
-    With n brokers and a random start s, replica j of partition i is on broker (i + s + j) mod n; replica 0 leads.
-    Leaders and replicas are spread evenly, no broker holds two replicas of a partition, and the random start keeps
-    small topics from all beginning on the first broker.
+    With n brokers and a random start s, the leader of partition i is broker (i + s) mod n. Its followers are the next
+    ones, shifted by one more each time the leaders have gone round, so that the partitions of one leader do not all
+    have the same followers. Brokers of different racks (KIP-36) take turns, and no rack gets a second replica before
+    each has one.
 
     Raises ValueError if there are fewer brokers than replicas, or a count is below 1.
+
+    Source: org.apache.kafka.admin.AdminUtils.assignReplicasToBrokers, org.apache.kafka.metadata.placement.
     """
     if partitions < 1 or replication_factor < 1:
         raise ValueError(f"partitions ({partitions}) and replication factor ({replication_factor}) must be at least 1")
@@ -21,9 +31,38 @@ def assign_replicas(
         raise ValueError(
             f"replication factor {replication_factor} is larger than the number of brokers, {len(brokers)}"
         )
-    count = len(brokers)
-    start = random.randrange(count)
-    rows = [
-        tuple([brokers[(first + replica) % count] for replica in range(replication_factor)]) for first in range(count)
-    ]
-    return tuple([rows[(start + partition) % count] for partition in range(partitions)])
+    rack_of = {broker: (racks or {}).get(broker) for broker in brokers}
+    order = _alternating(brokers, rack_of)
+    start, count = random.randrange(len(order)), len(order)
+    rows: dict[tuple[int, int], tuple[int, ...]] = {}
+    found = []
+    for partition in range(first_partition, first_partition + partitions):
+        place = (start + partition) % count, (partition // count) % max(1, count - 1)
+        if place not in rows:
+            rows[place] = _row(order, rack_of, *place, replication_factor)
+        found.append(rows[place])
+    return tuple(found)
+
+
+def _alternating(brokers: Sequence[int], rack_of: Mapping[int, str | None]) -> list[int]:
+    """Return the brokers so that neighbours are in different racks, as far as possible."""
+    by_rack: dict[str | None, list[int]] = {}
+    for broker in brokers:
+        by_rack.setdefault(rack_of[broker], []).append(broker)
+    rounds = zip_longest(*by_rack.values())
+    return [broker for each in rounds for broker in each if broker is not None]
+
+
+def _row(
+    order: Sequence[int], rack_of: Mapping[int, str | None], leader: int, shift: int, replicas: int
+) -> tuple[int, ...]:
+    """Return a partition's replicas, given the leader's place in the order."""
+    count = len(order)
+    others = [order[(leader + 1 + (shift + step) % (count - 1)) % count] for step in range(count - 1)]
+    chosen, used = [order[leader]], {rack_of[order[leader]]}
+    for is_new_rack in (True, False):
+        for broker in others:
+            if len(chosen) < replicas and broker not in chosen and (rack_of[broker] not in used or not is_new_rack):
+                chosen.append(broker)
+                used.add(rack_of[broker])
+    return tuple(chosen)

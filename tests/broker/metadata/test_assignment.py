@@ -20,7 +20,7 @@ class _From(Random):
 
 
 def test_partition_i_leads_on_broker_i_mod_n_and_replica_j_follows_j_further() -> None:
-    assert assign_replicas([1, 2, 3], 4, 2, _From(0)) == ((1, 2), (2, 3), (3, 1), (1, 2))
+    assert assign_replicas([1, 2, 3], 4, 2, _From(0)) == ((1, 2), (2, 3), (3, 1), (1, 3))
 
 
 def test_a_random_start_shifts_the_whole_assignment() -> None:

@@ -1,0 +1,211 @@
+"""Change topics, settings and counters of the cluster, from any broker.
+
+Every call returns when this broker's image has the change.
+
+Nothing here validates names or settings, which handlers do; all that depends on the cluster is decided in `topics` and
+`rules`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from uuid import UUID
+
+from broker.cluster import topics
+from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, PartitionKey
+from broker.cluster.node import ClusterNode, RefusedError
+from broker.cluster.rules import (
+    MIN_ISR,
+    Change,
+    Decision,
+    Refusal,
+    batches,
+    before_min_isr,
+    default_of,
+    elect,
+    elect_preferred,
+    reassign,
+    transaction,
+)
+from broker.cluster.topics import PARTITIONS_PER_STEP, Assignment
+from broker.cluster.values import TopicState, TopicStatus
+from broker.metadata.assignment import assign_replicas
+
+Configs = Mapping[str, str]
+
+
+class TooFewBrokersError(RefusedError):
+    """A replication factor is larger than the number of brokers that are alive."""
+
+
+class InvalidAssignmentError(RefusedError):
+    """An assignment of replicas is not possible."""
+
+
+def place(
+    image: ClusterImage, partitions: int, replication_factor: int, random: Random, *, first_partition: int = 0
+) -> Assignment:
+    """Choose brokers for the replicas of new partitions, racks spread. Raises TooFewBrokersError."""
+    alive = sorted(broker for broker in image.brokers if broker not in image.draining)
+    if replication_factor > len(alive):
+        raise TooFewBrokersError(
+            f"replication factor {replication_factor} is larger than the number of brokers that are alive, {len(alive)}"
+        )
+    racks = {broker: image.brokers[broker].rack for broker in alive}
+    return assign_replicas(alive, partitions, replication_factor, random, racks=racks, first_partition=first_partition)
+
+
+def check_assignment(image: ClusterImage, assignment: Assignment) -> None:
+    """Raise InvalidAssignmentError unless every partition gets distinct brokers that are alive, equally many each."""
+    if not assignment or len({len(replicas) for replicas in assignment}) != 1 or not assignment[0]:
+        raise InvalidAssignmentError("every partition needs the same number of replicas, at least one")
+    for index, replicas in enumerate(assignment):
+        if len(set(replicas)) != len(replicas):
+            raise InvalidAssignmentError(f"partition {index} has two replicas on the same broker: {list(replicas)}")
+        unknown = [broker for broker in replicas if broker not in image.brokers]
+        if unknown:
+            raise InvalidAssignmentError(f"partition {index}: broker {unknown[0]} is not alive")
+
+
+async def create_topic(node: ClusterNode, name: str, topic: TopicState, assignment: Assignment) -> None:
+    """Create a topic. Raises RefusedError if it exists."""
+
+    def begin(image: ClusterImage) -> Decision | None:
+        found = image.topics.get(name)
+        if found is not None and found.id == topic.id:
+            return None  # the answer to an earlier attempt was lost
+        return topics.create(image, name, topic, assignment, node.me)
+
+    await node.commit(begin)
+    await _add_rest(node, name, topic.id, assignment)
+
+
+async def grow_topic(node: ClusterNode, name: str, topic_id: UUID, assignment: Assignment, first: int) -> None:
+    """Add partitions to a topic, whose number must be `first`. Raises RefusedError."""
+    await _add_rest(node, name, topic_id, (*([()] * first), *assignment))
+
+
+async def _add_rest(node: ClusterNode, name: str, topic_id: UUID, assignment: Assignment) -> None:
+    """Add the partitions that are missing in the store."""
+
+    def step(image: ClusterImage) -> Decision | None:
+        found = image.topics.get(name)
+        if found is None or found.id != topic_id:
+            return Refusal(f"topic {name!r} was deleted meanwhile")
+        known = len(image.keys_of(found))
+        return topics.add_partitions(image, name, assignment[known:]) if known < len(assignment) else None
+
+    for _ in range(len(assignment) // PARTITIONS_PER_STEP + 1):
+        await node.commit(step)
+
+
+async def delete_topic(node: ClusterNode, name: str) -> None:
+    """Delete a topic. Raises RefusedError if there is none."""
+    found = node.image.topics.get(name)
+    if found is None:
+        raise RefusedError(f"no topic {name!r}")
+
+    def step(image: ClusterImage) -> Decision | None:
+        there = image.topics.get(name)
+        return topics.delete(image, name) if there is not None and there.id == found.id else None
+
+    while (there := node.image.topics.get(name)) is not None and there.id == found.id:
+        await node.commit(step)
+
+
+async def finish_topic(node: ClusterNode, name: str) -> None:
+    """Finish creating or deleting a topic that another broker began. Raises RefusedError."""
+    found = node.image.topics.get(name)
+    if found is None:
+        return
+    if found.status is TopicStatus.DELETING:
+        await delete_topic(node, name)
+        return
+    replicas = len(node.image.partitions[PartitionKey(found.id, 0)].replicas)
+    known = len(node.image.keys_of(found))
+    alive = len([broker for broker in node.image.brokers if broker not in node.image.draining])
+    rest = place(node.image, found.partitions - known, min(replicas, alive), node.random, first_partition=known)
+    await _add_rest(node, name, found.id, (*([()] * known), *rest))
+
+
+async def set_topic_configs(node: ClusterNode, name: str, change: Callable[[Configs], Configs]) -> None:
+    """Replace the settings of a topic by what `change` makes of them. Raises RefusedError, and what `change` raises."""
+
+    def make(image: ClusterImage) -> Decision | None:
+        found = image.topics.get(name)
+        return topics.set_topic_configs(image, name, change(found.configs if found is not None else {}))
+
+    found = node.image.topics.get(name)
+    if found is not None:
+        text = change(found.configs).get(MIN_ISR) or default_of(node.image, MIN_ISR)
+        await _empty_elrs(node, [name], text)
+    await node.commit(make)
+
+
+async def set_broker_configs(node: ClusterNode, broker: str, change: Callable[[Configs], Configs]) -> None:
+    """Replace the settings of one broker, or (BROKER_DEFAULTS) of all; see `set_topic_configs`."""
+
+    def old(image: ClusterImage) -> Configs:
+        found = image.configs.get(broker)
+        return {} if found is None else found.values
+
+    if broker == BROKER_DEFAULTS:
+        names = [name for name, topic in node.image.topics.items() if MIN_ISR not in topic.configs]
+        await _empty_elrs(node, names, change(old(node.image)).get(MIN_ISR))
+    await node.commit(lambda image: topics.set_broker_configs(image, broker, change(old(image))))
+
+
+async def _empty_elrs(node: ClusterNode, names: Sequence[str], text: str | None) -> None:
+    """Empty ELRs before `min.insync.replicas` changes, if they are too many for the transaction that changes it."""
+    changes = [change for name in names for change in before_min_isr(node.image, name, text)]
+    if len(changes) > PARTITIONS_PER_STEP:
+        for batch in batches(changes):
+            await node.attempt(transaction(node.image, batch))
+
+
+async def set_features(node: ClusterNode, levels: Mapping[str, int]) -> None:
+    """Set the levels of features; those of others stay."""
+    await node.commit(lambda image: topics.set_features(image, levels))
+
+
+async def take_producer_ids(node: ClusterNode, count: int, *, at_least: int = 0) -> int:
+    """Allocate consecutive new producer ids, none below `at_least`, and return the first.
+
+    If the store's answer is lost, the ids are, too: an attempt that may have succeeded is not counted as one.
+    """
+    first = 0
+
+    def make(image: ClusterImage) -> Decision:
+        nonlocal first
+        first, taken = topics.take_producer_ids(image, count, at_least)
+        return taken
+
+    await node.commit(make)
+    return first
+
+
+async def elect_leader(node: ClusterNode, key: PartitionKey, *, is_unclean: bool) -> str | None:
+    """Elect the preferred replica, or any that lives. Return why that is not possible, or None (ElectLeaders)."""
+    return await _change_partition(
+        node, key, lambda image: elect(image, key, is_unclean=True) if is_unclean else elect_preferred(image, key)
+    )
+
+
+async def reassign_partition(node: ClusterNode, key: PartitionKey, target: Sequence[int] | None) -> str | None:
+    """Begin to move a partition, or (None) cancel that. Return why that is not possible, or None."""
+    return await _change_partition(node, key, lambda image: reassign(image, key, target))
+
+
+async def _change_partition(
+    node: ClusterNode, key: PartitionKey, decide: Callable[[ClusterImage], Change | Refusal]
+) -> str | None:
+    def make(image: ClusterImage) -> Decision | None:
+        if key not in image.partitions:
+            return Refusal("the partition does not exist")
+        change = decide(image)
+        return change if isinstance(change, Refusal) else transaction(image, [change])
+
+    try:
+        await node.commit(make)
+    except RefusedError as error:
+        return str(error)
+    return None

@@ -1,0 +1,234 @@
+"""Hold elections, wherever they are needed, while this broker is the controller of the cluster.
+
+Any broker may become it: whoever writes the key `controller` first, until its registration ends. Nothing depends on
+there being only one. What it decides is decided on an image, and committed only if that is still true.
+
+    a broker appears, ends or drains    elect leaders, and take it out of ISRs, for the partitions it has
+    a partition changes                 the same for that partition
+    now and then                        let preferred replicas lead again; finish topics that somebody began to change
+
+Source: org.apache.kafka.controller.ReplicationControlManager.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from broker.cluster.admin import finish_topic
+from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from broker.cluster.node import ClusterNode, RefusedError
+from broker.cluster.rules import (
+    Change,
+    LogEnd,
+    Refusal,
+    batches,
+    elect,
+    elect_preferred,
+    fence,
+    needs_election,
+    needs_log_ends,
+    transaction,
+)
+from broker.cluster.store import LeaseExpiredError, StoreError
+from broker.cluster.topics import is_abandoned, resign_control, take_control
+from broker.cluster.values import Member
+
+PARTITIONS_PER_PIECE = 200  # looked at in one step: less than a millisecond
+RETRY_S = 0.5  # until the log ends of replicas that did not answer are asked for again
+COMMITS = 4  # at the same time
+
+# Asks brokers where their logs of a partition end; those that do not answer are missing.
+AskLogEnds = Callable[[PartitionKey, Sequence[int]], Awaitable[Mapping[int, LogEnd]]]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalancing:
+    """When preferred replicas lead again (auto.leader.rebalance.enable and its settings); None: only on request.
+
+    `max_imbalance`: the share of a broker's preferred partitions that others may lead.
+    """
+
+    interval_s: float | None = 300.0
+    max_imbalance: float = 0.1
+
+
+class Controller:
+    """Decides for the cluster while this broker is its controller; `run` keeps trying to become it."""
+
+    def __init__(self, node: ClusterNode, ask_log_ends: AskLogEnds, rebalancing: Rebalancing) -> None:
+        self.elections = self.unclean_elections = 0  # committed since startup
+        self._node = node
+        self._ask_log_ends = ask_log_ends
+        self._rebalancing = rebalancing
+        self._due: dict[PartitionKey, None] = {}
+        self._wanted = trio.Event()
+        self._slots = trio.CapacityLimiter(COMMITS)
+        node.on_change.append(self._note)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as is known here."""
+        found = self._node.image.controller
+        return found is not None and Member(found.broker, found.epoch) == self._node.me
+
+    def _note(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Remember the partitions to look at. What others than the controller remember is forgotten by `run`."""
+        due = self._due
+        for broker in delta.brokers:
+            due.update(dict.fromkeys(image.held.get(broker, ())))
+        for key in delta.partitions:
+            due[key] = None
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Control the cluster whenever nobody else does, until cancelled."""
+        was_active = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._rebalance)
+            while True:
+                self._wanted = trio.Event()
+                if not self.is_active:
+                    self._due.clear()
+                    was_active = False
+                    await self._take_over()
+                if self.is_active:
+                    if not was_active:
+                        logger.info("broker %d is the controller", self._node.id)
+                        self._due.update(dict.fromkeys(self._node.image.partitions))
+                        was_active = True
+                    await self._decide()
+                await self._wanted.wait()
+
+    async def _take_over(self) -> None:
+        node = self._node
+        if not node.is_registered:
+            return
+        try:
+            await node.attempt(take_control(node.image, node.me, node.lease))
+        except LeaseExpiredError:
+            return
+
+    async def resign(self) -> None:
+        """Let another broker be the controller."""
+        await self._node.attempt(resign_control(self._node.image, self._node.me))
+
+    # -- elections -----------------------------------------------------------------------------------------------------
+
+    async def _decide(self) -> None:
+        """Look at all partitions that are due, and commit what has to change."""
+        while self._due and self.is_active:
+            due, self._due = list(self._due), {}
+            changes: list[Change] = []
+            for start in range(0, len(due), PARTITIONS_PER_PIECE):
+                changes += self._changes(due[start : start + PARTITIONS_PER_PIECE])
+                await trio.lowlevel.checkpoint()
+            async with trio.open_nursery() as nursery:
+                for batch in batches(changes):
+                    nursery.start_soon(self._commit, batch)
+        for name, topic in list(self._node.image.topics.items()):
+            if is_abandoned(self._node.image, topic):
+                await self._finish(name)
+
+    def _changes(self, keys: Iterable[PartitionKey]) -> list[Change]:
+        image = self._node.image
+        changes = []
+        for key in keys:
+            state = image.partitions.get(key)
+            if state is None:
+                continue
+            if needs_log_ends(image, state):
+                self._node.spawn(partial(self._elect_longest, key))
+                continue
+            change = elect(image, key) if needs_election(image, state) else fence(image, key)
+            if isinstance(change, Refusal) and needs_election(image, state):
+                change = fence(image, key)  # a leader that drains, and that nobody can replace, keeps its followers
+            if isinstance(change, Change):
+                changes.append(change)
+        return changes
+
+    async def _commit(self, batch: Sequence[Change]) -> None:
+        """Commit changes together; if anything has changed meanwhile, they are due again."""
+        image = self._node.image
+        async with self._slots:
+            before = {change.key: image.partitions.get(change.key) for change in batch}
+            is_done = None not in before.values() and await self._attempt(batch)
+        if is_done:
+            self._count([(state.leader_epoch, change) for change in batch if (state := before[change.key]) is not None])
+            return
+        for change in batch:
+            self._due[change.key] = None
+        self._wanted.set()
+
+    async def _attempt(self, batch: Sequence[Change]) -> bool | None:
+        """Commit changes; with an unknown outcome, or without a store, pause before the next attempt."""
+        outcome = None
+        try:
+            outcome = await self._node.attempt(transaction(self._node.image, batch))
+        except StoreError as error:
+            logger.debug("cannot commit an election: %s", error)
+        if outcome is None:
+            await trio.sleep(RETRY_S)
+        return outcome
+
+    def _count(self, changes: Iterable[tuple[int, Change]]) -> None:
+        for epoch, change in changes:
+            if change.state.leader_epoch != epoch:
+                self.elections += 1
+                name = self._node.image.names.get(change.key.topic, change.key.topic.hex)
+                logger.info(
+                    "%s-%d: broker %d leads in epoch %d",
+                    name,
+                    change.key.partition,
+                    change.state.leader_id,
+                    change.state.leader_epoch,
+                )
+
+    async def _elect_longest(self, key: PartitionKey) -> None:
+        """Let the longest log lead, once all members of ISR and ELR are back."""
+        while self.is_active:
+            image = self._node.image
+            state = image.partitions.get(key)
+            if state is None or not needs_log_ends(image, state):
+                return
+            ends = await self._ask_log_ends(key, [member.broker for member in (*state.isr, *state.elr)])
+            image = self._node.image
+            if image.partitions.get(key) == state:
+                change = elect(image, key, ends)
+                if isinstance(change, Change) and await self._attempt([change]):
+                    self.unclean_elections += 1
+                    self._count([(state.leader_epoch, change)])
+                    return
+            await trio.sleep(RETRY_S)
+
+    # -- now and then --------------------------------------------------------------------------------------------------
+
+    async def _rebalance(self) -> None:
+        interval_s = self._rebalancing.interval_s
+        while interval_s is not None:
+            await trio.sleep(interval_s)
+            if self.is_active:
+                await self.rebalance()
+
+    async def rebalance(self) -> None:
+        """Let preferred replicas lead again, for brokers of whose partitions others lead too many."""
+        image = self._node.image
+        for broker in list(image.brokers):
+            preferred = [key for key in image.held.get(broker, ()) if image.partitions[key].replicas[0] == broker]
+            misled = [key for key in preferred if image.partitions[key].leader_id != broker]
+            if len(misled) > len(preferred) * self._rebalancing.max_imbalance:
+                changes = [elect_preferred(image, key) for key in misled]
+                for batch in batches([change for change in changes if isinstance(change, Change)]):
+                    await self._commit(batch)
+            await trio.lowlevel.checkpoint()
+
+    async def _finish(self, name: str) -> None:
+        """Finish a topic that a broker, which is gone, began to create or delete."""
+        try:
+            await finish_topic(self._node, name)
+        except (RefusedError, StoreError) as error:
+            logger.warning("topic %s: cannot finish what was begun: %s", name, error)

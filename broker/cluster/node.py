@@ -1,0 +1,334 @@
+"""The part of one broker in the cluster: its registration, its image of the store, and what it commits.
+
+    load     read the store
+    run      register -> keep the lease | follow the changes | be the controller if nobody else is
+    drain    let others lead, before the broker stops; `leave` afterwards
+
+While the store is away everything that needs no decision goes on: the image stays as it is, and calls of `commit` wait.
+A lease is a hint that a broker lives, never a proof that it does not: a broker that loses it registers again, and
+serves meanwhile.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TypeAlias
+from uuid import UUID
+
+import trio
+
+from broker.cluster.image import EMPTY, ClusterImage, ImageDelta
+from broker.cluster.rules import Decision, Refusal
+from broker.cluster.store import CompactedError, LeaseExpiredError, Store, StoreError, StoreUnavailableError
+from broker.cluster.topics import drain, register, unregister
+from broker.cluster.values import NO_EPOCH, Endpoint, Member, Registration
+from protocol.backoff import delays_s
+
+CHECKS_PER_LEASE = 4  # how often a lease is renewed during its time
+SUSPECT_TIMEOUT_S = 1.0
+SUSPECT_PAUSE_S = 0.2  # between two suspicions of the same broker
+
+Watcher: TypeAlias = Callable[[ClusterImage, ImageDelta], None]
+Make: TypeAlias = Callable[[ClusterImage], Decision | None]
+
+logger = logging.getLogger(__name__)
+
+
+class RefusedError(Exception):
+    """A change of the cluster is not allowed. `str()` is one line for users."""
+
+
+class UsedIdError(Exception):
+    """Another broker of the cluster has this node.id. `str()` is one line for users."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a broker registers: its id, addresses, rack, and the ids of its data directories."""
+
+    broker: int
+    endpoints: tuple[Endpoint, ...]
+    directories: tuple[UUID, ...]
+    rack: str | None = None
+    version: str = ""
+
+
+class ClusterNode:
+    """A broker's part in a cluster. Belongs to the event loop."""
+
+    def __init__(self, store: Store, node_id: int, *, lease_s: float, random: Random) -> None:
+        self.id = node_id
+        self.image = ClusterImage(EMPTY)
+        self.since = NO_EPOCH  # the first epoch of the history of this broker's data
+        self.epoch = NO_EPOCH  # of the latest registration
+        self.lease = 0
+        self.last_contact = float("-inf")  # with the store, on trio's clock
+        self.on_change: list[Watcher] = []
+        self._store = store
+        self._lease_s = lease_s
+        self.random = random
+        self._advanced = trio.Event()
+        self._registered = trio.Event()
+        self._lost = trio.Event()  # the registration has to be renewed
+        self._suspected: dict[int, float] = {}  # when a broker was last suspected, on trio's clock
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def me(self) -> Member:
+        """Return this broker with its latest epoch."""
+        return Member(self.id, self.epoch)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the cluster knows that this broker is alive, as far as is known here."""
+        found = self.image.brokers.get(self.id)
+        return found is not None and found.epoch == self.epoch
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Read the store, which is waited for. Raises StoreMismatchError."""
+        delays = delays_s(self.random)
+        while True:
+            try:
+                self._take(self.image.replace(await self._store.range()))
+            except StoreUnavailableError as error:
+                logger.warning("waiting for the cluster's store: %s", error)
+                await trio.sleep(next(delays))
+            else:
+                return
+
+    async def run(
+        self,
+        identity: Identity,
+        since: int,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Register, and be a part of the cluster until cancelled; started when the registration is visible.
+
+        `since`: the first epoch of the history that the data continues, NO_EPOCH after an unclean stop. Raises
+        UsedIdError, StoreMismatchError.
+        """
+        self.since = since
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._follow)
+            nursery.start_soon(self._stay_registered, identity)
+            await self._registered.wait()
+            task_status.started()
+
+    async def _follow(self) -> None:
+        """Advance the image with the store."""
+        delays = delays_s(self.random)
+        while True:
+            try:
+                async with self._store.watch(self.image.revision) as changes:
+                    async for each in changes:
+                        self.last_contact = trio.current_time()
+                        self._take(self.image.apply(each))
+                        delays = delays_s(self.random)
+            except CompactedError:
+                logger.info("changes of the cluster were missed; reading all of it again")
+                await self.load()
+            except StoreUnavailableError as error:
+                logger.warning("cannot follow the cluster's store, trying again: %s", error)
+                await trio.sleep(next(delays))
+
+    def _take(self, delta: ImageDelta) -> None:
+        """Tell everybody that the image has advanced."""
+        if self.id in delta.brokers and self.image.revision >= self.epoch and not self.is_registered:
+            self._lost.set()
+        for watcher in self.on_change:
+            watcher(self.image, delta)
+        self._advanced.set()
+        self._advanced = trio.Event()
+
+    async def advanced(self) -> None:
+        """Return when the image has advanced."""
+        await self._advanced.wait()
+
+    async def reached(self, revision: int) -> None:
+        """Return when the image has this revision, or a later one."""
+        while self.image.revision < revision:
+            await self._advanced.wait()
+
+    # -- the registration ----------------------------------------------------------------------------------------------
+
+    async def _stay_registered(self, identity: Identity) -> None:
+        delays = delays_s(self.random)
+        while True:
+            try:
+                self.lease = await self._store.grant(self._lease_s)
+                await self._register(identity, self.lease)
+                delays = delays_s(self.random)
+                await self._keep_lease(self.lease)
+            except LeaseExpiredError:
+                logger.warning("broker %d lost its lease; registering again", self.id)
+            except StoreUnavailableError as error:
+                logger.warning("cannot register, trying again: %s", error)
+                await trio.sleep(next(delays))
+
+    async def _register(self, identity: Identity, lease: int) -> None:
+        """Register with a lease. Raises UsedIdError, LeaseExpiredError, StoreUnavailableError."""
+        while True:
+            wanted = Registration(
+                broker=self.id,
+                since=self.since,
+                endpoints=identity.endpoints,
+                rack=identity.rack,
+                directories=identity.directories,
+                version=identity.version,
+            )
+            decision = register(self.image, wanted, lease)
+            if isinstance(decision, Refusal):
+                raise UsedIdError(decision.reason)
+            outcome = await self._store.commit(decision)
+            if outcome.succeeded:
+                self.epoch = outcome.revision
+                if self.since == NO_EPOCH:
+                    self.since = outcome.revision
+                logger.info("broker %d is registered with epoch %d", self.id, self.epoch)
+                await self.reached(outcome.revision)
+                self._lost = trio.Event()  # what was lost before, or seemed to be before the answer came
+                if not self.is_registered:
+                    self._lost.set()
+                self._registered.set()
+                return
+            await self.reached(outcome.revision)
+
+    async def _keep_lease(self, lease: int) -> None:
+        """Renew a lease until the registration is lost. Raises LeaseExpiredError."""
+        while not self._lost.is_set():
+            with trio.move_on_after(self._lease_s / CHECKS_PER_LEASE):
+                await self._lost.wait()
+            try:
+                await self._store.keep_alive(lease)
+                self.last_contact = trio.current_time()
+            except StoreUnavailableError as error:
+                logger.debug("cannot renew the lease: %s", error)
+        logger.warning("broker %d is not registered any more; registering again", self.id)
+
+    async def leave(self) -> None:
+        """End the registration, after `run` was cancelled. The store may be away: then the lease ends by itself."""
+        try:
+            with trio.move_on_after(self._lease_s):
+                await self._store.revoke(self.lease)
+        except StoreError as error:
+            logger.info("the lease of broker %d ends by itself: %s", self.id, error)
+
+    # -- committing ----------------------------------------------------------------------------------------------------
+
+    async def commit(self, make: Make) -> ClusterImage:
+        """Commit what `make` decides on the image, again on each newer image until it succeeds; return the outcome.
+
+        `make` returns None if nothing is left to do. While the store is away, this waits: give it a deadline. Raises
+        RefusedError, LeaseExpiredError.
+        """
+        delays = delays_s(self.random)
+        while True:
+            decision = make(self.image)
+            if decision is None:
+                return self.image
+            if isinstance(decision, Refusal):
+                raise RefusedError(decision.reason)
+            try:
+                outcome = await self._store.commit(decision)
+            except StoreUnavailableError as error:
+                logger.debug("trying to commit again: %s", error)
+                await trio.sleep(next(delays))
+                continue
+            await self.reached(outcome.revision)
+            if outcome.succeeded:
+                return self.image
+
+    async def attempt(self, decision: Decision) -> bool | None:
+        """Try to commit a decision once; return whether it was committed, None if that is unknown.
+
+        If it was, the image has it afterwards.
+        """
+        if isinstance(decision, Refusal):
+            return False
+        try:
+            outcome = await self._store.commit(decision)
+        except StoreUnavailableError:
+            return None
+        await self.reached(outcome.revision)
+        return outcome.succeeded
+
+    # -- others and the end --------------------------------------------------------------------------------------------
+
+    def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a task beside those of the node. Does nothing unless the node runs."""
+        if self._nursery is not None:
+            self._nursery.start_soon(_guarded, run)
+
+    def suspect(self, broker: int) -> None:
+        """Find out whether a broker still listens, and end the registration of one that certainly does not."""
+        now = trio.current_time()
+        if broker == self.id or now < self._suspected.get(broker, float("-inf")) + SUSPECT_PAUSE_S:
+            return
+        self._suspected[broker] = now
+        self.spawn(lambda: self._look_after(broker))
+
+    async def _look_after(self, broker: int) -> None:
+        registration = self.image.brokers.get(broker)
+        if registration is None or not registration.endpoints or await _listens(registration.endpoints):
+            return
+        logger.warning("broker %d does not listen any more; ending its registration", broker)
+
+        def end(image: ClusterImage) -> Decision | None:
+            found = image.brokers.get(broker)
+            return unregister(image, broker) if found is not None and found.epoch == registration.epoch else None
+
+        await self.commit(end)
+
+    async def drain(self, limit_s: float) -> None:
+        """Let other brokers lead what this one leads, as far as they can within a time."""
+        try:
+            with trio.move_on_after(limit_s):
+                await self.commit(lambda image: drain(image, self.me, self.lease))
+                while self.leads_any():
+                    await self._advanced.wait()
+        except (RefusedError, LeaseExpiredError) as error:
+            logger.info("stopping without handing over: %s", error)
+
+    def leads_any(self) -> bool:
+        """Whether this broker leads a partition that another one could lead."""
+        image = self.image
+        return any(
+            state.leader_id == self.id and any(image.is_good(m) and m.broker not in image.draining for m in state.isr)
+            for state in map(image.partitions.__getitem__, image.held.get(self.id, ()))
+        )
+
+
+async def _listens(endpoints: tuple[Endpoint, ...]) -> bool:
+    """Return False only if every address refuses connections: its machine answers, and nobody listens there."""
+    for endpoint in endpoints:
+        try:
+            with trio.fail_after(SUSPECT_TIMEOUT_S):
+                stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        except OSError as error:
+            if not _is_refusal(error):
+                return True
+        except trio.TooSlowError:
+            return True
+        else:
+            await trio.aclose_forcefully(stream)
+            return True
+    return not endpoints
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Whether every attempt behind an error was refused."""
+    cause = error.__cause__
+    causes = cause.exceptions if isinstance(cause, ExceptionGroup) else (cause or error,)
+    return all(isinstance(each, ConnectionRefusedError) for each in causes)
+
+
+async def _guarded(run: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await run()
+    except (RefusedError, StoreError) as error:
+        logger.info("%s", error)

@@ -1,0 +1,120 @@
+"""Nodes of a cluster without brokers behind them, over a store in memory."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from uuid import UUID, uuid5
+
+import trio
+
+from broker.cluster.controller import Controller, Rebalancing
+from broker.cluster.image import PartitionKey
+from broker.cluster.memory import Faults, MemoryCluster, MemoryStore
+from broker.cluster.node import ClusterNode, Identity
+from broker.cluster.rules import LogEnd
+from broker.cluster.store import StoreUnavailableError
+from broker.cluster.values import NO_EPOCH, Endpoint, PartitionState, TopicState
+
+LEASE_S = 6.0
+SPACE = UUID("11111111-2222-3333-4444-555555555555")
+
+
+class Outage(Faults):
+    """Makes the store unavailable while `is_away`; loses the answers of calls while `loses_answers`."""
+
+    def __init__(self) -> None:
+        self.is_away = self.loses_answers = False
+
+    async def before(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.is_away:
+            raise StoreUnavailableError("the store is away")
+
+    async def after(self) -> None:
+        if self.loses_answers:
+            raise StoreUnavailableError("the answer was lost")
+
+    async def before_changes(self) -> None:
+        await self.before()
+
+
+class Member:
+    """A node with its controller, which can be killed and started again."""
+
+    def __init__(self, cluster: MemoryCluster, node_id: int, nursery: trio.Nursery, rack: str | None = None) -> None:
+        self.id = node_id
+        self.cluster = cluster
+        self.outage = Outage()
+        self.store = MemoryStore(cluster, self.outage)
+        self.log_ends: dict[int, LogEnd] = {}
+        self.directories = (uuid5(SPACE, str(node_id)),)
+        self.rack = rack
+        self._nursery = nursery
+        self._scope = trio.CancelScope()
+        self._make()
+
+    def _make(self) -> None:
+        self.node = ClusterNode(self.store, self.id, lease_s=LEASE_S, random=Random(self.id))
+        self.controller = Controller(self.node, self._ask, Rebalancing(interval_s=None))
+
+    async def _ask(self, _: PartitionKey, brokers: Sequence[int]) -> Mapping[int, LogEnd]:
+        await trio.lowlevel.checkpoint()
+        return {broker: self.log_ends[broker] for broker in brokers if broker in self.log_ends}
+
+    async def start(self, since: int = NO_EPOCH) -> None:
+        await self.node.load()
+        await self._nursery.start(self._run, since)
+
+    async def _run(self, since: int, *, task_status: trio.TaskStatus[None]) -> None:
+        identity = Identity(
+            broker=self.id,
+            endpoints=(Endpoint(listener="kafka", host="127.0.0.1", port=1),),
+            directories=self.directories,
+            rack=self.rack,
+        )
+        with trio.CancelScope() as self._scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.node.run, identity, since)
+                nursery.start_soon(self.controller.run)
+                task_status.started()
+
+    def kill(self) -> None:
+        self._scope.cancel()
+
+    async def restart(self, *, clean: bool = False) -> None:
+        """Kill the node if it runs, and start it again over the same data."""
+        since = self.node.since if clean else NO_EPOCH
+        self.kill()
+        self._make()
+        await self.start(since)
+
+    def state(self, partition: int = 0) -> PartitionState:
+        found = self.node.image.partition("t", partition)
+        assert found is not None
+        return found
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds on the image."""
+        with trio.fail_after(120):
+            while not condition():
+                await self.node.advanced()
+
+
+@asynccontextmanager
+async def three_nodes(racks: Sequence[str | None] = (None, None, None)) -> AsyncIterator[list[Member]]:
+    """Nodes 1, 2 and 3, registered."""
+    async with trio.open_nursery() as nursery:
+        cluster = MemoryCluster()
+        nodes = [Member(cluster, number, nursery, rack) for number, rack in enumerate(racks, 1)]
+        for each in nodes:
+            await each.start()
+        for each in nodes:
+            await each.until(lambda each=each: len(each.node.image.brokers) == len(nodes))  # type: ignore[misc]
+        yield nodes
+        nursery.cancel_scope.cancel()
+
+
+def topic(partitions: int, **configs: str) -> TopicState:
+    """A topic whose id depends on nothing but its size."""
+    settings = {name.replace("_", "."): value for name, value in configs.items()}
+    return TopicState(id=uuid5(SPACE, f"topic {partitions}"), partitions=partitions, configs=settings)
