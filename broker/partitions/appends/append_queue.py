@@ -108,8 +108,10 @@ class AppendQueue:
         Raises what PartitionLog.plan raises: ProtocolError for invalid batches, LogFailedError for a failed log. Raises
         NotEnoughReplicasError.
         """
-        replication = None if replicas_ms < 0 else self.replication
-        append = Append(self.log) if replication is None else replication.begin_append(replicas_ms)
+        if self.replication is None or replicas_ms < 0:
+            append = Append(self.log)
+        else:
+            append = self.replication.begin_append(replicas_ms)
         if self._unopened:
             self._unopened.append(_Unopened(append, records, origin, guard))
             return append
@@ -135,8 +137,10 @@ class AppendQueue:
         PartitionLog.plan_marker raises; behind batches that are decompressed first, the Append fails with that error
         instead. Raises NotEnoughReplicasError.
         """
-        replication = None if replicas_ms < 0 else self.replication
-        append = Append(self.log) if replication is None else replication.begin_append(replicas_ms)
+        if self.replication is None or replicas_ms < 0:
+            append = Append(self.log)
+        else:
+            append = self.replication.begin_append(replicas_ms)
         if self._unopened:
             self._unopened.append(_Unopened(append, b"", Origin.COORDINATOR, 0, marker))
             return append
@@ -244,7 +248,7 @@ class AppendQueue:
     async def settled(self, *, among: int = 0) -> None:
         """Wait until nothing is queued or awaits a flush, and no task uses the log except `among` that wait here."""
         self.write_queued()
-        while self._tasks.running > among or self.flushes.is_awaited:
+        while self._tasks.running > among or self.flushes.waiting:
             await self._tasks.changed()
             self.write_queued()
 
@@ -300,7 +304,7 @@ class AppendQueue:
         replication = self.replication
         if replication is not None:
             replication.appended(_size_of(group))
-        if log.log_end_offset - log.recovery_point >= log.flush_messages or self.flushes.is_awaited:
+        if log.log_end_offset - log.recovery_point >= log.flush_messages or self.flushes.waiting:
             self.flushes.settle_later(group)  # also behind others: it may be a duplicate of one of them
         elif replication is not None:
             replication.written(group)

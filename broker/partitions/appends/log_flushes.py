@@ -30,16 +30,11 @@ class LogFlushes:
         self.flushed_at = trio.current_time()  # or opened
         self._tasks = tasks
         self._waiters = waiters
-        self._waiting: list[Append] = []
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether appends await a flush."""
-        return bool(self._waiting)
+        self.waiting: list[Append] = []  # appends that await a flush
 
     def settle_later(self, group: list[Append]) -> None:
         """Flush the log, and settle these appends then."""
-        self._waiting += group
+        self.waiting += group
         self.disk.request_flush(self, len(group))
 
     def begin_flush(self) -> FlushPlan | None:
@@ -104,7 +99,7 @@ class LogFlushes:
 
     def _settle_flushed(self, failure: StorageError) -> None:
         """Settle the appends that are flushed, or all of them with `failure` if the log has failed."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         flushed: list[Append] = []
         for append in waiting:
             if self.log.failed:
@@ -112,11 +107,11 @@ class LogFlushes:
             elif append.planned.last_offset < self.log.recovery_point:
                 flushed.append(append)
             else:
-                self._waiting.append(append)
+                self.waiting.append(append)
         if self.replication is not None:
             self.replication.written(flushed)
         else:
             for append in flushed:
                 append.settle()
-        if self._waiting:
+        if self.waiting:
             self.disk.request_flush(self)
