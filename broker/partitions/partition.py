@@ -69,6 +69,8 @@ class Partition:
         self.mirror_of: str | None = None  # the id of the cluster that the log follows; clients cannot write to it then
         self.data_directory = os.path.dirname(log.directory)
         self.is_unreadable = False  # a read has failed since startup
+        # Called before the log accepts appends again after it has lost records at its end.
+        self.on_records_lost: Callable[[], None] | None = None
         self._writer = writer
         self._metrics = writer.metrics
         self.waiters = WaitingFetches(log)
@@ -313,10 +315,12 @@ class Partition:
         await self.appends.settled(among=1)
         log = self.log
         reopened = await trio.to_thread.run_sync(log.begin_reopening().make, trio.from_thread.check_cancelled)
+        if reopened.reason is not None and self.on_records_lost is not None:
+            self.on_records_lost()
         log.finish_reopening(reopened)
         if reopened.reason is not None:
             assign_epoch(log, records_lost=True)
-        self.appends.flushes.flushed_at = trio.current_time()
+        self._made_durable()
         self.wake_all()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(reopened.close_replaced)
@@ -325,6 +329,12 @@ class Partition:
             except OSError as error:  # the log accepts appends all the same: batches record their epochs, too
                 logger.warning("%s-%d: cannot write the leader epochs: %s", self.topic, self.index, error)
         return reopened
+
+    def _made_durable(self) -> None:
+        """Take note that the whole log has been synced."""
+        self.appends.flushes.flushed_at = trio.current_time()
+        if self.replication is not None:
+            self.replication.flushed()
 
     # -- moving --
 
@@ -348,7 +358,7 @@ class Partition:
                     appends.write_queued()
                     self._tasks.wake()
             if moved is not None:
-                appends.flushes.flushed_at = trio.current_time()
+                self._made_durable()
                 self.wake_all()
                 with trio.CancelScope(shield=True):
                     await self.disk.keep_up(partial(_close_each, old))

@@ -19,13 +19,13 @@ import trio
 from broker.cluster.values import NO_EPOCH, Member, PartitionState
 from broker.partitions.appends.append import Append
 from broker.partitions.appends.append_queue import LOCAL
-from broker.partitions.appends.replication import (
+from broker.partitions.appends.errors import (
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderError,
     ReplicasTooSlowError,
-    ReplicatedAppend,
 )
+from broker.partitions.appends.replication import ReplicatedAppend
 from broker.partitions.partition import Partition
 from broker.replication.progress import Brokers, Progress, Proposal
 

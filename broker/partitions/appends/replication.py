@@ -10,31 +10,7 @@ from typing import Protocol
 
 from broker.log.partition_log import PartitionLog
 from broker.partitions.appends.append import Append
-from protocol.errors import ErrorCode, ProtocolError
-
-
-class NotLeaderError(ProtocolError):
-    """Another broker leads the partition, or none."""
-
-    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-class NotEnoughReplicasError(ProtocolError):
-    """The ISR is smaller than `min.insync.replicas`: nothing is appended."""
-
-    code = ErrorCode.NOT_ENOUGH_REPLICAS
-
-
-class NotEnoughReplicasAfterAppendError(ProtocolError):
-    """Appended, but the ISR became smaller than `min.insync.replicas` before the replicas had it."""
-
-    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-
-
-class ReplicasTooSlowError(ProtocolError):
-    """Appended, but the replicas did not have it in time."""
-
-    code = ErrorCode.REQUEST_TIMED_OUT
+from broker.partitions.appends.errors import NotLeaderError
 
 
 class ReplicatedAppend(Append):

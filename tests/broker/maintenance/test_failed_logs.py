@@ -57,6 +57,20 @@ async def test_a_log_that_failed_by_a_write_comes_back(tmp_path: Path) -> None:
         assert made.readable() == [0, 1]
 
 
+async def test_lost_records_are_reported_before_the_log_accepts_appends_again(tmp_path: Path) -> None:
+    async with sync_rig(tmp_path) as made:
+        await made.append(b"good")
+        await made.append(b"lost")
+        log = made.partition.log
+        os.truncate(next(log.directory.glob("*.log")), log.size - 1)
+        log.fail("for a test")
+        seen: list[tuple[bool, int]] = []
+        made.partition.on_records_lost = lambda: seen.append((log.failed, log.log_end_offset))
+        await failed_logs_of(made).check()
+        assert seen == [(True, 2)]
+        assert log.log_end_offset == 1
+
+
 async def test_failure_and_return_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with sync_rig(tmp_path, flush_messages=1) as made:
         await failed(made)

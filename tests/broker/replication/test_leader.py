@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.cluster.values import Member, PartitionState
 from broker.log.config import LogConfig
 from broker.net.deadlines import Deadlines
-from broker.partitions.appends.replication import (
+from broker.partitions.appends.errors import (
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderError,

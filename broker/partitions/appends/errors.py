@@ -1,0 +1,27 @@
+"""The errors of appends with acks=all. Not compiled: mypyc would make `code` an attribute of instances only."""
+
+from protocol.errors import ErrorCode, ProtocolError
+
+
+class NotLeaderError(ProtocolError):
+    """Another broker leads the partition, or none."""
+
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class NotEnoughReplicasError(ProtocolError):
+    """The ISR is smaller than `min.insync.replicas`: nothing is appended."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class NotEnoughReplicasAfterAppendError(ProtocolError):
+    """Appended, but the ISR became smaller than `min.insync.replicas` before the replicas had it."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class ReplicasTooSlowError(ProtocolError):
+    """Appended, but the replicas did not have it in time."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
