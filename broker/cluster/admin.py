@@ -11,16 +11,12 @@ from random import Random
 from uuid import UUID
 
 from broker.cluster import topics
-from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, PartitionKey
+from broker.cluster.image import ClusterImage, PartitionKey
 from broker.cluster.node import ClusterNode, RefusedError
 from broker.cluster.rules import (
-    MIN_ISR,
     Change,
     Decision,
     Refusal,
-    batches,
-    before_min_isr,
-    default_of,
     elect,
     elect_preferred,
     reassign,
@@ -134,32 +130,17 @@ async def set_topic_configs(node: ClusterNode, name: str, change: Callable[[Conf
         found = image.topics.get(name)
         return topics.set_topic_configs(image, name, change(found.configs if found is not None else {}))
 
-    found = node.image.topics.get(name)
-    if found is not None:
-        text = change(found.configs).get(MIN_ISR) or default_of(node.image, MIN_ISR)
-        await _empty_elrs(node, [name], text)
     await node.commit(make)
 
 
 async def set_broker_configs(node: ClusterNode, broker: str, change: Callable[[Configs], Configs]) -> None:
-    """Replace the settings of one broker, or (BROKER_DEFAULTS) of all; see `set_topic_configs`."""
+    """Replace the settings of one broker, or (image.BROKER_DEFAULTS) of all; see `set_topic_configs`."""
 
     def old(image: ClusterImage) -> Configs:
         found = image.configs.get(broker)
         return {} if found is None else found.values
 
-    if broker == BROKER_DEFAULTS:
-        names = [name for name, topic in node.image.topics.items() if MIN_ISR not in topic.configs]
-        await _empty_elrs(node, names, change(old(node.image)).get(MIN_ISR))
     await node.commit(lambda image: topics.set_broker_configs(image, broker, change(old(image))))
-
-
-async def _empty_elrs(node: ClusterNode, names: Sequence[str], text: str | None) -> None:
-    """Empty ELRs before `min.insync.replicas` changes, if they are too many for the transaction that changes it."""
-    changes = [change for name in names for change in before_min_isr(node.image, name, text)]
-    if len(changes) > PARTITIONS_PER_STEP:
-        for batch in batches(changes):
-            await node.attempt(transaction(node.image, batch))
 
 
 async def set_features(node: ClusterNode, levels: Mapping[str, int]) -> None:
@@ -202,7 +183,7 @@ async def _change_partition(
         if key not in image.partitions:
             return Refusal("the partition does not exist")
         change = decide(image)
-        return change if isinstance(change, Refusal) else transaction(image, [change])
+        return change if isinstance(change, Refusal) else transaction([change])
 
     try:
         await node.commit(make)

@@ -28,8 +28,9 @@ from broker.cluster.rules import (
     elect,
     elect_preferred,
     fence,
+    is_current,
+    log_end_holders,
     needs_election,
-    needs_log_ends,
     transaction,
 )
 from broker.cluster.store import LeaseExpiredError, StoreError
@@ -141,7 +142,7 @@ class Controller:
             state = image.partitions.get(key)
             if state is None:
                 continue
-            if needs_log_ends(image, state):
+            if log_end_holders(image, state):
                 self._node.spawn(partial(self._elect_longest, key))
                 continue
             change = elect(image, key) if needs_election(image, state) else fence(image, key)
@@ -152,23 +153,32 @@ class Controller:
         return changes
 
     async def _commit(self, batch: Sequence[Change]) -> None:
-        """Commit changes together; if anything has changed meanwhile, they are due again."""
+        """Commit changes together. Those that do not hold any more are due again; the others are tried in halves."""
         image = self._node.image
-        async with self._slots:
-            before = {change.key: image.partitions.get(change.key) for change in batch}
-            is_done = None not in before.values() and await self._attempt(batch)
-        if is_done:
-            self._count([(state.leader_epoch, change) for change in batch if (state := before[change.key]) is not None])
+        current = [change for change in batch if is_current(image, change)]
+        if len(current) < len(batch):
+            self._due.update(dict.fromkeys([change.key for change in batch if change not in current]))
+            self._wanted.set()
+        if not current:
             return
-        for change in batch:
-            self._due[change.key] = None
-        self._wanted.set()
+        before = [image.partitions[change.key].leader_epoch for change in current]
+        async with self._slots:
+            is_done = await self._attempt(current)
+        if is_done:
+            self._count(zip(before, current, strict=True))
+        elif len(current) == 1 or is_done is None:
+            self._due.update(dict.fromkeys([change.key for change in current]))
+            self._wanted.set()
+        else:
+            middle = len(current) // 2
+            await self._commit(current[:middle])
+            await self._commit(current[middle:])
 
     async def _attempt(self, batch: Sequence[Change]) -> bool | None:
         """Commit changes; with an unknown outcome, or without a store, pause before the next attempt."""
         outcome = None
         try:
-            outcome = await self._node.attempt(transaction(self._node.image, batch))
+            outcome = await self._node.attempt(transaction(batch))
         except StoreError as error:
             logger.debug("cannot commit an election: %s", error)
         if outcome is None:
@@ -193,12 +203,13 @@ class Controller:
         while self.is_active:
             image = self._node.image
             state = image.partitions.get(key)
-            if state is None or not needs_log_ends(image, state):
+            holders = () if state is None else log_end_holders(image, state)
+            if state is None or not holders:
                 return
-            ends = await self._ask_log_ends(key, [member.broker for member in (*state.isr, *state.elr)])
+            ends = await self._ask_log_ends(key, [member.broker for member in holders])
             image = self._node.image
             if image.partitions.get(key) == state:
-                change = elect(image, key, ends)
+                change = elect(image, key, {each: ends[each.broker] for each in holders if each.broker in ends})
                 if isinstance(change, Change) and await self._attempt([change]):
                     self.unclean_elections += 1
                     self._count([(state.leader_epoch, change)])

@@ -114,7 +114,14 @@ class ClusterImage:
         return delta
 
     def replace(self, contents: Range) -> ImageDelta:
-        """Advance to a later revision from everything that there is then: the changes in between are lost."""
+        """Advance to a later revision from everything that there is then: the changes in between are lost.
+
+        Raises StoreMismatchError for a store that has been restored from an older state.
+        """
+        if contents.revision < self.revision:
+            raise StoreMismatchError(
+                f"the cluster's store went back from revision {self.revision} to {contents.revision}: was it restored?"
+            )
         there_are = {item.key for item in contents.items}
         missing = [Deleted(key) for key in self._revisions if key not in there_are]
         changed = [item for item in contents.items if self._revisions.get(item.key) != item.mod_revision]
@@ -182,7 +189,10 @@ class ClusterImage:
                 self.held.setdefault(broker, set()).add(key)
 
     def _take_configs(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
-        _, _, broker = rest.partition("/")
+        of_brokers, _, broker = rest.partition("/")
+        if of_brokers != "broker":
+            logger.debug("unknown settings in the store: configs/%s", rest)
+            return
         delta.configs.add(broker)
         if value is None:
             self.configs.pop(broker, None)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, PartitionKey
+from broker.cluster.image import ClusterImage, PartitionKey
 from broker.cluster.keys import (
     CONTROLLER_KEY,
     FEATURES_KEY,
@@ -23,9 +23,10 @@ from broker.cluster.keys import (
     partition_key,
     topic_key,
 )
-from broker.cluster.rules import MIN_ISR, Decision, Refusal, before_min_isr, default_of, transaction
-from broker.cluster.store import ABSENT, Compare, Delete, Operation, Put, Transaction
+from broker.cluster.rules import Decision, Refusal
+from broker.cluster.store import ABSENT, MAX_OPERATIONS, Compare, Delete, Operation, Put, Transaction
 from broker.cluster.values import (
+    NO_EPOCH,
     Configs,
     Controller,
     Features,
@@ -37,7 +38,7 @@ from broker.cluster.values import (
     TopicStatus,
 )
 
-PARTITIONS_PER_STEP = 100  # with the topic, and a mark for each broker, within the store's limit
+PARTITIONS_PER_STEP = 100  # created at once: with the topic, within the store's limit
 
 Assignment = Sequence[Sequence[int]]  # the replicas of each partition, preferred leader first
 
@@ -56,10 +57,8 @@ def register(image: ClusterImage, registration: Registration, lease: int) -> Dec
         where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in found.endpoints) or "an unknown address"
         return Refusal(f"node.id {broker} is in use by a broker with other data directories, at {where}")
     key = broker_key(broker)
-    operations: list[Operation] = [Put(key, encode(replace(registration, epoch=-1)), lease)]
-    if broker in image.draining:
-        operations.append(Delete(draining_key(broker)))
-    return Transaction((Compare(key, image.revision_of(key)),), tuple(operations))
+    put = Put(key, encode(replace(registration, epoch=NO_EPOCH)), lease)
+    return Transaction((Compare(key, image.revision_of(key)),), (put, Delete(draining_key(broker))))
 
 
 def unregister(image: ClusterImage, broker: int) -> Decision:
@@ -126,12 +125,20 @@ def add_partitions(image: ClusterImage, name: str, assignment: Assignment) -> De
 
 
 def _new_partitions(image: ClusterImage, topic: UUID, assignment: Assignment, first: int) -> list[Operation]:
-    """Return the states of new partitions: all replicas that live are in sync, as none has any record."""
+    """Return the states of new partitions: all replicas that live are in sync, as none has any record.
+
+    If none lives any more, all have to come back before one leads, as after a power cut.
+    """
     operations: list[Operation] = []
     for index, replicas in enumerate(assignment, first):
-        alive = [image.current(broker) for broker in replicas if broker not in image.draining]
-        isr = tuple([member for member in alive if member is not None])
-        state = PartitionState(replicas=tuple(replicas), leader=isr[0] if isr else None, leader_epoch=0, isr=isr)
+        found = [image.current(broker) for broker in replicas if broker not in image.draining]
+        alive = tuple([member for member in found if member is not None])
+        state = PartitionState(
+            replicas=tuple(replicas),
+            leader=alive[0] if alive else None,
+            leader_epoch=0,
+            isr=alive or tuple([Member(broker, NO_EPOCH) for broker in replicas]),
+        )
         operations.append(Put(partition_key(PartitionKey(topic, index)), encode(state)))
     return operations
 
@@ -142,23 +149,31 @@ def delete(image: ClusterImage, name: str) -> Decision:
     if topic is None:
         return Refusal(f"no topic {name!r}")
     keys = image.keys_of(topic)
-    if len(keys) > PARTITIONS_PER_STEP:
-        if topic.status is TopicStatus.DELETING:
-            return _delete_partitions(image, name, topic, keys[-PARTITIONS_PER_STEP:], is_last=False)
-        changed = replace(topic, status=TopicStatus.DELETING)
-        return Transaction((Compare(topic_key(name), topic.revision),), (Put(topic_key(name), encode(changed)),))
-    return _delete_partitions(image, name, topic, keys, is_last=True)
-
-
-def _delete_partitions(
-    image: ClusterImage, name: str, topic: TopicState, keys: Sequence[PartitionKey], *, is_last: bool
-) -> Transaction:
-    holders = {broker for key in keys for broker in image.partitions[key].replicas}
-    marked = image.gone.get(topic.id, set())
-    operations: list[Operation] = [Delete(partition_key(key)) for key in keys]
-    operations += [Put(gone_key(topic.id, broker), b"") for broker in sorted(holders - marked)]
+    deleted, operations = _deleted(image, topic, keys)
+    is_last = len(deleted) == len(keys)
+    compares = [Compare(topic_key(name), topic.revision)]
+    if not is_last and topic.status is not TopicStatus.DELETING:
+        begun = replace(topic, status=TopicStatus.DELETING)
+        return Transaction(tuple(compares), (Put(topic_key(name), encode(begun)),))
+    compares += [Compare(partition_key(key), image.partitions[key].revision) for key in deleted]
     operations.append(Delete(topic_key(name)) if is_last else Put(topic_key(name), encode(topic)))
-    return Transaction((Compare(topic_key(name), topic.revision),), tuple(operations))
+    return Transaction(tuple(compares), tuple(operations))
+
+
+def _deleted(
+    image: ClusterImage, topic: TopicState, keys: Sequence[PartitionKey]
+) -> tuple[list[PartitionKey], list[Operation]]:
+    """Return the partitions, from the last one on, that can be deleted in one transaction, and the operations."""
+    marked, deleted = set(image.gone.get(topic.id, ())), []
+    operations: list[Operation] = []
+    for key in reversed(keys):
+        holders = sorted(set(image.partitions[key].replicas) - marked)
+        if len(operations) + len(holders) + 2 > MAX_OPERATIONS:
+            break
+        marked.update(holders)
+        deleted.append(key)
+        operations += [Delete(partition_key(key)), *[Put(gone_key(topic.id, broker), b"") for broker in holders]]
+    return deleted, operations
 
 
 def removed(image: ClusterImage, topic: UUID, broker: int) -> Decision:
@@ -180,36 +195,19 @@ def is_abandoned(image: ClusterImage, topic: TopicState) -> bool:
 
 
 def set_topic_configs(image: ClusterImage, name: str, configs: Mapping[str, str]) -> Decision:
-    """Replace the settings of a topic.
-
-    Refused while a lower `min.insync.replicas` needs more changes before it than fit into one transaction: make those
-    of `rules.before_min_isr` first.
-    """
+    """Replace the settings of a topic. Another `min.insync.replicas` needs no care: see `rules`."""
     topic = image.topics.get(name)
     if topic is None or topic.status is not TopicStatus.LIVE:
         return Refusal(f"no topic {name!r}")
-    text = configs.get(MIN_ISR) or default_of(image, MIN_ISR)
     put = Put(topic_key(name), encode(replace(topic, configs=dict(configs))))
-    return _with_min_isr(image, [name], text, Compare(topic_key(name), topic.revision), put)
+    return Transaction((Compare(topic_key(name), topic.revision),), (put,))
 
 
 def set_broker_configs(image: ClusterImage, broker: str, configs: Mapping[str, str]) -> Decision:
-    """Replace the settings of one broker, or (BROKER_DEFAULTS) of all. Refused as `set_topic_configs`."""
+    """Replace the settings of one broker, or (image.BROKER_DEFAULTS) of all."""
     key = configs_key(broker)
-    compare, put = Compare(key, image.revision_of(key)), Put(key, encode(Configs(values=dict(configs))))
-    if broker != BROKER_DEFAULTS:
-        return Transaction((compare,), (put,))
-    names = [name for name, topic in image.topics.items() if MIN_ISR not in topic.configs]
-    return _with_min_isr(image, names, configs.get(MIN_ISR), compare, put)
-
-
-def _with_min_isr(image: ClusterImage, names: Sequence[str], text: str | None, compare: Compare, put: Put) -> Decision:
-    """Write settings in a transaction with all that a new `min.insync.replicas` of these topics requires."""
-    before = [change for name in names for change in before_min_isr(image, name, text)]
-    if len(before) > PARTITIONS_PER_STEP:
-        return Refusal("members of the ELR have to leave it first")
-    made = transaction(image, before, [put])
-    return Transaction((compare, *made.compares), made.operations)
+    put = Put(key, encode(Configs(values=dict(configs))))
+    return Transaction((Compare(key, image.revision_of(key)),), (put,))
 
 
 def set_features(image: ClusterImage, levels: Mapping[str, int]) -> Decision:

@@ -23,7 +23,7 @@ async def created(nodes: list[Member], assignment: list[list[int]], **configs: s
 
 async def committed(member: Member, change: object) -> bool:
     assert isinstance(change, Change), change
-    return bool(await member.node.attempt(transaction(member.node.image, [change])))
+    return bool(await member.node.attempt(transaction([change])))
 
 
 async def test_brokers_see_each_other_and_one_controls(autojump_clock: MockClock) -> None:
@@ -191,6 +191,9 @@ async def test_replicas_outside_of_the_isr_stay_eligible_below_the_minimum(autoj
         assert await committed(nodes[0], change_isr(node.image, key, state.revision, state.leader, state.isr[:1]))
         assert [member.broker for member in nodes[0].state().elr] == [2, 3]
         await admin.set_topic_configs(node, "t", lambda configs: {**configs, "min.insync.replicas": "1"})
+        state = nodes[0].state()
+        assert state.leader is not None
+        assert await committed(nodes[0], change_isr(node.image, key, state.revision, state.leader, state.isr))
         assert nodes[0].state().elr == ()
 
 

@@ -1,0 +1,56 @@
+"""Changes of partition states, and the transactions that commit them."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.keys import broker_key, encode, partition_key
+from broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
+from broker.cluster.values import Member, PartitionState
+
+
+class Refusal(NamedTuple):
+    """A change that is not allowed; `reason` is one line for users."""
+
+    reason: str
+
+
+Decision: TypeAlias = Transaction | Refusal
+
+
+class Change(NamedTuple):
+    """A new state of a partition, and all that the decision depends on, the old state included."""
+
+    key: PartitionKey
+    state: PartitionState
+    compares: tuple[Compare, ...]
+
+
+def change_of(image: ClusterImage, key: PartitionKey, state: PartitionState, members: Iterable[Member]) -> Change:
+    """Return a change that depends on the partition's state and the registrations of these members."""
+    keys = [partition_key(key), *[broker_key(member.broker) for member in members]]
+    return Change(key, state, tuple([Compare(each, image.revision_of(each)) for each in dict.fromkeys(keys)]))
+
+
+def is_current(image: ClusterImage, change: Change) -> bool:
+    """Return whether a change could still be committed, as far as an image tells."""
+    return all(image.revision_of(compare.key) == compare.mod_revision for compare in change.compares)
+
+
+def transaction(changes: Sequence[Change]) -> Transaction:
+    """Return the transaction that makes these changes together: all of them, or none. They are of one image."""
+    compares = dict.fromkeys([compare for change in changes for compare in change.compares])
+    return Transaction(tuple(compares), tuple([Put(partition_key(each.key), encode(each.state)) for each in changes]))
+
+
+def batches(changes: Iterable[Change]) -> list[list[Change]]:
+    """Divide changes of one image so that the transaction of each part stays within the store's limit."""
+    parts: list[list[Change]] = []
+    compares: set[Compare] = set()
+    for change in changes:
+        compares.update(change.compares)
+        if not parts or len(compares) > MAX_OPERATIONS:
+            parts.append([])
+            compares = set(change.compares)
+        parts[-1].append(change)
+    return parts

@@ -1,0 +1,44 @@
+"""The settings that decide how many copies an acknowledged record has, and whether they may be given up.
+
+In a cluster they come from the store only: of the topic, or of all brokers. What a single broker had in its own
+configuration would not be known to the others, who elect.
+"""
+
+from uuid import UUID
+
+from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, PartitionKey
+from broker.cluster.values import PartitionState
+
+MIN_ISR = "min.insync.replicas"
+UNCLEAN = "unclean.leader.election.enable"
+REPLICAS_FOR_TWO = 3  # from this replication factor on, the default of min.insync.replicas is 2
+
+
+def default_of(image: ClusterImage, name: str) -> str | None:
+    """Return a setting that all brokers share; None if it is not set."""
+    defaults = image.configs.get(BROKER_DEFAULTS)
+    return None if defaults is None else defaults.values.get(name)
+
+
+def config_of(image: ClusterImage, topic: UUID, name: str) -> str | None:
+    """Return a setting of a topic, or of all brokers; None if neither is set."""
+    state = image.topics.get(image.names.get(topic, ""))
+    found = None if state is None else state.configs.get(name)
+    return default_of(image, name) if found is None else found
+
+
+def min_isr(image: ClusterImage, key: PartitionKey, state: PartitionState) -> int:
+    """Return how many members the ISR needs for acks=all: `min.insync.replicas`, at most the replication factor.
+
+    Unless it is set, 2 where there are three replicas or more: then no acknowledged record is on one disk only. The
+    replicas that a reassignment adds do not count before it ends: until then they make nothing more available.
+    """
+    replicas = len(state.replicas) - len(state.adding)
+    text = config_of(image, key.topic, MIN_ISR)
+    wanted = int(text) if text is not None else 2 if replicas >= REPLICAS_FOR_TWO else 1
+    return max(1, min(wanted, replicas))
+
+
+def allows_unclean(image: ClusterImage, key: PartitionKey) -> bool:
+    """Return whether a replica that lacks acknowledged records may lead."""
+    return (config_of(image, key.topic, UNCLEAN) or "false") == "true"

@@ -1,0 +1,140 @@
+"""Elect leaders: a good replica of the ISR, else of the ELR, else the longest log, else any if that is allowed."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.rules.changes import Change, Refusal, change_of
+from broker.cluster.rules.durability import allows_unclean
+from broker.cluster.rules.states import good_in_sync, in_order, with_isr
+from broker.cluster.values import Member, PartitionState
+
+
+class LogEnd(NamedTuple):
+    """Where the log of a replica ends: the leader epoch of its last record, -1 without any, and the offset after it."""
+
+    epoch: int
+    offset: int
+
+
+class _Choice(NamedTuple):
+    """A leader, and the brokers of its ISR.
+
+    `compared`: brokers besides, on whose registrations the choice depends. `is_alone`: nobody else is known to have
+    what the leader has.
+    """
+
+    leader: int
+    isr: set[int]
+    compared: tuple[Member, ...] = ()
+    is_alone: bool = False
+
+
+def needs_election(image: ClusterImage, state: PartitionState) -> bool:
+    """Return whether a partition has no leader that is alive and means to stay."""
+    return state.leader is None or not image.is_good(state.leader) or state.leader.broker in image.draining
+
+
+def log_end_holders(image: ClusterImage, state: PartitionState) -> tuple[Member, ...]:
+    """Return the replicas of which the longest log has to be found: all are back, and none is good. Else nothing.
+
+    Ask them where their logs end, and pass the answers to `elect`: they are of no use any more once one of them has
+    registered again.
+    """
+    members = (*state.isr, *state.elr)
+    back = tuple([each for member in members if (each := image.current(member.broker)) is not None])
+    is_any_good = any(image.is_good(member) for member in members)
+    return back if not is_any_good and len(back) == len(members) else ()
+
+
+def elect(
+    image: ClusterImage,
+    key: PartitionKey,
+    log_ends: Mapping[Member, LogEnd] | None = None,
+    *,
+    is_unclean: bool = False,
+) -> Change | Refusal:
+    """Elect a leader where there is none, or where it drains.
+
+    `log_ends`: of `log_end_holders`, asked after they were returned. `is_unclean`: any replica that lives, whatever the
+    settings say (ElectLeaders).
+    """
+    state = image.partitions[key]
+    if not needs_election(image, state):
+        return Refusal("the leader lives")
+    choice = _from_isr(image, state)
+    if choice is None and state.leader is not None and image.is_good(state.leader):
+        return Refusal("no other replica is in sync")
+    choice = choice or _from_elr(image, state) or _longest(image, state, log_ends or {})
+    if choice is None and (is_unclean or allows_unclean(image, key)):
+        choice = _any(image, state)
+    if choice is None:
+        return Refusal("no replica that has all acknowledged records lives")
+    return _elected(image, key, choice)
+
+
+def elect_preferred(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
+    """Let the first replica lead, if it is in the ISR."""
+    state = image.partitions[key]
+    first = state.replicas[0]
+    good = good_in_sync(image, state)
+    if state.leader_id == first and not needs_election(image, state):
+        return Refusal("the preferred replica leads")
+    if first not in good or first in image.draining:
+        return Refusal(f"the preferred replica {first} is not in sync, or is about to stop")
+    return _elected(image, key, _Choice(first, good))
+
+
+def _from_isr(image: ClusterImage, state: PartitionState) -> _Choice | None:
+    """Choose the first replica in the ISR; one that drains only if the leader is gone and there is no other."""
+    good = good_in_sync(image, state)
+    candidates = good - image.draining
+    if candidates:
+        return _Choice(in_order(state, candidates)[0], candidates)
+    if good and (state.leader is None or not image.is_good(state.leader)):
+        return _Choice(in_order(state, good)[0], good)
+    return None
+
+
+def _from_elr(image: ClusterImage, state: PartitionState) -> _Choice | None:
+    eligible = _those_that_stay_first(image, [member.broker for member in state.elr if image.is_good(member)])
+    return _Choice(eligible[0], {eligible[0]}) if eligible else None
+
+
+def _longest(image: ClusterImage, state: PartitionState, log_ends: Mapping[Member, LogEnd]) -> _Choice | None:
+    holders = {member.broker: member for member in log_end_holders(image, state)}
+    if not holders or not log_ends.keys() >= set(holders.values()):
+        return None
+    chosen = max(in_order(state, holders), key=lambda broker: log_ends[holders[broker]])
+    return _Choice(chosen, {chosen}, tuple(holders.values()), is_alone=True)
+
+
+def _any(image: ClusterImage, state: PartitionState) -> _Choice | None:
+    alive = _those_that_stay_first(image, [broker for broker in state.replicas if broker in image.brokers])
+    return _Choice(alive[0], {alive[0]}, is_alone=True) if alive else None
+
+
+def _those_that_stay_first(image: ClusterImage, brokers: Iterable[int]) -> list[int]:
+    return sorted(brokers, key=image.draining.__contains__)
+
+
+def _elected(image: ClusterImage, key: PartitionKey, choice: _Choice) -> Change:
+    """Begin a leader epoch. The ISR's members get their current epochs."""
+    state = image.partitions[key]
+    members = [_current(image, broker) for broker in in_order(state, choice.isr)]
+    changed = with_isr(image, key, state, members)
+    changed = replace(
+        changed,
+        elr=() if choice.is_alone else changed.elr,
+        leader=_current(image, choice.leader),
+        leader_epoch=state.leader_epoch + 1,
+    )
+    return change_of(image, key, changed, (*members, *choice.compared))
+
+
+def _current(image: ClusterImage, broker: int) -> Member:
+    found = image.current(broker)
+    assert found is not None, "only registered brokers lead or are in sync"
+    return found

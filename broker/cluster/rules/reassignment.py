@@ -1,0 +1,53 @@
+"""Move partitions to other replicas (KIP-455).
+
+replicas = target + removing      all of them, while it is in progress; `adding` are the new ones of the target
+end       the change of the ISR, by which it covers the target, removes `removing`; see `states.completed`
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.rules.changes import Change, Refusal, change_of
+from broker.cluster.rules.states import are_good, completed, without
+from broker.cluster.values import PartitionState
+
+
+def reassign(image: ClusterImage, key: PartitionKey, target: Sequence[int] | None) -> Change | Refusal:
+    """Begin to move a partition to other replicas, first the preferred one; None cancels what was begun.
+
+    It replaces a reassignment that is in progress. Replicas that this one had added, and the target does not have, are
+    removed at once.
+    """
+    state = image.partitions[key]
+    original = [broker for broker in state.replicas if broker not in state.adding]
+    if target is None and not (state.adding or state.removing):
+        return Refusal("no reassignment is in progress")
+    wanted = original if target is None else list(target)
+    objection = _objection(image, state, wanted)
+    if objection is not None:
+        return Refusal(objection)
+    removing = [broker for broker in original if broker not in wanted]
+    dropped = set(state.replicas) - {*wanted, *removing}
+    begun = replace(
+        state,
+        replicas=(*wanted, *removing),
+        adding=tuple([broker for broker in wanted if broker not in original]),
+        removing=tuple(removing),
+    )
+    if dropped:
+        begun = without(image, key, begun, dropped)
+        is_member = len(begun.isr) + len(begun.elr) < len(state.isr) + len(state.elr)
+        if is_member and not are_good(image, begun.isr):
+            return Refusal("a replica of the ISR is gone: wait until it is back, or has left the ISR")
+    changed = completed(image, key, begun)
+    return change_of(image, key, changed, changed.isr)
+
+
+def _objection(image: ClusterImage, state: PartitionState, target: Sequence[int]) -> str | None:
+    """Return why replicas are not possible, or None."""
+    if not target or len(set(target)) != len(target):
+        return "a partition needs at least one replica, and no broker can have two"
+    unknown = [broker for broker in target if broker not in image.brokers and broker not in state.replicas]
+    return f"broker {unknown[0]} is not alive" if unknown else None

@@ -1,0 +1,68 @@
+"""The steps that all decisions share: from one state of a partition to the next, without comparisons."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from msgspec.structs import replace
+
+from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.rules.durability import min_isr
+from broker.cluster.values import Member, PartitionState
+
+
+def are_good(image: ClusterImage, members: Sequence[Member]) -> bool:
+    """Return whether there are members, and each names the history that its broker continues."""
+    return bool(members) and all(image.is_good(member) for member in members)
+
+
+def good_in_sync(image: ClusterImage, state: PartitionState) -> set[int]:
+    """Return the brokers of the ISR that live and have all committed records."""
+    return {member.broker for member in state.isr if image.is_good(member)}
+
+
+def in_order(state: PartitionState, brokers: Iterable[int]) -> list[int]:
+    """Return brokers in the order of preference of the partition's replicas."""
+    left = set(brokers)
+    return [*[broker for broker in state.replicas if broker in left], *sorted(left.difference(state.replicas))]
+
+
+def with_isr(image: ClusterImage, key: PartitionKey, state: PartitionState, isr: Sequence[Member]) -> PartitionState:
+    """Replace the ISR by good members; those that leave it stay eligible while it is too small to commit anything."""
+    in_sync = {member.broker for member in isr}
+    left = {member.broker: member for member in (*state.elr, *state.isr) if member.broker not in in_sync}
+    return settled(image, key, replace(state, isr=tuple(isr), elr=tuple(left.values())))
+
+
+def settled(image: ClusterImage, key: PartitionKey, state: PartitionState) -> PartitionState:
+    """Empty the ELR if the ISR is good and large enough, so that its leader can commit again."""
+    is_enough = len(state.isr) >= min_isr(image, key, state) and are_good(image, state.isr)
+    return replace(state, elr=()) if is_enough and state.elr else state
+
+
+def without(image: ClusterImage, key: PartitionKey, state: PartitionState, brokers: Collection[int]) -> PartitionState:
+    """Remove replicas from a state whose other members of the ISR are good. A leader epoch begins.
+
+    The next leader is the first good member of the ISR, if the present one is removed.
+    """
+    changed = replace(
+        state,
+        replicas=tuple([broker for broker in state.replicas if broker not in brokers]),
+        isr=tuple([member for member in state.isr if member.broker not in brokers]),
+        elr=tuple([member for member in state.elr if member.broker not in brokers]),
+        leader_epoch=state.leader_epoch + 1,
+    )
+    if changed.leader_id in brokers:
+        good = in_order(changed, good_in_sync(image, changed))
+        good.sort(key=image.draining.__contains__)
+        changed = replace(changed, leader=image.current(good[0]) if good else None)
+    return settled(image, key, changed)
+
+
+def completed(image: ClusterImage, key: PartitionKey, state: PartitionState) -> PartitionState:
+    """End a reassignment if every added replica is in sync, and enough of the target are."""
+    if not (state.adding or state.removing):
+        return state
+    target = replace(state, adding=(), removing=())
+    ended = without(image, key, target, state.removing) if state.removing else settled(image, key, target)
+    in_sync = {member.broker for member in ended.isr}
+    is_covered = in_sync.issuperset(state.adding) and len(in_sync) >= min_isr(image, key, ended)
+    return ended if is_covered and are_good(image, ended.isr) else state
