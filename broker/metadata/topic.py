@@ -49,7 +49,8 @@ class Mirror:
 class Topic:
     """A topic: `partitions` is their number, `configs` its overridden settings by Kafka's names, as given.
 
-    `mirror` is None for a topic that was created by a client of this broker.
+    `mirror` is None for a topic that was created by a client of this broker. `assignment`: the replicas of each
+    partition of a topic that is about to be created in a cluster.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Topic:
     configs: dict[str, str] = field(default_factory=dict)
     id: UUID = field(default_factory=uuid4)
     mirror: Mirror | None = None
+    assignment: tuple[tuple[int, ...], ...] | None = field(default=None, compare=False)
 
     @property
     def mirror_of(self) -> str | None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -19,14 +20,15 @@ from broker.log.errors import DataDirectoryError, DirectoryFailedError, LogError
 from broker.log.moving import LogMove
 from broker.log.partition_log import PartitionLog
 from broker.log.producers.table import ProducerBudget
-from broker.metadata.assignment import assign_replicas
 from broker.metadata.topic import Topic
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.replication import NotLeaderError
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.checkpoints import Checkpoints
 from broker.partitions.disks.startup import Start, StartProgress
 from broker.partitions.disks.storage import Storage
 from broker.partitions.partition import Destination, Partition
+from broker.partitions.topics.catalog import Catalog, LocalCatalog
 from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
 from broker.partitions.topics.topic_changes import (
     Change,
@@ -34,10 +36,14 @@ from broker.partitions.topics.topic_changes import (
     TopicExistsError,
     UnknownTopicError,
 )
-from broker.partitions.topics.topic_map import Replicas, TopicMap
+from broker.partitions.topics.topic_map import TopicMap
 from broker.settings.live import LiveSettings, Overrides
 from broker.settings.settings import Settings
 from broker.settings.topics import LogConfigs
+
+if TYPE_CHECKING:
+    from broker.cluster.node import ClusterNode
+    from broker.partitions.topics.cluster_topics import ClusterTopics as _ClusterTopics
 
 __all__ = ["LogStatistics", "Partitions", "TopicExistsError", "UnknownTopicError"]
 
@@ -59,29 +65,50 @@ class LogStatistics:
 class Partitions:
     """The topics and partitions of one broker. Belongs to the event loop."""
 
-    def __init__(self, storage: Storage, settings: LiveSettings, writer: Writer, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        settings: LiveSettings,
+        writer: Writer,
+        metrics: Metrics,
+        node: "ClusterNode | None" = None,
+    ) -> None:
+        """`node`: this broker's part in a cluster; without one, it has topics of its own."""
         self.live_settings = settings
         self.node_id = settings.static.node_id
         self._storage = storage
         self._writer = writer
         self._metrics = metrics
-        self._map = TopicMap(lambda topic: assign_replicas([self.node_id], topic.partitions, 1, storage.random))
+        self._map = TopicMap(leads_all=node is None)
         # Looked up directly in loops over many partitions, where calls of `get` would cost more than the lookups.
         self.served: Mapping[tuple[str, int], Partition] = self._map.partitions
         self._configs = LogConfigs(settings)
         self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
         self.directories = PartitionDirectories(storage, self._configs, self._checkpoints, writer)
-        self.changes = TopicChanges(
-            self._map,
-            storage,
-            settings=settings,
-            configs=self._configs,
-            directories=self.directories,
-            writer=writer,
-            publish=self._publish,
-        )
+        self.catalog: Catalog
+        self.changes: TopicChanges | _ClusterTopics
+        self._node = node
+        if node is None:
+            self.catalog = LocalCatalog(self.node_id, self._map)
+            self.changes = TopicChanges(
+                self._map,
+                storage,
+                settings=settings,
+                configs=self._configs,
+                directories=self.directories,
+                writer=writer,
+                publish=self._publish,
+            )
+        else:
+            from broker.partitions.topics.cluster_catalog import ClusterCatalog  # a broker by itself needs neither
+            from broker.partitions.topics.cluster_topics import ClusterTopics
+
+            self.catalog = ClusterCatalog(node)
+            self.changes = ClusterTopics(node, self._map, settings, self._configs)
         self._all_open = False
         self.on_offline: list[Callable[[str, int], None]] = []  # each is called with a lost partition
+        self.on_lead: list[Callable[[Partition], None]] = []  # in a cluster: when this broker begins to lead one
+        self.on_resign: list[Callable[[Partition], None]] = []  # and when it stops
 
     @property
     def progress(self) -> StartProgress:
@@ -110,8 +137,12 @@ class Partitions:
     # -- finding --
 
     def get(self, topic: str, partition: int) -> Partition | None:
-        """Return a partition, or None."""
+        """Return a partition that this broker leads, or None."""
         return self._map.partitions.get((topic, partition))
+
+    def local(self, topic: str, partition: int) -> Partition | None:
+        """Return a partition that has a log here, whoever leads it, or None."""
+        return self._map.local.get((topic, partition))
 
     def require(self, topic: str, partition: int) -> Partition:
         """Return a partition. Raises OfflineError, NotReadyError, UnknownTopicError."""
@@ -124,13 +155,16 @@ class Partitions:
         """Whether a topic is being created and its partitions are not available yet."""
         return topic in self._map.pending
 
-    def missing(self, topic: str, partition: int) -> LogError | UnknownTopicError:
-        """Return the error for a partition that `get` does not find: offline, not ready yet, or unknown."""
+    def missing(self, topic: str, partition: int) -> LogError | UnknownTopicError | NotLeaderError:
+        """Return the error for a partition that `get` does not find: offline, led elsewhere, not ready, or unknown."""
         if topic in self._map.pending and partition < self._map.topics[topic].partitions:
             return NotReadyError(f"{topic}-{partition} is being created")
         reason = self._map.offline.get((topic, partition))
         if reason is not None:
             return OfflineError(f"{topic}-{partition} is offline: {reason}")
+        known = self._map.topics.get(topic)
+        if self._node is not None and known is not None and 0 <= partition < known.partitions:
+            return NotLeaderError(f"broker {self.node_id} does not lead {topic}-{partition}")
         return UnknownTopicError(f"no partition {topic}-{partition}")
 
     def is_offline(self, topic: str, partition: int) -> bool:
@@ -154,13 +188,14 @@ class Partitions:
         """Return the name of the topic with this id (16 bytes), or None."""
         return self._map.name_of(topic_id)
 
+    @property
+    def topic_count(self) -> int:
+        """Return the number of topics."""
+        return len(self._map.topics)
+
     def topics(self) -> list[Topic]:
         """Return all topics, by name."""
         return [self._map.topics[name] for name in sorted(self._map.topics)]
-
-    def replicas(self, name: str) -> Replicas:
-        """Return the replicas of each partition of a topic, leader first."""
-        return self._map.replicas[name]
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._map)
@@ -179,20 +214,38 @@ class Partitions:
 
     # -- changing --
 
-    def plan_topic(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> Topic:
+    def plan_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = -1,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> Topic:
         """Return the topic that `create_all` would create; a count of -1 means `num.partitions`.
 
-        Raises what `TopicChanges.plan` does.
+        Raises what `TopicChanges.plan` does, or `ClusterTopics.plan`.
         """
-        return self.changes.plan(name, self.settings.num_partitions if partitions == -1 else partitions, configs or {})
+        count = self.settings.num_partitions if partitions == -1 else partitions
+        return self.changes.plan(
+            name, count, configs or {}, replication_factor=replication_factor, assignment=assignment
+        )
 
     async def create_all(self, topics: Sequence[Topic], *, answer_after_s: float = math.inf) -> Failures:
         """Create planned topics, and return the failures by name. See `TopicChanges.create`."""
         return await self.changes.create(topics, answer_after_s=answer_after_s)
 
-    async def create(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> Topic:
+    async def create(
+        self,
+        name: str,
+        partitions: int = -1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = -1,
+    ) -> Topic:
         """Create one topic. Raises what `plan_topic` does, MetadataError, OSError, LogError."""
-        topic = self.plan_topic(name, partitions, configs)
+        topic = self.plan_topic(name, partitions, configs, replication_factor=replication_factor)
         failures = await self.create_all([topic])
         if failures:
             raise failures[name]
@@ -211,10 +264,16 @@ class Partitions:
                 await self.create(name)
 
     async def alter(
-        self, name: str, change: Change | None = None, partitions: int | None = None, *, validate_only: bool = False
+        self,
+        name: str,
+        change: Change | None = None,
+        partitions: int | None = None,
+        *,
+        validate_only: bool = False,
+        assignment: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
         """Change a topic's settings, and increase its partition count. See `TopicChanges.alter`."""
-        return await self.changes.alter(name, change, partitions, validate_only=validate_only)
+        return await self.changes.alter(name, change, partitions, validate_only=validate_only, assignment=assignment)
 
     async def alter_broker(
         self,

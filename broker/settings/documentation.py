@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from broker.settings.topics import TOPIC_SETTINGS
 
 _NO_REMOTE = "There is no tiered storage: "
-_ONE_REPLICA = "Partitions have one replica: "
+_NOT_THROTTLED = "Replication is not throttled."
 
 TOPIC_TEXTS: Mapping[str, str] = {
     "cleanup.policy": "What to do with old segments: delete removes them by age and size, compact keeps the latest"
@@ -20,13 +20,14 @@ TOPIC_TEXTS: Mapping[str, str] = {
     "compression.zstd.level": "Level used if compression.type is zstd.",
     "delete.retention.ms": "How long a compacted topic keeps a tombstone, so that slow readers still see it.",
     "file.delete.delay.ms": "How long the files of a deleted segment or topic are kept on disk.",
-    "flush.messages": "Flush a log (fsync) when an append brings its unflushed records to this number, and acknowledge"
+    "flush.messages": "Flush a log (fsync) when an append brings its unflushed records to this number, and "
+    "acknowledge"
     " that append after the flush. 1 flushes every append, and consumers see only what is flushed.",
     "flush.ms": "Maximum time before unflushed records are flushed (fsync).",
-    "follower.replication.throttled.replicas": _ONE_REPLICA + "there are no followers to throttle.",
+    "follower.replication.throttled.replicas": _NOT_THROTTLED,
     "index.interval.bytes": "Bytes of log between two entries of an index. Smaller values find a position faster and"
     " make larger indexes.",
-    "leader.replication.throttled.replicas": _ONE_REPLICA + "there are no followers to throttle.",
+    "leader.replication.throttled.replicas": _NOT_THROTTLED,
     "local.retention.bytes": _NO_REMOTE + "only retention.bytes applies.",
     "local.retention.ms": _NO_REMOTE + "only retention.ms applies.",
     "max.compaction.lag.ms": "Maximum time that a record of a compacted topic may wait for compaction.",
@@ -37,8 +38,9 @@ TOPIC_TEXTS: Mapping[str, str] = {
     " append (LogAppendTime).",
     "min.cleanable.dirty.ratio": "Minimum share of a log that is not compacted yet before the log is compacted.",
     "min.compaction.lag.ms": "Minimum time before compaction may remove a record.",
-    "min.insync.replicas": "Number of replicas that must have an append with acks=all; at most the replication factor,"
-    " which is one.",
+    "min.insync.replicas": "Number of in-sync replicas that an append with acks=all needs; at most the "
+    "replication factor."
+    " In a cluster, 2 for topics with three replicas or more unless it is set.",
     "preallocate": "Whether to allocate the full size of a new segment's file at once.",
     "remote.log.copy.disable": _NO_REMOTE + "nothing is copied.",
     "remote.log.delete.on.disable": _NO_REMOTE + "nothing is deleted remotely.",
@@ -50,15 +52,45 @@ TOPIC_TEXTS: Mapping[str, str] = {
     "segment.jitter.ms": "Maximum random time by which a log rolls before segment.ms, so that not all logs roll at"
     " once.",
     "segment.ms": "Segment age, by its records' timestamps, at which the log rolls even if the segment is not full.",
-    "unclean.leader.election.enable": _ONE_REPLICA + "no other replica could become leader.",
 }
 
 BROKER_TEXTS: Mapping[str, str] = {
+    "warmlog.cluster.etcd": "Endpoints of the etcd that the brokers of a cluster share, as http://HOST:PORT "
+    "separated by "
+    "commas. Empty: this broker is not part of a cluster.",
+    "warmlog.cluster.id": "Name of the cluster in etcd, and the cluster id that clients see.",
+    "warmlog.cluster.lease.ms": "Time after which a broker that cannot be reached is replaced; one whose port "
+    "refuses "
+    "connections is replaced at once.",
+    "broker.rack": "Rack of this broker. Replicas of a partition are spread over racks.",
+    "default.replication.factor": "Number of replicas of a topic that is created without one, in a cluster.",
+    "unclean.leader.election.enable": "Whether a replica that lacks acknowledged records may become leader if "
+    "no other one is alive: "
+    "they are lost then.",
+    "replica.lag.time.max.ms": "A follower that has not caught up with its leader for this time leaves the "
+    "in-sync replicas.",
+    "replica.fetch.max.bytes": "Maximum bytes of one partition in a follower's fetch; a larger batch is fetched whole.",
+    "replica.fetch.min.bytes": "Minimum bytes for which a leader answers a follower's fetch before "
+    "replica.fetch.wait.max.ms.",
+    "replica.fetch.response.max.bytes": "Maximum bytes of a follower's fetch.",
+    "replica.fetch.wait.max.ms": "Maximum time that a follower's fetch waits at the leader.",
+    "num.replica.fetchers": "Number of fetchers for each leader that this broker follows.",
+    "auto.leader.rebalance.enable": "Whether preferred replicas become leaders again by themselves.",
+    "leader.imbalance.check.interval.seconds": "How often leaders are compared with preferred replicas.",
+    "leader.imbalance.per.broker.percentage": "Share of a broker's preferred partitions that others may lead "
+    "before it becomes their leader "
+    "again.",
+    "controlled.shutdown.enable": "Whether a broker that stops lets others lead its partitions first.",
+    "offsets.topic.replication.factor": "Number of replicas of __consumer_offsets, in a cluster.",
+    "transaction.state.log.min.isr": "min.insync.replicas of __transaction_state, in a cluster.",
+    "transaction.state.log.replication.factor": "Number of replicas of __transaction_state, in a cluster.",
     "add.partitions.to.txn.retry.backoff.max.ms": "Longest time that a produce request waits until the producer's"
     " previous transaction is completed.",
-    "add.partitions.to.txn.retry.backoff.ms": "Pause between two attempts to add the partitions of a produce request to"
+    "add.partitions.to.txn.retry.backoff.ms": "Pause between two attempts to add the partitions of a produce "
+    "request to"
     " a transaction while the previous one is being completed.",
-    "advertised.listeners": "Addresses that clients are told to connect to, as kafka://HOST:PORT,native://... A client"
+    "advertised.listeners": "Addresses that clients are told to connect to, as kafka://HOST:PORT,native://... A "
+    "client"
     " of a listener that is not named is told the address that it connected to.",
     "auto.create.topics.enable": "Whether to create a topic on its first use.",
     "connections.max.idle.ms": "Close a connection after this time without requests.",
@@ -92,7 +124,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "max.incremental.fetch.session.cache.slots": "Maximum number of incremental fetch sessions.",
     "node.id": "ID of this broker.",
     "num.partitions": "Number of partitions of a new topic, unless its creation names a number.",
-    "num.recovery.threads.per.data.dir": "Number of threads for each data directory that recover logs after an unclean"
+    "num.recovery.threads.per.data.dir": "Number of threads for each data directory that recover logs after an "
+    "unclean"
     " stop.",
     "offset.metadata.max.bytes": "Maximum size of the metadata committed with an offset.",
     "offsets.commit.timeout.ms": "Fail a commit of offsets that takes longer than this.",
@@ -111,7 +144,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "socket.request.max.bytes": "Maximum size of a request.",
     "socket.send.buffer.bytes": "Send buffer of each connection; -1 leaves it to the operating system, except for"
     " peers on the same machine, which get 256 KiB.",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "Interval at which transactions that have timed out"
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "Interval at which transactions that have "
+    "timed out"
     " are aborted.",
     "transaction.max.timeout.ms": "Longest timeout that a producer may ask for its transactions.",
     "transaction.partition.verification.enable": "Whether to check batches of producers that add partitions to their"
@@ -122,7 +156,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "transaction.state.log.segment.bytes": "Segment size of __transaction_state.",
     "transactional.id.expiration.ms": "Remove a transactional id that has not been used for this time.",
     "warmlog.connection.inflight.requests": "Maximum number of unanswered requests of one connection.",
-    "warmlog.container": "Whether the broker runs in a container, so that clients may connect through a published port"
+    "warmlog.container": "Whether the broker runs in a container, so that clients may connect through a "
+    "published port"
     " of the host.",
     "warmlog.gate": "How to check whether data is in memory before sending or searching it: cachestat (Linux 6.5),"
     " nowait, or auto, the first that works. off: no check; a cold read blocks the event loop.",
@@ -153,7 +188,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     " be longer than clients retry a batch (delivery.timeout.ms).",
     "warmlog.queued.max.reply.bytes": "Maximum total size of large replies that are encoded and not yet sent; -1 is"
     " unlimited.",
-    "warmlog.records.walk": "Whether to validate the records of a batch on append; compressed batches are decompressed"
+    "warmlog.records.walk": "Whether to validate the records of a batch on append; compressed batches are "
+    "decompressed"
     " for it.",
     "warmlog.reply.max.bytes": "Maximum size of a reply, not counting the records of a fetch. Requests for more are"
     " refused with POLICY_VIOLATION.",

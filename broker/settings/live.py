@@ -55,6 +55,7 @@ DYNAMIC_SETTINGS = frozenset({
     "message.max.bytes",
     "min.insync.replicas",
     "producer.id.expiration.ms",
+    "unclean.leader.election.enable",
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "warmlog.index.search",
     "warmlog.mirror.max.bytes.per.second",

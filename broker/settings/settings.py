@@ -66,8 +66,26 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     num_partitions: Count = 1
     auto_create_topics_enable: bool = True
     delete_topic_enable: bool = True
-    min_insync_replicas: Count = 1  # of acks=all; at most as many as a partition has: one
+    min_insync_replicas: Count = 1  # of acks=all, at most as many as a partition has; in a cluster see `cluster.rules`
     advertised_listeners: str = ""
+
+    # a cluster
+    warmlog_cluster_etcd: str = ""  # http://HOST:PORT,... ; empty: one broker by itself
+    warmlog_cluster_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "warmlog"
+    warmlog_cluster_lease_ms: Annotated[int, Meta(ge=2_000, le=MAX_INT32)] = 6_000  # etcd's floor: 2 s
+    broker_rack: str = ""
+    default_replication_factor: Count = 1
+    unclean_leader_election_enable: bool = False
+    replica_lag_time_max_ms: PositiveMillis = 30_000
+    replica_fetch_max_bytes: Bytes = 1 << 20
+    replica_fetch_min_bytes: Count = 1
+    replica_fetch_response_max_bytes: Bytes = 10 << 20
+    replica_fetch_wait_max_ms: Delay = 500
+    num_replica_fetchers: Annotated[int, Meta(ge=1, le=64)] = 1
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: Count = 300
+    leader_imbalance_per_broker_percentage: Annotated[int, Meta(ge=0, le=100)] = 10
+    controlled_shutdown_enable: bool = True
 
     # the log
     log_segment_bytes: SegmentBytes = 1 << 30
@@ -124,6 +142,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offsets_retention_minutes: Count = 7 * 24 * 60
     offsets_retention_check_interval_ms: PositiveMillis = 600_000
     offsets_topic_num_partitions: Count = 50
+    offsets_topic_replication_factor: Count = 3  # in a cluster
     offsets_topic_segment_bytes: SegmentBytes = 100 << 20
 
     # transactions
@@ -133,7 +152,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     transaction_max_timeout_ms: Count = 900_000
     transaction_partition_verification_enable: bool = True
     transaction_remove_expired_transaction_cleanup_interval_ms: Count = 3_600_000
+    transaction_state_log_min_isr: Count = 2
     transaction_state_log_num_partitions: Count = 50
+    transaction_state_log_replication_factor: Count = 3  # in a cluster
     transaction_state_log_segment_bytes: SegmentBytes = 100 << 20
     transactional_id_expiration_ms: Count = 7 * 24 * 3_600_000
 
@@ -385,6 +406,8 @@ def check_together(settings: Settings) -> None:
     if source_addresses(settings.warmlog_mirror_from):
         for name in ("warmlog.mirror.topics", "warmlog.mirror.groups"):
             chosen_by(name, settings.effective(name))
+        if settings.warmlog_cluster_etcd:
+            raise SettingError("warmlog.mirror.from: a broker of a cluster (warmlog.cluster.etcd) cannot mirror one")
     if settings.retention_ms == 0:
         raise SettingError("log.retention.ms: expected -1, for ever, or at least 1, not 0")
     if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:

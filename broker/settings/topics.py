@@ -70,6 +70,7 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
     "segment.index.bytes": TopicSetting(IndexBytes, "log.index.size.max.bytes"),
     "segment.jitter.ms": TopicSetting(Millis, "log.roll.jitter.ms"),
     "segment.ms": TopicSetting(PositiveMillis, "log.roll.ms"),
+    "unclean.leader.election.enable": TopicSetting(bool, "unclean.leader.election.enable"),
 }
 
 
@@ -83,14 +84,13 @@ class FixedSetting:
 
 
 FIXED_SETTINGS: Mapping[str, FixedSetting] = {
-    "follower.replication.throttled.replicas": FixedSetting("", Kind.LIST, "a partition has one replica"),
-    "leader.replication.throttled.replicas": FixedSetting("", Kind.LIST, "a partition has one replica"),
+    "follower.replication.throttled.replicas": FixedSetting("", Kind.LIST, "replication is not throttled"),
+    "leader.replication.throttled.replicas": FixedSetting("", Kind.LIST, "replication is not throttled"),
     "local.retention.bytes": FixedSetting("-2", Kind.LONG, "there is no remote storage"),
     "local.retention.ms": FixedSetting("-2", Kind.LONG, "there is no remote storage"),
     "remote.log.copy.disable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
     "remote.log.delete.on.disable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
     "remote.storage.enable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
-    "unclean.leader.election.enable": FixedSetting("false", Kind.BOOLEAN, "a partition has one replica"),
 }
 SETTING_NAMES = tuple(sorted((*TOPIC_SETTINGS, *FIXED_SETTINGS)))
 MAX_CACHED_CONFIGS = 1000  # distinct sets of topic settings

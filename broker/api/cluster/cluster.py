@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 
-from broker.api.addresses import Advertised
+from broker.api.addresses import Advertised, described_brokers
 from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.kafka.values import DescribeClusterRequest, DescribeClusterResponse
-from protocol.response import BrokerMetadata
 
 _BROKERS, _CONTROLLERS = 1, 2  # endpoint types (KIP-919)
 
@@ -27,7 +26,7 @@ class ClusterApi:
         return {DescribeClusterRequest.api: self.describe_cluster}
 
     async def describe_cluster(self, request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
-        """Return this broker, which is also the controller, at the address advertised to the client."""
+        """Return the brokers that are alive, at the addresses advertised to the client."""
         if request.endpoint_type == _CONTROLLERS:
             raise RequestError(
                 ErrorCode.MISMATCHED_ENDPOINT_TYPE, "controller endpoints are not available on a broker listener"
@@ -36,10 +35,9 @@ class ClusterApi:
             raise RequestError(
                 ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"unsupported endpoint type {request.endpoint_type}"
             )
-        node_id = self._partitions.node_id
-        host, port = self._advertised.of(context.session)
+        catalog = self._partitions.catalog
         return DescribeClusterResponse(
             cluster_id=self._cluster_id,
-            controller=node_id,
-            brokers=(BrokerMetadata(node_id=node_id, host=host, port=port),),
+            controller=catalog.controller,
+            brokers=described_brokers(catalog, self._partitions.node_id, self._advertised, context.session),
         )

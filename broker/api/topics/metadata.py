@@ -4,30 +4,30 @@ The description of a topic is cached until the topic or a leader epoch changes, 
 topics every few minutes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import partial
 from heapq import merge
 from itertools import islice
 
 from msgspec import structs
 
-from broker.api.addresses import Advertised
+from broker.api.addresses import Advertised, described_brokers
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.log.io.directory_names import encode_topic_id
 from broker.metadata.topic import Topic, check_name, is_internal
 from broker.partitions.partitions import Partitions, UnknownTopicError
+from broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
 from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import UNKNOWN_TOPIC_NAME, asked_topics, topic_id_text
 from protocol.request import MetadataRequest
-from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+from protocol.response import MetadataResponse, PartitionMetadata, TopicMetadata
 
-NO_LEADER = -1
-_OFFLINE = -1  # in place of the leader epoch
 NAMES_PER_PIECE = 1000  # sorted at once
-EPOCHS_PER_PIECE = 256  # between two readings of the clock: about 50 us of work
+STATES_PER_PIECE = 256  # between two readings of the clock: about 50 us of work
 MAX_PARTITIONS_PER_PAGE = 2000  # Kafka's max.request.partition.size.limit
 
 
@@ -38,7 +38,7 @@ class MetadataApi:
         self._partitions = partitions
         self._cluster_id = cluster_id
         self._advertised = advertised
-        # Descriptions by topic name, with the topic and the leader epochs for which they are valid.
+        # Descriptions by topic name, with the topic and the states of its partitions for which they are valid.
         self._cache: dict[str, tuple[Topic, tuple[int, ...], TopicMetadata]] = {}
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -61,12 +61,11 @@ class MetadataApi:
             for name in await _once(request, context):
                 topics.append(await self._find(name, context, create=create))
                 await context.checkpoint()
-        node_id = self._partitions.node_id
-        host, port = self._advertised.of(context.session)
+        catalog = self._partitions.catalog
         return MetadataResponse(
             cluster_id=self._cluster_id,
-            controller=node_id,
-            brokers=(BrokerMetadata(node_id=node_id, host=host, port=port),),
+            controller=catalog.controller,
+            brokers=described_brokers(catalog, self._partitions.node_id, self._advertised, context.session),
             topics=tuple(topics),
         )
 
@@ -135,51 +134,49 @@ class MetadataApi:
 
     async def _describe(self, topic: Topic, context: Context) -> TopicMetadata:
         """Return a topic's description from the cache, or build it in pieces."""
-        name, replicas = topic.name, self._partitions.replicas(topic.name)
-        epochs = await self._leader_epochs(topic, context)
+        name = topic.name
+        states = await self._states(topic, context)
         cached = self._cache.get(name)
-        if cached is None or cached[0] is not topic or cached[1] != epochs:
-            if len(self._cache) > len(self._partitions):  # more topics than partitions: some were deleted
+        if cached is None or cached[0] is not topic or cached[1] != states:
+            if len(self._cache) > self._partitions.topic_count:  # some were deleted
                 self._cache = {name: kept for name, kept in self._cache.items() if self._partitions.has(name)}
-            cached = self._cache[name] = topic, epochs, await _build(topic, epochs, replicas, context)
+            cached = self._cache[name] = topic, states, await self._build(topic, context)
         return cached[2]
 
-    async def _leader_epochs(self, topic: Topic, context: Context) -> tuple[int, ...]:
-        """Return the leader epoch of each partition of a topic, in pieces."""
-        name, served = topic.name, self._partitions.served
-        epochs: list[int] = []
-        for start in range(0, topic.partitions, EPOCHS_PER_PIECE):
-            piece = range(start, min(start + EPOCHS_PER_PIECE, topic.partitions))
-            found = [served.get((name, index)) for index in piece]
-            epochs += [_OFFLINE if partition is None else partition.log.leader_epoch for partition in found]
+    async def _states(self, topic: Topic, context: Context) -> tuple[int, ...]:
+        """Return a number for each partition that changes with its description, in pieces."""
+        state_of = self._partitions.catalog.state_of
+        states: list[int] = []
+        for start in range(0, topic.partitions, STATES_PER_PIECE):
+            end = min(start + STATES_PER_PIECE, topic.partitions)
+            states += [state_of(topic, index) for index in range(start, end)]
             if context.is_piece_over:
                 await context.pause()
-        return tuple(epochs)
+        return tuple(states)
 
-
-async def _build(
-    topic: Topic, epochs: Sequence[int], replicas: Sequence[tuple[int, ...]], context: Context
-) -> TopicMetadata:
-    return TopicMetadata(
-        name=topic.name,
-        topic_id=encode_topic_id(topic.id),
-        partitions=await context.map(_partition_metadata, range(len(epochs)), epochs, replicas),
-    )
-
-
-def _partition_metadata(index: int, epoch: int, replicas: tuple[int, ...]) -> PartitionMetadata:
-    """Describe a partition; an offline one has no leader (KRaftMetadataCache.getPartitionMetadata)."""
-    if epoch == _OFFLINE:
-        return PartitionMetadata(
-            partition=index,
-            leader=NO_LEADER,
-            leader_epoch=epoch,
-            replicas=replicas,
-            in_sync=(),  # since Kafka 4.1, which reports the last in-sync replica elsewhere (KIP-966)
-            error=ErrorCode.LEADER_NOT_AVAILABLE,
+    async def _build(self, topic: Topic, context: Context) -> TopicMetadata:
+        find = partial(self._partitions.catalog.partition, topic)
+        return TopicMetadata(
+            name=topic.name,
+            topic_id=encode_topic_id(topic.id),
+            partitions=await context.map(
+                lambda index: _partition_metadata(index, find(index)), range(topic.partitions)
+            ),
         )
+
+
+def _partition_metadata(index: int, found: PartitionInfo) -> PartitionMetadata:
+    """Describe a partition; one without a leader has an error (KRaftMetadataCache.getPartitionMetadata)."""
+    has_leader = found.leader != NO_LEADER
     return PartitionMetadata(
-        partition=index, leader=replicas[0], leader_epoch=epoch, replicas=replicas, in_sync=replicas
+        partition=index,
+        leader=found.leader,
+        leader_epoch=found.leader_epoch,
+        replicas=found.replicas,
+        in_sync=found.in_sync,
+        offline=found.offline,
+        eligible=found.eligible,
+        error=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
     )
 
 

@@ -125,16 +125,27 @@ class TopicChanges:
     def _known(self, name: str) -> Topic:
         topic = self._map.topics.get(name)
         if topic is None:
-            raise _unknown(name)
+            raise unknown_topic(name)
         return topic
 
     # -- create --------------------------------------------------------------------------------------------------------
 
-    def plan(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+    def plan(
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        *,
+        replication_factor: int = -1,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> Topic:
         """Return the topic that `create` would create, after all checks. Uses memory only.
+
+        Whatever replicas are asked for, this broker has the only one.
 
         Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, SettingError, NoRoomError.
         """
+        del replication_factor, assignment
         check_name(name)
         self._check_free(name)
         checked = check_topic_configs(configs, self._live_settings.current)
@@ -230,6 +241,7 @@ class TopicChanges:
         *,
         validate_only: bool = False,
         for_mirror: bool = False,
+        assignment: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
         """Change a topic's settings, and increase its partition count. `change` maps old settings to new ones.
 
@@ -238,12 +250,13 @@ class TopicChanges:
         Raises UnknownTopicError, InvalidPartitionsError, SettingError, MetadataError, OSError, LogError, and what
         `change` raises.
         """
+        del assignment  # this broker has the only replica
         async with self._change([name]):
             topic, settings = self._known(name), self._live_settings.current
             if topic.mirror_of is not None and not for_mirror:
                 raise mirrored_error(name, topic.mirror_of)
             configs = topic.configs if change is None else check_topic_configs(change(topic.configs), settings)
-            count = _grown(topic, partitions)
+            count = grown(topic, partitions)
             if validate_only:
                 return topic
             if configs != topic.configs:
@@ -330,7 +343,7 @@ class TopicChanges:
             if name in self._map.topics or name in self._map.pending:
                 found.append(name)
             else:
-                failures[name] = _unknown(name)
+                failures[name] = unknown_topic(name)
             await checkpoint()
         if found:
             failures |= await self._answer(found, partial(self._delete, found, answers_early))
@@ -338,7 +351,7 @@ class TopicChanges:
 
     async def _delete(self, names: Sequence[str], answers_early: bool, request: _Request) -> None:
         topics = [self._map.topics[name] for name in names if name in self._map.topics]
-        request.failures |= {name: _unknown(name) for name in names if name not in self._map.topics}
+        request.failures |= {name: unknown_topic(name) for name in names if name not in self._map.topics}
         if not topics:
             return
         try:
@@ -419,7 +432,7 @@ def _batches(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
         yield batch
 
 
-def _grown(topic: Topic, partitions: int | None) -> int:
+def grown(topic: Topic, partitions: int | None) -> int:
     """Return the new partition count. Raises InvalidPartitionsError unless it is larger."""
     if partitions is None:
         return topic.partitions
@@ -431,5 +444,6 @@ def _grown(topic: Topic, partitions: int | None) -> int:
     return partitions
 
 
-def _unknown(name: str) -> UnknownTopicError:
+def unknown_topic(name: str) -> UnknownTopicError:
+    """Return the error for a topic that does not exist."""
     return UnknownTopicError(f"no topic {name!r}")

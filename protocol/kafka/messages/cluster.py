@@ -128,7 +128,7 @@ CLUSTER_RESPONSE = Struct(
             Field("broker_id", INT32, attr="node_id"),
             Field("host", STRING),
             Field("port", INT32),
-            Field("rack", STRING, nullable=0, default=None, attr=None),
+            Field("rack", STRING, nullable=0, default=None),
             Field("is_fenced", BOOLEAN, since=2, default=False, attr=None),
         ),
     ),

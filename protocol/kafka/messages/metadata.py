@@ -71,7 +71,8 @@ def _cluster_operations(request: KafkaMetadataRequest, _: int) -> int:
 
 
 def _offline(partition: PartitionMetadata, *_: Any) -> tuple[int, ...]:
-    return partition.replicas if partition.leader < 0 else ()
+    """Return the replicas that are offline: all of them, for a broker by itself that cannot serve the partition."""
+    return partition.offline or (partition.replicas if partition.leader < 0 and len(partition.replicas) == 1 else ())
 
 
 REQUEST = Struct(
@@ -105,7 +106,7 @@ RESPONSE = Struct(
             Field("node_id", INT32),
             Field("host", STRING),
             Field("port", INT32),
-            Field("rack", STRING, since=1, nullable=1, default=None, attr=None),
+            Field("rack", STRING, since=1, nullable=1, default=None),
         ),
     ),
     Field(
@@ -170,7 +171,7 @@ PAGE_RESPONSE = Struct(
                     *_LEADER,
                     _EPOCH,
                     *_REPLICAS,
-                    Field("eligible_leader_replicas", Array(INT32), nullable=0, default=None, per_reply=lambda *_: ()),
+                    Field("eligible_leader_replicas", Array(INT32), nullable=0, default=None, attr="eligible"),
                     Field("last_known_elr", Array(INT32), nullable=0, default=None, per_reply=lambda *_: ()),
                     _OFFLINE_REPLICAS,
                 ),

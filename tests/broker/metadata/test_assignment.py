@@ -24,7 +24,7 @@ def test_partition_i_leads_on_broker_i_mod_n_and_replica_j_follows_j_further() -
 
 
 def test_a_random_start_shifts_the_whole_assignment() -> None:
-    assert assign_replicas([1, 2, 3], 4, 2, _From(2)) == ((3, 1), (1, 2), (2, 3), (3, 1))
+    assert assign_replicas([1, 2, 3], 4, 2, _From(2)) == ((3, 1), (1, 2), (2, 3), (3, 2))
 
 
 def test_one_broker_holds_everything() -> None:

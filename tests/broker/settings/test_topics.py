@@ -34,7 +34,7 @@ def test_values_are_kept_as_they_are_meant() -> None:
         ({"cleanup.policy": "squash"}, r"topic: cleanup\.policy: expected one of"),
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, r"min\.compaction\.lag\.ms \(10\) is larger"),
         ({"remote.storage.enable": "true"}, r"expected 'false' \(there is no remote storage\), not 'true'"),
-        ({"leader.replication.throttled.replicas": "0:1"}, r"expected '' \(a partition has one replica\)"),
+        ({"leader.replication.throttled.replicas": "0:1"}, r"expected '' \(replication is not throttled\)"),
         ({"message.format.version": "3.0"}, r"unknown topic setting"),
     ],
 )

@@ -190,7 +190,6 @@ async def test_lists_are_added_to_and_taken_from(client: KafkaClient) -> None:
         ([("nonsense", SUBTRACT, "5")], ErrorCode.INVALID_CONFIG),
         ([("cleanup.policy", APPEND, "squash")], ErrorCode.INVALID_CONFIG),
         ([("flush.ms", SET, "3"), ("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG),
-        ([("unclean.leader.election.enable", SET, "true")], ErrorCode.INVALID_CONFIG),
     ],
 )
 async def test_changes_are_made_all_or_none(

@@ -1,0 +1,71 @@
+"""What clients are told of partitions: leaders, replicas, and who is in sync. One broker, or a cluster, knows it."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from broker.metadata.topic import Topic
+from broker.partitions.topics.topic_map import TopicMap
+
+NO_LEADER = -1
+UNKNOWN_EPOCH = -1
+
+
+class PartitionInfo(NamedTuple):
+    """The brokers of a partition. `eligible`: those that have all committed records although they are not in sync."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    eligible: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+
+
+class BrokerInfo(NamedTuple):
+    """A broker, and its address on each listener. Without any, it is this one, which knows where clients reach it."""
+
+    node_id: int
+    rack: str | None = None
+    addresses: Mapping[str, tuple[str, int]] = {}
+
+
+class Catalog(Protocol):
+    """The brokers, and the states of partitions."""
+
+    @property
+    def controller(self) -> int:
+        """The broker that is the controller, or NO_LEADER."""
+
+    def brokers(self) -> Sequence[BrokerInfo]:
+        """Return the brokers that are alive, by id."""
+
+    def state_of(self, topic: Topic, index: int) -> int:
+        """Return a number that is another one whenever `partition` would return something else. Costs nothing."""
+
+    def partition(self, topic: Topic, index: int) -> PartitionInfo:
+        """Return the brokers of a partition that exists."""
+
+
+class LocalCatalog:
+    """The catalog of a broker by itself: it has the only replica of each partition, and leads those that are online."""
+
+    def __init__(self, node_id: int, topics: TopicMap) -> None:
+        self.controller = node_id
+        self._me = (node_id,)
+        self._map = topics
+
+    def brokers(self) -> Sequence[BrokerInfo]:
+        """Return this broker."""
+        return (BrokerInfo(self.controller),)
+
+    def state_of(self, topic: Topic, index: int) -> int:
+        """Return the leader epoch, or UNKNOWN_EPOCH if the partition is offline."""
+        found = self._map.partitions.get((topic.name, index))
+        return UNKNOWN_EPOCH if found is None else found.log.leader_epoch
+
+    def partition(self, topic: Topic, index: int) -> PartitionInfo:
+        """Return this broker as the only replica."""
+        epoch = self.state_of(topic, index)
+        if epoch == UNKNOWN_EPOCH:
+            return PartitionInfo(NO_LEADER, epoch, self._me, ())
+        return PartitionInfo(self.controller, epoch, self._me, self._me)

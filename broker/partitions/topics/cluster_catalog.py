@@ -1,0 +1,63 @@
+"""The catalog of a cluster: the image that a node has of it."""
+
+from collections.abc import Sequence
+
+from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.node import ClusterNode
+from broker.cluster.values import PartitionState
+from broker.metadata.topic import Topic
+from broker.partitions.topics.catalog import NO_LEADER, UNKNOWN_EPOCH, BrokerInfo, PartitionInfo
+
+
+class ClusterCatalog:
+    """Tells clients what the image says."""
+
+    def __init__(self, node: ClusterNode) -> None:
+        self._node = node
+
+    @property
+    def _image(self) -> ClusterImage:
+        return self._node.image
+
+    @property
+    def controller(self) -> int:
+        """Return the broker that holds elections; any other one answers its requests as well."""
+        found = self._image.controller
+        return NO_LEADER if found is None else found.broker
+
+    def brokers(self) -> Sequence[BrokerInfo]:
+        """Return the registered brokers."""
+        return [
+            BrokerInfo(
+                broker,
+                registration.rack,
+                {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in registration.endpoints},
+            )
+            for broker, registration in sorted(self._image.brokers.items())
+        ]
+
+    def state_of(self, topic: Topic, index: int) -> int:
+        """Return the revision of the partition's state."""
+        found = self._image.partitions.get(PartitionKey(topic.id, index))
+        if found is None:
+            return UNKNOWN_EPOCH
+        return found.revision if found.leader_id in self._image.brokers else -found.revision - 1
+
+    def partition(self, topic: Topic, index: int) -> PartitionInfo:
+        """Return the partition's state. A leader whose registration has ended is none, until another is elected."""
+        found = self._image.partitions.get(PartitionKey(topic.id, index))
+        if found is None:
+            return PartitionInfo(NO_LEADER, UNKNOWN_EPOCH, (), ())
+        return _info(self._image, found)
+
+
+def _info(image: ClusterImage, state: PartitionState) -> PartitionInfo:
+    leader = state.leader_id if state.leader_id in image.brokers else NO_LEADER
+    return PartitionInfo(
+        leader,
+        state.leader_epoch,
+        state.replicas,
+        tuple([member.broker for member in state.isr]),
+        tuple([member.broker for member in state.elr]),
+        tuple([broker for broker in state.replicas if broker not in image.brokers]),
+    )

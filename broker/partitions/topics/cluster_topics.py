@@ -1,0 +1,273 @@
+"""Topics of a cluster: changes go to its store, and what comes back from there is what this broker knows.
+
+    create, alter, delete   validate | commit | wait until the own image has it
+    the image               topics into the map, settings into force; logs are created and removed by `Replicas`
+
+The same interface as `TopicChanges`, which keeps topics of a broker by itself.
+"""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import trio
+
+from broker.cluster import admin
+from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, ImageDelta
+from broker.cluster.node import ClusterNode, RefusedError
+from broker.cluster.store import StoreError
+from broker.cluster.values import TopicState, TopicStatus
+from broker.metadata.store import MetadataError
+from broker.metadata.topic import InvalidTopicError, Topic, check_collision, check_name, check_partitions, folded
+from broker.partitions.topics.partition_directories import Checkpoint, Failures
+from broker.partitions.topics.topic_changes import Change, TopicExistsError, grown, unknown_topic
+from broker.partitions.topics.topic_map import TopicMap
+from broker.settings.live import LiveSettings, Overrides
+from broker.settings.topics import LogConfigs, check_topic_configs
+
+COMMIT_TIMEOUT_S = 30.0  # for the store to be back; then the client is told to try again
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterTopics:
+    """Change the topics of a cluster, and follow their changes. Belongs to the event loop."""
+
+    def __init__(self, node: ClusterNode, topics: TopicMap, settings: LiveSettings, configs: LogConfigs) -> None:
+        self.on_deleted: list[Callable[[str], None]] = []  # each is called with a deleted topic's name
+        self._node = node
+        self._map = topics
+        self._live_settings = settings
+        self._configs = configs
+        node.on_change.append(self._follow)
+
+    # -- create --------------------------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        *,
+        replication_factor: int = -1,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> Topic:
+        """Return the topic that `create` would create, after all checks. Uses memory only.
+
+        A replication factor of -1 means `default.replication.factor`. Raises what `TopicChanges.plan` does, and
+        RefusedError for replicas that are not possible.
+        """
+        check_name(name)
+        if name in self._node.image.topics:
+            raise TopicExistsError(f"topic {name!r} already exists")
+        check_collision(name, self._map.colliding(name))
+        checked = check_topic_configs(configs, self._live_settings.current)
+        if assignment is not None:
+            admin.check_assignment(self._node.image, assignment)
+            partitions = len(assignment)
+        check_partitions(partitions)
+        if assignment is None:
+            settings = self._live_settings.current
+            factor = settings.default_replication_factor if replication_factor == -1 else replication_factor
+            assignment = admin.place(self._node.image, partitions, factor, self._node.random)
+        return Topic(
+            name=name, partitions=partitions, configs=checked, assignment=tuple([tuple(each) for each in assignment])
+        )
+
+    async def create(self, topics: Sequence[Topic], *, answer_after_s: float = math.inf) -> Failures:
+        """Create planned topics of distinct names, and return the failures."""
+        del answer_after_s  # the answer comes with the metadata; logs are created by the brokers that have them
+        failures: Failures = {}
+        taken: dict[str, str] = {}
+        async with trio.open_nursery() as nursery:
+            for topic in topics:
+                other = taken.setdefault(folded(topic.name), topic.name)
+                if other != topic.name:
+                    failures[topic.name] = InvalidTopicError(f"topic {topic.name!r} collides with {other!r}")
+                else:
+                    nursery.start_soon(self._create, topic, failures)
+                await trio.lowlevel.checkpoint()
+        return failures
+
+    async def _create(self, topic: Topic, failures: Failures) -> None:
+        state = TopicState(id=topic.id, partitions=topic.partitions, configs=topic.configs)
+        assert topic.assignment is not None, "planned here"
+        assignment = topic.assignment
+        try:
+            await _in_time(lambda: admin.create_topic(self._node, topic.name, state, assignment))
+        except RefusedError as error:
+            is_there = topic.name in self._node.image.topics
+            failures[topic.name] = TopicExistsError(str(error)) if is_there else MetadataError(str(error))
+        except MetadataError as error:
+            failures[topic.name] = error
+
+    # -- alter ---------------------------------------------------------------------------------------------------------
+
+    async def alter(
+        self,
+        name: str,
+        change: Change | None = None,
+        partitions: int | None = None,
+        *,
+        validate_only: bool = False,
+        for_mirror: bool = False,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> Topic:
+        """Change a topic's settings, and increase its partition count. `change` maps old settings to new ones.
+
+        Raises UnknownTopicError, InvalidPartitionsError, SettingError, MetadataError, RefusedError for impossible
+        replicas, and what `change` raises.
+        """
+        del for_mirror  # a broker of a cluster mirrors nothing
+        topic = self._map.topics.get(name)
+        if topic is None:
+            raise unknown_topic(name)
+        settings = self._live_settings.current
+        configs = topic.configs if change is None else check_topic_configs(change(topic.configs), settings)
+        count = grown(topic, partitions)
+        added = self._placed(topic, count, assignment)
+        if validate_only:
+            return topic
+        if change is not None and configs != topic.configs:
+            asked = change
+            await _in_time(
+                lambda: admin.set_topic_configs(self._node, name, lambda old: check_topic_configs(asked(old), settings))
+            )
+        if added:
+            await _in_time(lambda: admin.grow_topic(self._node, name, topic.id, added, topic.partitions))
+        return self._map.topics[name]
+
+    def _placed(self, topic: Topic, count: int, assignment: Sequence[Sequence[int]] | None) -> Sequence[Sequence[int]]:
+        """Return the replicas of the partitions that are added. Raises RefusedError."""
+        if count == topic.partitions:
+            return ()
+        if assignment is not None:
+            admin.check_assignment(self._node.image, assignment)
+            return assignment
+        first = self._node.image.partition(topic.name, 0)
+        factor = 1 if first is None else len(first.replicas) - len(first.adding)
+        return admin.place(
+            self._node.image,
+            count - topic.partitions,
+            factor,
+            self._node.random,
+            first_partition=topic.partitions,
+        )
+
+    async def alter_broker(
+        self, change: Callable[[Overrides], Overrides], checkpoint: Checkpoint, *, validate_only: bool = False
+    ) -> None:
+        """Change settings of this broker, or of all. Raises SettingError, MetadataError, and what `change` raises."""
+        live = self._live_settings
+        overrides = change(live.overrides)
+        live.combined(overrides)
+        if validate_only:
+            return
+        if overrides.cluster != live.overrides.cluster:
+            broker = live.overrides.broker
+            await _in_time(
+                lambda: admin.set_broker_configs(
+                    self._node, BROKER_DEFAULTS, lambda old: change(Overrides(cluster=old, broker=broker)).cluster
+                )
+            )
+        if overrides.broker != live.overrides.broker:
+            cluster = live.overrides.cluster
+            await _in_time(
+                lambda: admin.set_broker_configs(
+                    self._node, str(self._node.id), lambda old: change(Overrides(cluster=cluster, broker=old)).broker
+                )
+            )
+        await checkpoint()
+
+    # -- delete --------------------------------------------------------------------------------------------------------
+
+    async def delete(self, names: Sequence[str], checkpoint: Checkpoint, *, answers_early: bool = False) -> Failures:
+        """Delete topics, and return the failures: UnknownTopicError, MetadataError."""
+        del answers_early
+        failures: Failures = {}
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                if name in self._map.topics:
+                    nursery.start_soon(self._delete, name, failures)
+                else:
+                    failures[name] = unknown_topic(name)
+                await checkpoint()
+        return failures
+
+    async def _delete(self, name: str, failures: Failures) -> None:
+        try:
+            await _in_time(lambda: admin.delete_topic(self._node, name))
+        except RefusedError:
+            failures[name] = unknown_topic(name)
+        except MetadataError as error:
+            failures[name] = error
+
+    async def promote(self, name: str, known_epochs: Mapping[int, int]) -> Topic:
+        """Refuse: no topic of a cluster is a mirror."""
+        del known_epochs
+        raise InvalidTopicError(f"topic {name!r} is not a mirror")
+
+    async def finished(self) -> None:
+        """Return at once: changes are in the store, or not."""
+        await trio.lowlevel.checkpoint()
+
+    async def until_ready(self, name: str) -> None:
+        """Return at once: clients find out from errors whether a partition has a leader yet."""
+        del name
+        await trio.lowlevel.checkpoint()
+
+    # -- the image -----------------------------------------------------------------------------------------------------
+
+    def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
+        for name in delta.topics:
+            state = image.topics.get(name)
+            known = self._map.topics.get(name)
+            if known is not None and (state is None or state.id != known.id or not _is_visible(state)):
+                self._map.forget(known)
+                for deleted in self.on_deleted:
+                    deleted(name)
+                known = None
+            if state is not None and _is_visible(state):
+                self._enter(name, state, known)
+        if delta.configs:
+            self._take_settings(image)
+
+    def _enter(self, name: str, state: TopicState, known: Topic | None) -> None:
+        topic = Topic(name=name, partitions=state.partitions, configs=dict(state.configs), id=state.id)
+        if known is not None and known == topic:
+            return
+        self._map.enter(topic)
+        if known is not None and known.configs != topic.configs:
+            self._reconfigure(topic)
+
+    def _take_settings(self, image: ClusterImage) -> None:
+        """Put the settings of the store into force, for this broker and for its logs."""
+
+        def values(broker: str) -> Mapping[str, str]:
+            found = image.configs.get(broker)
+            return {} if found is None else found.values
+
+        overrides = Overrides(cluster=values(BROKER_DEFAULTS), broker=values(str(self._node.id)))
+        self._live_settings.take_kept(overrides.kept(self._node.id))
+        for topic in list(self._map.topics.values()):
+            self._reconfigure(topic)
+
+    def _reconfigure(self, topic: Topic) -> None:
+        config = self._configs.of(topic.configs)
+        for partition in self._map.partitions_of(topic):
+            partition.reconfigure(config)
+
+
+def _is_visible(state: TopicState) -> bool:
+    return state.status is TopicStatus.LIVE
+
+
+async def _in_time(change: Callable[[], Awaitable[None]]) -> None:
+    """Change the store. Raises MetadataError if it stays away, RefusedError."""
+    try:
+        with trio.fail_after(COMMIT_TIMEOUT_S):
+            await change()
+    except trio.TooSlowError:
+        raise MetadataError("the cluster's store does not answer; try again later") from None
+    except StoreError as error:
+        raise MetadataError(str(error)) from error
