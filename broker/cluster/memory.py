@@ -6,8 +6,8 @@
 Source: etcd's server/etcdserver/apply, server/lease and server/storage/mvcc for what happens at the edges.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -222,9 +222,10 @@ class MemoryStore:
     @asynccontextmanager
     async def watch(self, after_revision: int) -> AsyncIterator[AsyncIterator[Changes]]:
         """Iterate over all changes after a revision."""
-        yield self._changes(after_revision, self._faults.before_changes)
+        async with aclosing(self._changes(after_revision, self._faults.before_changes)) as changes:
+            yield changes
 
-    async def _changes(self, revision: int, before: Callable[[], Awaitable[None]]) -> AsyncIterator[Changes]:
+    async def _changes(self, revision: int, before: Callable[[], Awaitable[None]]) -> AsyncGenerator[Changes, None]:
         while True:
             found = self._cluster.changes_after(revision)
             if not found:

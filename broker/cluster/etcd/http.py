@@ -1,5 +1,6 @@
 """One HTTP/1.1 connection of a client, parsed with h11: a request at a time, a response whole or line by line."""
 
+import os
 from typing import Final, NamedTuple
 
 import h11
@@ -110,9 +111,9 @@ class HttpClientConnection:
 
 
 def _reason(error: BaseException) -> str:
-    """Return a short reason: of several attempts, or of an error that trio wraps, the reason of the first cause."""
-    cause = error.__cause__
-    if isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    error = cause or error
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    """Return a short reason, where trio wraps an error or the errors of several attempts: the one of the first."""
+    while isinstance(cause := error.__cause__, BaseException):
+        error = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
