@@ -185,17 +185,21 @@ def _is_new(topic: str, partitions: Partitions) -> bool:
 class _Terms:
     """The fields of a request that apply to each of its batches; `is_plain` if `is_plain_batch` is true of them all."""
 
-    __slots__ = ("_is_admin", "_knows_zstd", "_must_be_one_batch", "_partitions", "_replicas_ms", "admission")
+    __slots__ = ("_is_admin", "_knows_zstd", "_must_be_one_batch", "_partitions", "_request", "admission")
 
     def __init__(
         self, request: ProduceRequest, context: Context, partitions: Partitions, *, is_plain: bool = False
     ) -> None:
+        self._request = request
         self._partitions = partitions
         self._is_admin = context.session.client_id == ADMIN_CLIENT_ID
         self._must_be_one_batch = request.is_one_batch_each and not is_plain
         self._knows_zstd = is_plain or request.knows_zstd
-        self._replicas_ms = request.timeout_ms if request.acks == ACKS_ALL else LOCAL
         self.admission: Admission | None = None
+
+    def _replicas_ms(self) -> int:
+        request = self._request
+        return request.timeout_ms if request.acks == ACKS_ALL else LOCAL
 
     def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
         """Validate and queue the records of a partition, or return the error for the client."""
@@ -218,7 +222,8 @@ class _Terms:
                 _check_one_batch(records)
             if not self._knows_zstd:
                 _refuse_zstd(records)
-            return partition.append(records, guard=guard, replicas_ms=self._replicas_ms)
+            replicas_ms = LOCAL if partition.appends.replication is None else self._replicas_ms()
+            return partition.append(records, guard=guard, replicas_ms=replicas_ms)
         except NotOneBatchError as refusal:
             return _refused(asked.topic, asked.partition, refusal, None)
         except EXPECTED as error:
