@@ -22,7 +22,7 @@ from broker.cluster.store import StoreError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 
-MAX_IDLE = 4  # connections kept for each endpoint
+MAX_IDLE = 16  # connections kept for each endpoint
 
 T = TypeVar("T")
 

@@ -1,15 +1,18 @@
 """Stores for tests: an etcd for the whole session, a cluster's name of its own for each test."""
 
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from uuid import uuid4
 
 import pytest
+import trio
 
 from broker.cluster.etcd.endpoints import Timeouts, parse_endpoints
 from broker.cluster.etcd.etcd_store import EtcdStore
+from broker.cluster.local.server import serve_store
 from broker.cluster.store import KnownStore
 from broker.metrics.registry import Metrics
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
@@ -38,14 +41,29 @@ def own_etcd(tmp_path: Path) -> Iterator[EtcdProcess]:
         yield member
 
 
-@pytest.fixture
-async def etcd_client(session_etcd: EtcdProcess) -> AsyncIterator[Callable[[], EtcdStore]]:
-    """Opens clients of one cluster's keys in the shared etcd."""
+@asynccontextmanager
+async def local_store(path: Path) -> AsyncIterator[str]:
+    """Serve a local store, and yield its URL."""
+    sock = socket.create_server(("127.0.0.1", 0))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_store, path, sock)
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(params=["etcd", "local"])
+async def client(
+    request: pytest.FixtureRequest, session_etcd: EtcdProcess, tmp_path: Path
+) -> AsyncIterator[Callable[[], EtcdStore]]:
+    """Opens clients of one cluster's keys in each kind of store."""
     cluster = uuid4().hex
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        url = session_etcd.url
+        if request.param == "local":
+            url = await stack.enter_async_context(local_store(tmp_path / "store.sqlite"))
 
         def opened() -> EtcdStore:
-            store = open_store(session_etcd.url, cluster)
+            store = open_store(url, cluster)
             stack.callback(store.close)
             return store
 

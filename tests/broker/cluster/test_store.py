@@ -1,4 +1,4 @@
-"""What every store does, seen with real etcd."""
+"""What every store does: real etcd, and the local one, through the same client."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -26,8 +26,8 @@ Client = Callable[[], Store]
 
 
 @pytest.fixture
-async def store(etcd_client: Client) -> Store:
-    return etcd_client()
+async def store(client: Client) -> Store:
+    return client()
 
 
 async def write(store: Store, *operations: Operation) -> int:
@@ -193,8 +193,8 @@ async def test_a_transaction_that_fails_does_not_ask_for_its_leases(store: Store
     assert not outcome.succeeded
 
 
-async def test_clients_share_keys_and_leases(etcd_client: Client) -> None:
-    one, two = etcd_client(), etcd_client()
+async def test_clients_share_keys_and_leases(client: Client) -> None:
+    one, two = client(), client()
     lease = await one.grant(60)
     await write(two, Put("a", b"", lease))
     await two.keep_alive(lease)
