@@ -22,7 +22,7 @@ from broker.log.partition_log import PartitionLog
 from broker.log.producers.table import ProducerBudget
 from broker.metadata.topic import Topic
 from broker.metrics.registry import Metrics
-from broker.partitions.appends.replication import NotLeaderError
+from broker.partitions.appends.errors import NotLeaderError
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.checkpoints import Checkpoints
 from broker.partitions.disks.startup import Start, StartProgress

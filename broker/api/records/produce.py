@@ -197,9 +197,11 @@ class _Terms:
         self._knows_zstd = is_plain or request.knows_zstd
         self.admission: Admission | None = None
 
-    def _replicas_ms(self) -> int:
+    def _append(self, partition: Partition, records: memoryview, guard: int) -> Append:
+        """Queue an append that waits for replicas if the request says so."""
         request = self._request
-        return request.timeout_ms if request.acks == ACKS_ALL else LOCAL
+        replicas_ms = request.timeout_ms if request.acks == ACKS_ALL else LOCAL
+        return partition.append(records, guard=guard, replicas_ms=replicas_ms)
 
     def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
         """Validate and queue the records of a partition, or return the error for the client."""
@@ -222,8 +224,8 @@ class _Terms:
                 _check_one_batch(records)
             if not self._knows_zstd:
                 _refuse_zstd(records)
-            replicas_ms = LOCAL if partition.appends.replication is None else self._replicas_ms()
-            return partition.append(records, guard=guard, replicas_ms=replicas_ms)
+            is_alone = partition.appends.replication is None
+            return partition.append(records, guard=guard) if is_alone else self._append(partition, records, guard)
         except NotOneBatchError as refusal:
             return _refused(asked.topic, asked.partition, refusal, None)
         except EXPECTED as error:
