@@ -113,7 +113,7 @@ class PartitionLeader:
         stays where it is.
         """
         partition = self.partition
-        if partition.replication is not self:
+        if not self.is_leading:
             return
         partition.replication = None
         reason = NotLeaderError(f"{partition.topic}-{partition.index}: broker {self.me.broker} does not lead any more")
@@ -143,8 +143,13 @@ class PartitionLeader:
         self.progress.withdraw(proposal)
         self._advance(trio.current_time())
 
+    @property
+    def is_leading(self) -> bool:
+        """Whether it has started and not resigned."""
+        return self.partition.replication is self
+
     def _propose_change(self, now: float) -> None:
-        proposal = self.progress.propose(now)
+        proposal = self.progress.propose(now) if self.is_leading else None
         if proposal is not None:
             self._propose(self, proposal)
 
@@ -214,6 +219,8 @@ class PartitionLeader:
     def _advance(self, now: float) -> None:
         """Advance the high watermark as far as possible; settle the appends below it and wake consumers."""
         log, progress = self._log, self.progress
+        if not self.is_leading:
+            return
         was_past_start = progress.has_reached_epoch_start
         if not progress.advance(now):
             return

@@ -1,0 +1,73 @@
+"""Send the proposals of this broker's leaders to the store, those that come together in few transactions.
+
+A proposal is sent once: what it compares with may change, and then its leader decides anew. If the outcome is unknown,
+the proposal stays pending with its leader (`Progress`), which proposes again later.
+"""
+
+import logging
+from typing import TypeAlias
+
+from broker.cluster.image import PartitionKey
+from broker.cluster.node import ClusterNode
+from broker.cluster.rules import Change, Refusal, batches, change_isr, is_current, transaction
+from broker.replication.leader import PartitionLeader
+from broker.replication.progress import Proposal
+
+Queued: TypeAlias = dict[PartitionKey, tuple[PartitionLeader, Proposal]]
+
+logger = logging.getLogger(__name__)
+
+
+class IsrProposals:
+    """The proposals of one broker. Belongs to the event loop."""
+
+    def __init__(self, node: ClusterNode) -> None:
+        self._node = node
+        self._queued: Queued = {}
+        self._is_sending = False
+
+    def send(self, key: PartitionKey, leader: PartitionLeader, proposal: Proposal) -> None:
+        """Send a proposal in the background: with the key given, the `propose` of a `PartitionLeader`."""
+        self._queued[key] = leader, proposal
+        if not self._is_sending:
+            self._is_sending = True
+            self._node.spawn(self._send_queued)
+
+    async def _send_queued(self) -> None:
+        try:
+            while self._queued:
+                queued, self._queued = self._queued, {}
+                changes = [change for key, sent in queued.items() if (change := self._decide(key, *sent)) is not None]
+                for part in batches(changes):
+                    await self._send(part, queued)
+        finally:
+            self._is_sending = False
+
+    def _decide(self, key: PartitionKey, leader: PartitionLeader, proposal: Proposal) -> Change | None:
+        """Return the change that a proposal makes, or withdraw it."""
+        if leader.state.leader is None:
+            return None
+        change = change_isr(self._node.image, key, proposal.revision, leader.state.leader, proposal.isr)
+        if isinstance(change, Refusal):
+            logger.debug("%s-%d: no change of the ISR: %s", leader.partition.topic, key.partition, change.reason)
+            leader.withdraw(proposal)
+            return None
+        return change
+
+    async def _send(self, part: list[Change], queued: Queued) -> None:
+        """Commit changes together; one by one if that is not possible, so that one does not hold up the others."""
+        is_committed = await self._node.attempt(transaction(part))
+        if is_committed is not False:
+            return
+        if len(part) == 1:
+            self._withdraw(part[0], queued)
+            return
+        for change in part:
+            if is_current(self._node.image, change):
+                await self._send([change], queued)
+            else:
+                self._withdraw(change, queued)
+
+    def _withdraw(self, change: Change, queued: Queued) -> None:
+        leader, proposal = queued[change.key]
+        leader.withdraw(proposal)
