@@ -4,7 +4,7 @@ Pure: times are arguments, by one monotonic clock. One object lasts for one lead
 
     high watermark    the smallest log end over the members of the ISR and of every proposed ISR
     leave the ISR     those that are not good any more, or were last caught up more than `replica.lag.time.max.ms` ago
-    join the ISR      those that have reached the high watermark and the start of the leader's epoch
+    join the ISR      those that have reached the high watermark and the start of the leader's epoch, and may stay
 
 Invariants:
 1. The high watermark never falls, and stays where it is while the ISR is smaller than `min.insync.replicas`: those that
@@ -195,7 +195,7 @@ class Progress:
         kept = tuple([member for member in state.isr if self._may_stay(member, now)])
         if len(kept) < len(state.isr):
             return Proposal(state.revision, kept, ())
-        added = tuple([follower.member for follower in self.followers.values() if self._may_join(follower)])
+        added = tuple([follower.member for follower in self.followers.values() if self._may_join(follower, now)])
         is_elr_left = len(state.elr) > 0 and len(state.isr) >= self.min_isr  # a change of the ISR empties it
         if added or self._proposed or is_elr_left:
             return Proposal(state.revision, state.isr + added, added)
@@ -205,11 +205,12 @@ class Progress:
         if member.broker == self._me:
             return True
         follower = self.followers[member.broker]
-        return self._brokers.is_good(member) and (follower.log_end >= self.log_end or self._is_recent(follower, now))
+        return self._brokers.is_good(member) and self._is_caught_up(follower, now)
 
-    def _may_join(self, follower: FollowerProgress) -> bool:
+    def _may_join(self, follower: FollowerProgress, now: float) -> bool:
         return (
             follower.log_end >= max(self.high_watermark, self.epoch_start)
+            and self._is_caught_up(follower, now)  # else it would have to leave at once
             and self._is_candidate(follower)
             and self._brokers.may_join(follower.member)
         )
@@ -223,6 +224,9 @@ class Progress:
         """Whether a follower is an assigned replica, whose epoch is known, outside of the ISR."""
         broker = follower.broker
         return follower.epoch != NO_EPOCH and broker in self.state.replicas and broker not in self.in_sync
+
+    def _is_caught_up(self, follower: FollowerProgress, now: float) -> bool:
+        return follower.log_end >= self.log_end or self._is_recent(follower, now)
 
     def _is_recent(self, follower: FollowerProgress, now: float) -> bool:
         return now - follower.caught_up_at <= self.max_lag_s

@@ -246,12 +246,23 @@ def test_a_member_leaves_at_once_when_its_entry_is_not_good() -> None:
 
 def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() -> None:
     progress = progress_of(state_of(0), log_end=8, high_watermark=5)
-    progress.advance(0.0)
-    append(progress, 20)
     fetched(progress, 1, 7)
     assert progress.propose(0.0) is None, "below the start of the epoch"
     fetched(progress, 1, 8)
     assert progress.propose(0.0) is not None
+
+
+def test_a_follower_that_has_stopped_fetching_does_not_join() -> None:
+    progress = progress_of(state_of(0, 1))
+    fetched(progress, 2, 0, 0.0)
+    append(progress, 9, 0.0)
+    progress.update(state_of(0, 1, revision=2), 1, 0.0)
+    fetched(progress, 1, 0, 2 * LAG_S)
+    proposal = progress.propose(2 * LAG_S)
+    assert proposal is not None
+    assert proposal.isr == (Member(0, 10),), "both are at the high watermark, and far behind"
+    progress.update(state_of(0, revision=3), 1, 2 * LAG_S)
+    assert progress.propose(2 * LAG_S) is None
 
 
 def test_a_follower_does_not_join_with_an_epoch_that_is_not_its_current_one() -> None:

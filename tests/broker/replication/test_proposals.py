@@ -55,6 +55,8 @@ class Leading:
         self.append()
         self.fetch(*({2, 3} - set(brokers)))
         await trio.sleep(LAG_S + 1)
+
+    def check(self) -> None:
         for leader in self.leaders:
             leader.check()
 
@@ -90,6 +92,7 @@ async def leading(directory: Path, partitions: int = 1) -> AsyncIterator[Leading
 async def test_a_follower_leaves_the_isr_and_joins_it_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with leading(tmp_path) as one:
         await one.fall_behind(3)
+        one.check()
         await one.nodes[0].until(lambda: one.isr() == [1, 2])
         one.update()
         one.fetch(3)
@@ -100,6 +103,7 @@ async def test_many_proposals_take_few_transactions(tmp_path: Path, autojump_clo
     async with leading(tmp_path, 100) as one:
         before = one.node.image.revision
         await one.fall_behind(2, 3)
+        one.check()
         await one.nodes[0].until(lambda: all(one.isr(index) == [1] for index in range(100)))
         assert one.node.image.revision - before <= 3
 
@@ -108,6 +112,7 @@ async def test_a_proposal_whose_outcome_is_lost_is_seen_in_the_image(tmp_path: P
     async with leading(tmp_path) as one:
         one.nodes[0].outage.loses_answers = True
         await one.fall_behind(2, 3)
+        one.check()
         await one.nodes[0].until(lambda: one.isr() == [1])
         one.update()
         assert one.leaders[0].progress.propose(trio.current_time()) is None
@@ -115,8 +120,9 @@ async def test_a_proposal_whose_outcome_is_lost_is_seen_in_the_image(tmp_path: P
 
 async def test_a_proposal_that_did_not_reach_the_store_is_made_again(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with leading(tmp_path) as one:
-        one.nodes[0].outage.is_away = True
         await one.fall_behind(2, 3)
+        one.nodes[0].outage.is_away = True
+        one.check()
         await trio.sleep(3)
         assert one.isr() == [1, 2, 3]
         one.nodes[0].outage.is_away = False
@@ -129,6 +135,7 @@ async def test_a_proposal_that_is_refused_does_not_hold_up_the_high_watermark(
 ) -> None:
     async with leading(tmp_path) as one:
         await one.fall_behind(2, 3)
+        one.check()
         await one.nodes[0].until(lambda: one.isr() == [1])
         one.update()
         third = one.nodes[2].node
