@@ -7,6 +7,7 @@ Nothing here validates names or settings, which handlers do; all that depends on
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from random import Random
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from broker.cluster.rules import (
     transaction,
 )
 from broker.cluster.topics import PARTITIONS_PER_STEP, Assignment
-from broker.cluster.values import TopicState, TopicStatus
+from broker.cluster.values import PartitionState, TopicState, TopicStatus
 from broker.metadata.assignment import assign_replicas
 
 Configs = Mapping[str, str]
@@ -41,13 +42,17 @@ def place(
     image: ClusterImage, partitions: int, replication_factor: int, random: Random, *, first_partition: int = 0
 ) -> Assignment:
     """Choose brokers for the replicas of new partitions, racks spread. Raises TooFewBrokersError."""
-    alive = sorted(broker for broker in image.brokers if broker not in image.draining)
+    alive = _alive(image)
     if replication_factor > len(alive):
         raise TooFewBrokersError(
             f"replication factor {replication_factor} is larger than the number of brokers that are alive, {len(alive)}"
         )
     racks = {broker: image.brokers[broker].rack for broker in alive}
     return assign_replicas(alive, partitions, replication_factor, random, racks=racks, first_partition=first_partition)
+
+
+def _alive(image: ClusterImage) -> list[int]:
+    return sorted(broker for broker in image.brokers if broker not in image.draining)
 
 
 def check_assignment(image: ClusterImage, assignment: Assignment) -> None:
@@ -76,7 +81,12 @@ async def create_topic(node: ClusterNode, name: str, topic: TopicState, assignme
 
 
 async def grow_topic(node: ClusterNode, name: str, topic_id: UUID, assignment: Assignment, first: int) -> None:
-    """Add partitions to a topic, whose number must be `first`. Raises RefusedError."""
+    """Add partitions to a topic, the first of which is number `first`. Raises RefusedError."""
+    found = node.image.topics.get(name)
+    if found is None or found.id != topic_id or found.status is not TopicStatus.LIVE:
+        raise RefusedError(f"no topic {name!r}")
+    if found.partitions != first:
+        raise RefusedError(f"topic {name!r} has {found.partitions} partitions, not {first}")
     await _add_rest(node, name, topic_id, (*([()] * first), *assignment))
 
 
@@ -88,7 +98,8 @@ async def _add_rest(node: ClusterNode, name: str, topic_id: UUID, assignment: As
         if found is None or found.id != topic_id:
             return Refusal(f"topic {name!r} was deleted meanwhile")
         known = len(image.keys_of(found))
-        return topics.add_partitions(image, name, assignment[known:]) if known < len(assignment) else None
+        is_whole = known >= len(assignment) and found.status is not TopicStatus.CREATING
+        return None if is_whole else topics.add_partitions(image, name, assignment[known:])
 
     for _ in range(len(assignment) // PARTITIONS_PER_STEP + 1):
         await node.commit(step)
@@ -116,11 +127,16 @@ async def finish_topic(node: ClusterNode, name: str) -> None:
     if found.status is TopicStatus.DELETING:
         await delete_topic(node, name)
         return
-    replicas = len(node.image.partitions[PartitionKey(found.id, 0)].replicas)
-    known = len(node.image.keys_of(found))
-    alive = len([broker for broker in node.image.brokers if broker not in node.image.draining])
-    rest = place(node.image, found.partitions - known, min(replicas, alive), node.random, first_partition=known)
-    await _add_rest(node, name, found.id, (*([()] * known), *rest))
+    known = node.image.keys_of(found)
+    placed = [node.image.partitions[key].replicas for key in known]
+    missing, factor = found.partitions - len(known), len(placed[0])
+    brokers = _alive(node.image)
+    if len(brokers) < factor:
+        brokers = sorted({*brokers, *chain.from_iterable(placed)})  # those that are gone may come back
+    racks = {broker: each.rack for broker, each in node.image.brokers.items()}
+    if missing:
+        placed += assign_replicas(brokers, missing, factor, node.random, racks=racks, first_partition=len(known))
+    await _add_rest(node, name, found.id, placed)
 
 
 async def set_topic_configs(node: ClusterNode, name: str, change: Callable[[Configs], Configs]) -> None:
@@ -162,6 +178,11 @@ async def take_producer_ids(node: ClusterNode, count: int, *, at_least: int = 0)
 
     await node.commit(make)
     return first
+
+
+def reassignments(image: ClusterImage) -> dict[PartitionKey, PartitionState]:
+    """Return the partitions that are being moved (ListPartitionReassignments)."""
+    return {key: state for key, state in image.partitions.items() if state.adding or state.removing}
 
 
 async def elect_leader(node: ClusterNode, key: PartitionKey, *, is_unclean: bool) -> str | None:

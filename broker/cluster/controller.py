@@ -11,9 +11,9 @@ Source: org.apache.kafka.controller.ReplicationControlManager.
 """
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import trio
 
@@ -35,11 +35,12 @@ from broker.cluster.rules import (
 )
 from broker.cluster.store import LeaseExpiredError, StoreError
 from broker.cluster.topics import is_abandoned, resign_control, take_control
-from broker.cluster.values import Member
+from broker.cluster.values import Member, TopicStatus
 
 PARTITIONS_PER_PIECE = 200  # looked at in one step: less than a millisecond
-RETRY_S = 0.5  # until the log ends of replicas that did not answer are asked for again
+RETRY_S = 0.5  # after the store, or a replica that was asked for its log end, did not answer
 COMMITS = 4  # at the same time
+QUESTIONS = 32  # at the same time
 
 # Asks brokers where their logs of a partition end; those that do not answer are missing.
 AskLogEnds = Callable[[PartitionKey, Sequence[int]], Awaitable[Mapping[int, LogEnd]]]
@@ -69,6 +70,9 @@ class Controller:
         self._due: dict[PartitionKey, None] = {}
         self._wanted = trio.Event()
         self._slots = trio.CapacityLimiter(COMMITS)
+        self._questions = trio.CapacityLimiter(QUESTIONS)
+        self._asking: set[PartitionKey] = set()  # log ends of their replicas
+        self._finishing: set[str] = set()  # topics
         node.on_change.append(self._note)
 
     @property
@@ -78,12 +82,17 @@ class Controller:
         return found is not None and Member(found.broker, found.epoch) == self._node.me
 
     def _note(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Remember the partitions to look at. What others than the controller remember is forgotten by `run`."""
-        due = self._due
-        for broker in delta.brokers:
-            due.update(dict.fromkeys(image.held.get(broker, ())))
-        for key in delta.partitions:
-            due[key] = None
+        """Remember the partitions to look at."""
+        if self.is_active:
+            due = self._due
+            for broker in delta.brokers:
+                due.update(dict.fromkeys(image.held.get(broker, ())))
+            due.update(dict.fromkeys(delta.partitions))
+            if delta.configs:  # they may allow unclean elections now; so may settings of topics
+                due.update(dict.fromkeys([key for key, state in image.partitions.items() if state.leader is None]))
+            for topic in filter(None, map(image.topics.get, delta.topics)):
+                if topic.status is TopicStatus.LIVE:
+                    due.update(dict.fromkeys(image.keys_of(topic)))
         self._wanted.set()
 
     async def run(self) -> None:
@@ -97,17 +106,22 @@ class Controller:
                     self._due.clear()
                     was_active = False
                     await self._take_over()
-                if self.is_active:
-                    if not was_active:
-                        logger.info("broker %d is the controller", self._node.id)
-                        self._due.update(dict.fromkeys(self._node.image.partitions))
-                        was_active = True
-                    await self._decide()
-                await self._wanted.wait()
+                if self.is_active and not was_active:
+                    logger.info("broker %d is the controller", self._node.id)
+                    self._due.update(dict.fromkeys(self._node.image.partitions))
+                    was_active = True
+                if was_active:
+                    await self._decide(nursery)
+                with trio.move_on_after(math.inf if self._is_anybody_active() else RETRY_S):
+                    await self._wanted.wait()
+
+    def _is_anybody_active(self) -> bool:
+        found = self._node.image.controller
+        return found is not None and self._node.image.current(found.broker) == Member(found.broker, found.epoch)
 
     async def _take_over(self) -> None:
         node = self._node
-        if not node.is_registered:
+        if not node.image.may_join(node.me):
             return
         try:
             await node.attempt(take_control(node.image, node.me, node.lease))
@@ -115,27 +129,28 @@ class Controller:
             return
 
     async def resign(self) -> None:
-        """Let another broker be the controller."""
+        """Let another broker be the controller. This one does not become it again while it drains."""
         await self._node.attempt(resign_control(self._node.image, self._node.me))
 
     # -- elections -----------------------------------------------------------------------------------------------------
 
-    async def _decide(self) -> None:
+    async def _decide(self, nursery: trio.Nursery) -> None:
         """Look at all partitions that are due, and commit what has to change."""
         while self._due and self.is_active:
             due, self._due = list(self._due), {}
             changes: list[Change] = []
             for start in range(0, len(due), PARTITIONS_PER_PIECE):
-                changes += self._changes(due[start : start + PARTITIONS_PER_PIECE])
+                changes += self._changes(due[start : start + PARTITIONS_PER_PIECE], nursery)
                 await trio.lowlevel.checkpoint()
-            async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as commits:
                 for batch in batches(changes):
-                    nursery.start_soon(self._commit, batch)
-        for name, topic in list(self._node.image.topics.items()):
-            if is_abandoned(self._node.image, topic):
-                await self._finish(name)
+                    commits.start_soon(self._commit, batch)
+        for name, topic in self._node.image.topics.items():
+            if is_abandoned(self._node.image, topic) and name not in self._finishing:
+                self._finishing.add(name)
+                nursery.start_soon(self._finish, name)
 
-    def _changes(self, keys: Iterable[PartitionKey]) -> list[Change]:
+    def _changes(self, keys: Iterable[PartitionKey], nursery: trio.Nursery) -> list[Change]:
         image = self._node.image
         changes = []
         for key in keys:
@@ -143,7 +158,9 @@ class Controller:
             if state is None:
                 continue
             if log_end_holders(image, state):
-                self._node.spawn(partial(self._elect_longest, key))
+                if key not in self._asking:
+                    self._asking.add(key)
+                    nursery.start_soon(self._elect_longest, key)
                 continue
             change = elect(image, key) if needs_election(image, state) else fence(image, key)
             if isinstance(change, Refusal) and needs_election(image, state):
@@ -157,25 +174,26 @@ class Controller:
         image = self._node.image
         current = [change for change in batch if is_current(image, change)]
         if len(current) < len(batch):
-            self._due.update(dict.fromkeys([change.key for change in batch if change not in current]))
-            self._wanted.set()
+            self._retry(change for change in batch if change not in current)
         if not current:
             return
-        before = [image.partitions[change.key].leader_epoch for change in current]
         async with self._slots:
             is_done = await self._attempt(current)
-        if is_done:
-            self._count(zip(before, current, strict=True))
-        elif len(current) == 1 or is_done is None:
-            self._due.update(dict.fromkeys([change.key for change in current]))
-            self._wanted.set()
-        else:
+        if is_done is None or (not is_done and len(current) == 1):
+            self._retry(current)
+        elif not is_done:
             middle = len(current) // 2
             await self._commit(current[:middle])
             await self._commit(current[middle:])
 
+    def _retry(self, changes: Iterable[Change]) -> None:
+        self._due.update(dict.fromkeys([change.key for change in changes]))
+        self._wanted.set()
+
     async def _attempt(self, batch: Sequence[Change]) -> bool | None:
         """Commit changes; with an unknown outcome, or without a store, pause before the next attempt."""
+        image = self._node.image
+        before = [(image.partitions[change.key].leader_epoch, _is_clean(image, change)) for change in batch]
         outcome = None
         try:
             outcome = await self._node.attempt(transaction(batch))
@@ -183,20 +201,26 @@ class Controller:
             logger.debug("cannot commit an election: %s", error)
         if outcome is None:
             await trio.sleep(RETRY_S)
+        elif outcome:
+            for change, (epoch, is_clean) in zip(batch, before, strict=True):
+                if change.state.leader is not None and change.state.leader_epoch != epoch:
+                    self._count(change, is_clean=is_clean)
         return outcome
 
-    def _count(self, changes: Iterable[tuple[int, Change]]) -> None:
-        for epoch, change in changes:
-            if change.state.leader_epoch != epoch:
-                self.elections += 1
-                name = self._node.image.names.get(change.key.topic, change.key.topic.hex)
-                logger.info(
-                    "%s-%d: broker %d leads in epoch %d",
-                    name,
-                    change.key.partition,
-                    change.state.leader_id,
-                    change.state.leader_epoch,
-                )
+    def _count(self, change: Change, *, is_clean: bool) -> None:
+        state, key = change.state, change.key
+        name = f"{self._node.image.names.get(key.topic, key.topic.hex)}-{key.partition}"
+        self.elections += 1
+        if is_clean:
+            logger.info("%s: broker %d leads in epoch %d", name, state.leader_id, state.leader_epoch)
+        else:
+            self.unclean_elections += 1
+            logger.warning(
+                "%s: broker %d leads in epoch %d; it may lack acknowledged records",
+                name,
+                state.leader_id,
+                state.leader_epoch,
+            )
 
     async def _elect_longest(self, key: PartitionKey) -> None:
         """Let the longest log lead, once all members of ISR and ELR are back."""
@@ -204,17 +228,19 @@ class Controller:
             image = self._node.image
             state = image.partitions.get(key)
             holders = () if state is None else log_end_holders(image, state)
-            if state is None or not holders:
-                return
-            ends = await self._ask_log_ends(key, [member.broker for member in holders])
+            if not holders:
+                break
+            async with self._questions:
+                ends = await self._ask_log_ends(key, [member.broker for member in holders])
             image = self._node.image
             if image.partitions.get(key) == state:
                 change = elect(image, key, {each: ends[each.broker] for each in holders if each.broker in ends})
                 if isinstance(change, Change) and await self._attempt([change]):
-                    self.unclean_elections += 1
-                    self._count([(state.leader_epoch, change)])
-                    return
+                    break
             await trio.sleep(RETRY_S)
+        self._asking.discard(key)
+        self._due[key] = None
+        self._wanted.set()
 
     # -- now and then --------------------------------------------------------------------------------------------------
 
@@ -242,4 +268,13 @@ class Controller:
         try:
             await finish_topic(self._node, name)
         except (RefusedError, StoreError) as error:
-            logger.warning("topic %s: cannot finish what was begun: %s", name, error)
+            logger.info("topic %s: cannot finish what was begun: %s", name, error)
+        self._finishing.discard(name)
+
+
+def _is_clean(image: ClusterImage, change: Change) -> bool:
+    """Return whether the leader of a change is known to have all acknowledged records."""
+    before = image.partitions[change.key]
+    return any(
+        member.broker == change.state.leader_id and image.is_good(member) for member in (*before.isr, *before.elr)
+    )

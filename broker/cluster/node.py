@@ -19,15 +19,23 @@ from uuid import UUID
 import trio
 
 from broker.cluster.image import EMPTY, ClusterImage, ImageDelta
+from broker.cluster.reachability import listens
 from broker.cluster.rules import Decision, Refusal
-from broker.cluster.store import CompactedError, LeaseExpiredError, Store, StoreError, StoreUnavailableError
+from broker.cluster.store import (
+    NO_LEASE,
+    CompactedError,
+    LeaseExpiredError,
+    Store,
+    StoreError,
+    StoreUnavailableError,
+)
 from broker.cluster.topics import drain, register, unregister
 from broker.cluster.values import NO_EPOCH, Endpoint, Member, Registration
 from protocol.backoff import delays_s
 
 CHECKS_PER_LEASE = 4  # how often a lease is renewed during its time
-SUSPECT_TIMEOUT_S = 1.0
 SUSPECT_PAUSE_S = 0.2  # between two suspicions of the same broker
+LEASES_UNTIL_REFUSED = 1.5  # how long a registration of other directories may outlive its broker
 
 Watcher: TypeAlias = Callable[[ClusterImage, ImageDelta], None]
 Make: TypeAlias = Callable[[ClusterImage], Decision | None]
@@ -54,6 +62,17 @@ class Identity:
     version: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatistics:
+    """A node's state, for metrics. `missing_revisions`: by how much its image is behind, as far as is known."""
+
+    is_registered: bool
+    epoch: int
+    revision: int
+    missing_revisions: int
+    since_contact_s: float
+
+
 class ClusterNode:
     """A broker's part in a cluster. Belongs to the event loop."""
 
@@ -62,9 +81,10 @@ class ClusterNode:
         self.image = ClusterImage(EMPTY)
         self.since = NO_EPOCH  # the first epoch of the history of this broker's data
         self.epoch = NO_EPOCH  # of the latest registration
-        self.lease = 0
-        self.last_contact = float("-inf")  # with the store, on trio's clock
+        self.lease = NO_LEASE
         self.on_change: list[Watcher] = []
+        self._last_contact = float("-inf")  # with the store, on trio's clock
+        self._known_revision = 0  # of the store
         self._store = store
         self._lease_s = lease_s
         self.random = random
@@ -85,6 +105,16 @@ class ClusterNode:
         found = self.image.brokers.get(self.id)
         return found is not None and found.epoch == self.epoch
 
+    def statistics(self) -> NodeStatistics:
+        """Return the state of the node."""
+        return NodeStatistics(
+            is_registered=self.is_registered,
+            epoch=self.epoch,
+            revision=self.image.revision,
+            missing_revisions=max(0, self._known_revision - self.image.revision),
+            since_contact_s=trio.current_time() - self._last_contact,
+        )
+
     # -- running -------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
@@ -92,11 +122,13 @@ class ClusterNode:
         delays = delays_s(self.random)
         while True:
             try:
-                self._take(self.image.replace(await self._store.range()))
+                contents = await self._store.range()
             except StoreUnavailableError as error:
                 logger.warning("waiting for the cluster's store: %s", error)
                 await trio.sleep(next(delays))
             else:
+                self._heard_of(contents.revision)
+                self._take(self.image.replace(contents))
                 return
 
     async def run(
@@ -126,7 +158,7 @@ class ClusterNode:
             try:
                 async with self._store.watch(self.image.revision) as changes:
                     async for each in changes:
-                        self.last_contact = trio.current_time()
+                        self._heard_of(each.revision)
                         self._take(self.image.apply(each))
                         delays = delays_s(self.random)
             except CompactedError:
@@ -135,6 +167,11 @@ class ClusterNode:
             except StoreUnavailableError as error:
                 logger.warning("cannot follow the cluster's store, trying again: %s", error)
                 await trio.sleep(next(delays))
+
+    def _heard_of(self, revision: int = 0) -> None:
+        """Note that the store has answered, and its revision."""
+        self._last_contact = trio.current_time()
+        self._known_revision = max(self._known_revision, revision)
 
     def _take(self, delta: ImageDelta) -> None:
         """Tell everybody that the image has advanced."""
@@ -160,6 +197,7 @@ class ClusterNode:
         delays = delays_s(self.random)
         while True:
             try:
+                await self._wait_for_id(identity)
                 self.lease = await self._store.grant(self._lease_s)
                 await self._register(identity, self.lease)
                 delays = delays_s(self.random)
@@ -170,33 +208,45 @@ class ClusterNode:
                 logger.warning("cannot register, trying again: %s", error)
                 await trio.sleep(next(delays))
 
+    async def _wait_for_id(self, identity: Identity) -> None:
+        """Wait until no broker with other directories has this id: it may be gone, and its lease not. UsedIdError."""
+        with trio.move_on_after(self._lease_s * LEASES_UNTIL_REFUSED) as scope:
+            while isinstance(decision := register(self.image, self._registration(identity), NO_LEASE), Refusal):
+                logger.warning("waiting for the end of another registration: %s", decision.reason)
+                await self._advanced.wait()
+        if scope.cancelled_caught and isinstance(decision, Refusal):
+            raise UsedIdError(decision.reason)
+
+    def _registration(self, identity: Identity) -> Registration:
+        return Registration(
+            broker=self.id,
+            since=self.since,
+            endpoints=identity.endpoints,
+            rack=identity.rack,
+            directories=identity.directories,
+            version=identity.version,
+        )
+
     async def _register(self, identity: Identity, lease: int) -> None:
         """Register with a lease. Raises UsedIdError, LeaseExpiredError, StoreUnavailableError."""
         while True:
-            wanted = Registration(
-                broker=self.id,
-                since=self.since,
-                endpoints=identity.endpoints,
-                rack=identity.rack,
-                directories=identity.directories,
-                version=identity.version,
-            )
-            decision = register(self.image, wanted, lease)
+            decision = register(self.image, self._registration(identity), lease)
             if isinstance(decision, Refusal):
                 raise UsedIdError(decision.reason)
             outcome = await self._store.commit(decision)
+            self._heard_of(outcome.revision)
             if outcome.succeeded:
-                self.epoch = outcome.revision
-                if self.since == NO_EPOCH:
-                    self.since = outcome.revision
-                logger.info("broker %d is registered with epoch %d", self.id, self.epoch)
-                await self.reached(outcome.revision)
-                self._lost = trio.Event()  # what was lost before, or seemed to be before the answer came
-                if not self.is_registered:
-                    self._lost.set()
-                self._registered.set()
-                return
+                break
             await self.reached(outcome.revision)
+        self.epoch = outcome.revision
+        if self.since == NO_EPOCH:
+            self.since = outcome.revision
+        logger.info("broker %d is registered with epoch %d", self.id, self.epoch)
+        await self.reached(outcome.revision)
+        self._lost = trio.Event()  # what was lost before, or seemed to be before the answer came
+        if not self.is_registered:
+            self._lost.set()
+        self._registered.set()
 
     async def _keep_lease(self, lease: int) -> None:
         """Renew a lease until the registration is lost. Raises LeaseExpiredError."""
@@ -205,13 +255,15 @@ class ClusterNode:
                 await self._lost.wait()
             try:
                 await self._store.keep_alive(lease)
-                self.last_contact = trio.current_time()
+                self._heard_of()
             except StoreUnavailableError as error:
                 logger.debug("cannot renew the lease: %s", error)
         logger.warning("broker %d is not registered any more; registering again", self.id)
 
     async def leave(self) -> None:
         """End the registration, after `run` was cancelled. The store may be away: then the lease ends by itself."""
+        if self.lease == NO_LEASE:
+            return
         try:
             with trio.move_on_after(self._lease_s):
                 await self._store.revoke(self.lease)
@@ -239,6 +291,7 @@ class ClusterNode:
                 logger.debug("trying to commit again: %s", error)
                 await trio.sleep(next(delays))
                 continue
+            self._heard_of(outcome.revision)
             await self.reached(outcome.revision)
             if outcome.succeeded:
                 return self.image
@@ -254,6 +307,7 @@ class ClusterNode:
             outcome = await self._store.commit(decision)
         except StoreUnavailableError:
             return None
+        self._heard_of(outcome.revision)
         await self.reached(outcome.revision)
         return outcome.succeeded
 
@@ -274,7 +328,7 @@ class ClusterNode:
 
     async def _look_after(self, broker: int) -> None:
         registration = self.image.brokers.get(broker)
-        if registration is None or not registration.endpoints or await _listens(registration.endpoints):
+        if registration is None or not registration.endpoints or await listens(registration.endpoints):
             return
         logger.warning("broker %d does not listen any more; ending its registration", broker)
 
@@ -286,13 +340,20 @@ class ClusterNode:
 
     async def drain(self, limit_s: float) -> None:
         """Let other brokers lead what this one leads, as far as they can within a time."""
-        try:
-            with trio.move_on_after(limit_s):
-                await self.commit(lambda image: drain(image, self.me, self.lease))
-                while self.leads_any():
+        delays = delays_s(self.random)
+        with trio.move_on_after(limit_s):
+            while self.id not in self.image.draining or self.leads_any():
+                if self.id not in self.image.draining and self.is_registered and not await self._announce_drain():
+                    await trio.sleep(next(delays))
+                else:
                     await self._advanced.wait()
-        except (RefusedError, LeaseExpiredError) as error:
-            logger.info("stopping without handing over: %s", error)
+
+    async def _announce_drain(self) -> bool:
+        try:
+            return bool(await self.attempt(drain(self.image, self.me, self.lease)))
+        except StoreError as error:
+            logger.info("cannot announce that broker %d stops: %s", self.id, error)
+            return False
 
     def leads_any(self) -> bool:
         """Whether this broker leads a partition that another one could lead."""
@@ -301,30 +362,6 @@ class ClusterNode:
             state.leader_id == self.id and any(image.is_good(m) and m.broker not in image.draining for m in state.isr)
             for state in map(image.partitions.__getitem__, image.held.get(self.id, ()))
         )
-
-
-async def _listens(endpoints: tuple[Endpoint, ...]) -> bool:
-    """Return False only if every address refuses connections: its machine answers, and nobody listens there."""
-    for endpoint in endpoints:
-        try:
-            with trio.fail_after(SUSPECT_TIMEOUT_S):
-                stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
-        except OSError as error:
-            if not _is_refusal(error):
-                return True
-        except trio.TooSlowError:
-            return True
-        else:
-            await trio.aclose_forcefully(stream)
-            return True
-    return not endpoints
-
-
-def _is_refusal(error: OSError) -> bool:
-    """Whether every attempt behind an error was refused."""
-    cause = error.__cause__
-    causes = cause.exceptions if isinstance(cause, ExceptionGroup) else (cause or error,)
-    return all(isinstance(each, ConnectionRefusedError) for each in causes)
 
 
 async def _guarded(run: Callable[[], Awaitable[None]]) -> None:

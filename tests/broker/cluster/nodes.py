@@ -41,11 +41,19 @@ class Outage(Faults):
 class Member:
     """A node with its controller, which can be killed and started again."""
 
-    def __init__(self, cluster: MemoryCluster, node_id: int, nursery: trio.Nursery, rack: str | None = None) -> None:
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        node_id: int,
+        nursery: trio.Nursery,
+        *,
+        rack: str | None = None,
+        faults: Faults | None = None,
+    ) -> None:
         self.id = node_id
         self.cluster = cluster
         self.outage = Outage()
-        self.store = MemoryStore(cluster, self.outage)
+        self.store = MemoryStore(cluster, faults or self.outage)
         self.log_ends: dict[int, LogEnd] = {}
         self.directories = (uuid5(SPACE, str(node_id)),)
         self.rack = rack
@@ -105,7 +113,7 @@ async def three_nodes(racks: Sequence[str | None] = (None, None, None)) -> Async
     """Nodes 1, 2 and 3, registered."""
     async with trio.open_nursery() as nursery:
         cluster = MemoryCluster()
-        nodes = [Member(cluster, number, nursery, rack) for number, rack in enumerate(racks, 1)]
+        nodes = [Member(cluster, number, nursery, rack=rack) for number, rack in enumerate(racks, 1)]
         for each in nodes:
             await each.start()
         for each in nodes:
