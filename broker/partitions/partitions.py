@@ -26,7 +26,7 @@ from broker.partitions.appends.errors import NotLeaderError
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.checkpoints import Checkpoints
 from broker.partitions.disks.startup import Start, StartProgress
-from broker.partitions.disks.storage import Storage
+from broker.partitions.disks.storage import NewLog, Storage
 from broker.partitions.partition import Destination, Partition
 from broker.partitions.topics.catalog import Catalog, LocalCatalog
 from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
@@ -297,6 +297,53 @@ class Partitions:
         if failures:
             raise failures[name]
 
+    # -- replicas of a cluster --
+
+    def lead(self, partition: Partition) -> None:
+        """Let clients reach a partition, which this broker leads from now on."""
+        self._map.partitions[partition.topic, partition.index] = partition
+        for led in self.on_lead:
+            led(partition)
+
+    def resign(self, partition: Partition) -> None:
+        """Hide a partition from clients: another broker leads it, or none."""
+        if self._map.partitions.pop((partition.topic, partition.index), None) is not None:
+            for resigned in self.on_resign:
+                resigned(partition)
+
+    async def make_replica(self, topic: str, index: int) -> Partition:
+        """Create a log for a partition of a topic, or open what is there of it. Raises OSError, LogError."""
+        known = self._map.topics.get(topic) or self._planned(topic)
+        config = self._configs.of(known.configs)
+        made = await self.directories.make([NewLog(known, index, config)])
+        if made.failures:
+            raise made.failures[topic]
+        (log,) = made.logs[topic]
+        self._count_recovery(log)
+        partition = Partition(log, self._writer)
+        self._map.local[topic, index] = partition
+        partition.appends.flushes.flush_recovered()
+        return partition
+
+    def _planned(self, name: str) -> Topic:
+        """Return a topic that is not visible yet: its partitions are still being added."""
+        assert self._node is not None, "only in a cluster"
+        found = self._node.image.topics.get(name)
+        if found is None:
+            raise NotReadyError(f"topic {name!r} is not known any more")
+        return Topic(name=name, partitions=found.partitions, configs=dict(found.configs), id=found.id)
+
+    async def drop_replica(self, partition: Partition) -> None:
+        """Remove the log of a partition, which this broker does not lead. Its files are deleted later. Raises OSError."""
+        key = partition.topic, partition.index
+        self._map.local.pop(key, None)
+        await partition.retire()
+        directories, checkpoint = self._storage.directories, trio.lowlevel.checkpoint
+        topic = self._map.topics.get(partition.topic) or Topic(name=partition.topic, partitions=partition.index + 1)
+        left = await self.directories.move_away([partition], {partition.topic: topic}, checkpoint)
+        if not left:
+            directories.forget(*key)
+
     # -- startup and shutdown --
 
     async def open_all(self) -> None:
@@ -309,7 +356,7 @@ class Partitions:
         started_ms = self._storage.clock()
         try:
             await trio.to_thread.run_sync(self._storage.finish_deletions)
-            await self._open_topics(await trio.to_thread.run_sync(self._storage.store.load))
+            await self._open_topics(await self._held_topics())
             await trio.to_thread.run_sync(self._storage.warn_of_unserved, lambda *place: place in self.served, self.has)
             self._all_open = True
             was_unclean = any(partition.log.recovery is not None for partition in self)
@@ -322,13 +369,30 @@ class Partitions:
             with trio.CancelScope(shield=True):
                 await self._end_opening(started_ms)
 
-    async def _open_topics(self, topics: Sequence[Topic]) -> None:
-        self.progress.begin(sum(topic.partitions for topic in topics))
-        configured = [(topic, self._configs.of(topic.configs)) for topic in topics]
+    async def _held_topics(self) -> list[tuple[Topic, Sequence[int]]]:
+        """Return the topics of the metadata, and their partitions that are to be opened here. Raises MetadataError.
+
+        In a cluster these are the replicas that have a log here; those that have none are created later.
+        """
+        if self._node is None:
+            return [
+                (topic, range(topic.partitions)) for topic in await trio.to_thread.run_sync(self._storage.store.load)
+            ]
+        image, directories = self._node.image, self._storage.directories
+        held: dict[str, list[int]] = {}
+        for key in sorted(image.held.get(self._node.id, ()), key=lambda key: key.partition):
+            name = image.names.get(key.topic)
+            if name is not None and directories.holder(name, key.partition) is not None:
+                held.setdefault(name, []).append(key.partition)
+        return [(self._planned(name), indexes) for name, indexes in sorted(held.items())]
+
+    async def _open_topics(self, held: Sequence[tuple[Topic, Sequence[int]]]) -> None:
+        self.progress.begin(sum(len(indexes) for _, indexes in held))
+        configured = [(topic, indexes, self._configs.of(topic.configs)) for topic, indexes in held]
         threads = self.settings.num_recovery_threads_per_data_dir
         await trio.to_thread.run_sync(partial(self._storage.recover_logs, configured, threads_each=threads))
-        for topic in topics:
-            await self._open_known(topic)
+        for topic, indexes in held:
+            await self._open_known(topic, indexes)
         await trio.to_thread.run_sync(self._storage.sync_names)
 
     async def _renew_checkpoints(self) -> None:
@@ -424,16 +488,16 @@ class Partitions:
         self._map.publish(topic, partitions)
         for log in logs:
             if self._storage.directories.is_offline(log.topic, log.partition):  # its disk failed while it was opened
-                self._lose(self._map.partitions[log.topic, log.partition], OUT_OF_SERVICE)
+                self._lose(self._map.local[log.topic, log.partition], OUT_OF_SERVICE)
         for partition in partitions:
             partition.appends.flushes.flush_recovered()
 
-    async def _open_known(self, topic: Topic) -> None:
-        """Open a topic's logs; those in offline directories are marked offline. Raises OSError, LogError."""
+    async def _open_known(self, topic: Topic, held: Sequence[int]) -> None:
+        """Open logs of a topic; those in offline directories are marked offline. Raises OSError, LogError."""
         directories, config = self._storage.directories, self._configs.of(topic.configs)
         while True:
-            offline = {index for index in range(topic.partitions) if directories.is_offline(topic.name, index)}
-            indexes = [index for index in range(topic.partitions) if index not in offline]
+            offline = {index for index in held if directories.is_offline(topic.name, index)}
+            indexes = [index for index in held if index not in offline]
             try:
                 logs = await trio.to_thread.run_sync(self._storage.open_logs, topic, indexes, config)
             except DirectoryFailedError as error:
@@ -462,7 +526,8 @@ class Partitions:
 
     def _lose(self, partition: Partition, reason: str) -> None:
         """Mark a partition offline, and close its log in the background."""
-        del self._map.partitions[partition.topic, partition.index]
+        self._map.local.pop((partition.topic, partition.index), None)
+        self._map.partitions.pop((partition.topic, partition.index), None)
         self._map.offline[partition.topic, partition.index] = reason
         partition.log.fail(reason)
         partition.wake_all()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from random import Random
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
 import trio
@@ -27,19 +27,21 @@ from broker.replication.cluster_view import NO_LEADER, Leader, Reaction
 from broker.replication.connection import PeerConnection
 from broker.replication.errors import PeerError
 from broker.replication.fetch_session import Fetched, FetchResponseError, FetchSession
-from broker.replication.peer import PeerCluster
 from broker.replication.throttle import Throttle
 from protocol.backoff import delays_s
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.peer import PeerApi
 from protocol.kafka.peer_apis import (
     FETCH,
     FIRST_FETCH_WITH_TOPIC_IDS,
     PeerFetchedPartition,
     PeerFetchResponse,
 )
-from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
+from protocol.kafka.values import FetchingReplica, KafkaFetchPartition, KafkaFetchRequest
 
+Q = TypeVar("Q")
+R = TypeVar("R")
 Key: TypeAlias = tuple[str, int]  # topic, partition
 
 MAX_THROTTLE_S = 30.0  # what a broker may make us wait after a response
@@ -91,6 +93,30 @@ class FetchLimits:
     fetchers: int = 2  # for each leader, as num.replica.fetchers: one receives while the other writes
 
 
+class Leaders(Protocol):
+    """The brokers that lead partitions, and connections to them: `peer.PeerCluster` or `brokers.ClusterBrokers`."""
+
+    changed: trio.Event  # set, and replaced, when leaders have changed
+
+    def identity(self) -> FetchingReplica:
+        """Return as whom to fetch."""
+
+    def leader_of(self, topic: str, partition: int) -> Leader | None:
+        """Return the leader of a partition, None if it is not known."""
+
+    def topic_id_of(self, topic: str) -> bytes:
+        """Return the id of a topic, NO_TOPIC_ID if it is not known."""
+
+    def report(self, topic: str, error: ErrorCode) -> Reaction:
+        """Take note of an error of a topic's partition; return what to do about it."""
+
+    async def connection(self, node_id: int, number: int) -> PeerConnection:
+        """Return a connection to a broker, one of several that are told apart by a number. Raises PeerError."""
+
+    async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q) -> R:
+        """Ask one broker. Raises PeerError."""
+
+
 class _Following:
     """A partition that is followed, and who fetches it."""
 
@@ -114,7 +140,7 @@ class Follower:
 
     def __init__(
         self,
-        cluster: PeerCluster,
+        cluster: Leaders,
         *,
         limits: FetchLimits | None = None,
         throttle: Throttle | None = None,
@@ -178,13 +204,14 @@ class Follower:
         topic, partition = following.key
         if self._followed.get(following.key) is not following:
             return
-        known = self._cluster.view.topics.get(topic)
-        if known is not None and _is_another(known.topic_id, following.replica.topic_id):
+        if _is_another(self._cluster.topic_id_of(topic), following.replica.topic_id):
             await self._end_recreated(following)
             return
-        leader = self._cluster.view.leader_of(topic, partition)
+        leader = self._cluster.leader_of(topic, partition)
         if leader is None or leader.node_id == NO_LEADER:
             self._cluster.report(topic, ErrorCode.LEADER_NOT_AVAILABLE)
+            following.leader = None
+            self._move(following, None)
             return
         if leader == following.leader:
             return
@@ -225,7 +252,7 @@ class Follower:
 class _Fetcher:
     """Fetches the partitions that one broker leads."""
 
-    def __init__(self, follower: Follower, cluster: PeerCluster, node_id: int, number: int, random: Random) -> None:
+    def __init__(self, follower: Follower, cluster: Leaders, node_id: int, number: int, random: Random) -> None:
         self.heard_at: float | None = None  # when the leader last answered a fetch, on trio's clock
         self._follower = follower
         self._cluster = cluster
@@ -329,6 +356,7 @@ class _Fetcher:
                 max_wait_ms=limits.max_wait_ms,
                 min_bytes=limits.min_bytes,
                 max_bytes=self._follower.throttle.at_most(limits.max_bytes),
+                replica=self._cluster.identity(),
             )
         )
         return await connection.ask(FETCH, request, waits_s=limits.max_wait_ms / 1000)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import trio
 
-from broker.replication.cluster_view import ClusterView, Reaction
+from broker.replication.cluster_view import ClusterView, Leader, Reaction
 from broker.replication.connection import PeerConnection, PeerSettings
 from broker.replication.errors import PeerError, PeerUnavailableError
 from broker.replication.link import Link
@@ -27,7 +27,7 @@ from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer import PeerApi
 from protocol.kafka.peer_admin_apis import FIND_COORDINATOR
 from protocol.kafka.peer_apis import METADATA
-from protocol.kafka.values import KafkaMetadataRequest
+from protocol.kafka.values import CONSUMER, FetchingReplica, KafkaMetadataRequest
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -59,6 +59,19 @@ class PeerCluster:
         self._coordinators: dict[str, int] = {}
         self._refreshing = trio.Lock()
         self._wanted = trio.Event()  # metadata is stale
+
+    def identity(self) -> FetchingReplica:
+        """Return a consumer: the other cluster does not count this broker as a replica."""
+        return CONSUMER
+
+    def leader_of(self, topic: str, partition: int) -> Leader | None:
+        """Return the leader of a partition, None if it is not known."""
+        return self.view.leader_of(topic, partition)
+
+    def topic_id_of(self, topic: str) -> bytes:
+        """Return the id of a topic, NO_TOPIC_ID if it is not known."""
+        known = self.view.topics.get(topic)
+        return NO_TOPIC_ID if known is None else known.topic_id
 
     async def connection(self, node_id: int, number: int = FOR_REQUESTS) -> PeerConnection:
         """Return a connection to a broker, one of several that are told apart by a number.

@@ -30,6 +30,7 @@ from protocol.request import (
 from protocol.response import FoundOffset, ListOffsetsResponse
 
 CLIENT = -1  # as a replica id
+DEBUGGER = -2  # the same: asks whoever has a log, also brokers that do not lead (Kafka's ListOffsetsRequest)
 _EARLIEST = frozenset({EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP})
 _REMOTE = frozenset({LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP})
 
@@ -56,7 +57,16 @@ class _Asker(NamedTuple):
     """Who asks: clients see a log up to its high watermark or last stable offset, brokers all of it."""
 
     isolation: Isolation
-    is_client: bool
+    replica_id: int
+
+    @property
+    def is_client(self) -> bool:
+        """Whether a client asks."""
+        return self.replica_id == CLIENT
+
+    def partition(self, partitions: Partitions, topic: str, index: int) -> Partition | None:
+        """Return a partition that this broker leads, or of which it has a log if that is enough."""
+        return partitions.local(topic, index) if self.replica_id == DEBUGGER else partitions.get(topic, index)
 
     def end_of(self, log: PartitionLog) -> int:
         """Return the end of the log."""
@@ -94,7 +104,7 @@ class OffsetsApi:
         searched: list[tuple[int, OffsetQuery]] = []  # each with the index of its answer in `found`
         questions: list[TimeQuestion] = []
         refused: set[tuple[str, int]] = set()
-        asker = _Asker(request.isolation, replica_id == CLIENT)
+        asker = _Asker(request.isolation, replica_id)
         for query in request.partitions:
             place = (query.topic, query.partition)
             if place not in repeated:
@@ -121,7 +131,7 @@ class OffsetsApi:
 
     def _answer(self, query: OffsetQuery, asker: "_Asker") -> FoundOffset | Partition:
         """Answer a query for a special timestamp, or refuse it; for a time, return the partition to search."""
-        partition = self._partitions.served.get((query.topic, query.partition))
+        partition = asker.partition(self._partitions, query.topic, query.partition)
         try:
             if isinstance(query, KafkaOffsetQuery) and query.error is not ErrorCode.NONE:
                 raise UnsupportedTimeError(
@@ -135,6 +145,8 @@ class OffsetsApi:
             if timestamp == LATEST_TIMESTAMP:
                 asker.check_known(partition)
                 offset, epoch = asker.end_of(log), log.leader_epoch
+                if asker.replica_id == DEBUGGER:
+                    epoch = log.epochs.latest
             elif timestamp in _EARLIEST:
                 offset, epoch = log.log_start_offset, _first_epoch(log)
             elif timestamp not in _REMOTE:  # there is no remote storage

@@ -56,7 +56,7 @@ class NewLog(NamedTuple):
 class Storage:
     """The data directories, open files and metadata of a broker; `clock` returns milliseconds since the epoch.
 
-    The leader of a mirrored topic is elsewhere, and decides on leader epochs and high watermarks.
+    In a cluster (`is_in_cluster`), and for a mirrored topic, others decide on leader epochs and high watermarks.
     """
 
     directories: DataDirectories
@@ -67,14 +67,18 @@ class Storage:
     progress: StartProgress = field(default_factory=StartProgress)
     recovered: RecoveredLogs = field(default_factory=RecoveredLogs)
     budget: ProducerBudget = field(default_factory=ProducerBudget)
+    is_in_cluster: bool = False
     made_in: set[DataDirectory] = field(default_factory=set)  # directories with new names that are not fsynced yet
 
-    def recover_logs(self, topics: Iterable[tuple[Topic, LogConfig]], *, threads_each: int) -> None:
-        """Recover the logs that need it, in several threads per data directory; `open_logs` takes them."""
+    def recover_logs(self, topics: Sequence[tuple[Topic, Sequence[int], LogConfig]], *, threads_each: int) -> None:
+        """Recover the logs that need it, in several threads per data directory; `open_logs` takes them.
+
+        Each topic comes with its partitions that have a log here.
+        """
         queues: dict[DataDirectory, list[Key]] = {directory: [] for directory in self.directories.live}
-        by_name = {topic.name: (topic, config) for topic, config in topics}
-        for topic, _ in by_name.values():
-            for index in range(topic.partitions):
+        by_name = {topic.name: (topic, config) for topic, _, config in topics}
+        for topic, indexes, _ in topics:
+            for index in indexes:
                 holder = self.directories.holder(topic.name, index)
                 if holder in queues and not holder.was_clean:
                     queues[holder].append((topic.name, index))
@@ -187,7 +191,7 @@ class Storage:
 
     def _open_in(self, directory: DataDirectory, topic: Topic, config: LogConfig, index: int) -> PartitionLog:
         key = topic.name, index
-        is_mirrored = topic.mirror_of is not None
+        is_copy = self.is_in_cluster or topic.mirror_of is not None
         self.directories.settle_arrival(*key, directory)
         log = PartitionLog.open(
             directory.partition_path(partition_directory(*key)),
@@ -204,7 +208,7 @@ class Storage:
             uses_reserve=is_internal(topic.name),
             scanned=self.progress.scanned,
             budget=self.budget,
-            high_watermark=directory.high_watermarks.get(key, 0) if is_mirrored else None,
+            high_watermark=directory.high_watermarks.get(key, 0) if is_copy else None,
         )
         try:
             assign_epoch(log, records_lost=not directory.was_clean and log.recovery is not None)

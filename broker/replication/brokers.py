@@ -1,0 +1,109 @@
+"""The brokers of the own cluster: who leads, by the image of the store, and connections to them."""
+
+from random import Random
+from typing import TypeVar
+
+import trio
+
+from broker.cluster.image import ClusterImage, ImageDelta
+from broker.cluster.node import ClusterNode
+from broker.replication.cluster_view import Leader, Reaction, reaction_to
+from broker.replication.connection import PeerConnection, PeerSettings
+from broker.replication.errors import PeerUnavailableError
+from broker.replication.link import Link
+from protocol.errors import ErrorCode
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.peer import PeerApi
+from protocol.kafka.values import FetchingReplica
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+FOR_REQUESTS = 0  # the connection for all that is not a fetch, which may wait
+LISTENER = "kafka"
+
+
+class ClusterBrokers:
+    """`Leaders` of the own cluster. A broker that refuses connections is suspected of being dead."""
+
+    def __init__(self, node: ClusterNode, nursery: trio.Nursery, settings: PeerSettings, *, random: Random) -> None:
+        self.changed = trio.Event()  # set, and replaced, when leaders have changed
+        self._node = node
+        self._nursery = nursery
+        self._settings = settings
+        self._random = random
+        self._links: dict[tuple[int, int], Link] = {}
+        self._epochs: dict[int, int] = {}  # of the brokers that the links lead to
+        node.on_change.append(self._follow)
+
+    def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
+        for broker in delta.brokers:
+            registration = image.brokers.get(broker)
+            if registration is not None and self._epochs.get(broker) != registration.epoch:
+                self._drop(broker)
+        if delta.partitions or delta.topics:
+            self.changed.set()
+            self.changed = trio.Event()
+
+    def _drop(self, broker: int) -> None:
+        """Close the connections to a broker that has started again, maybe elsewhere."""
+        for key in [key for key in self._links if key[0] == broker]:
+            self._links.pop(key).close()
+
+    def identity(self) -> FetchingReplica:
+        """Return this broker with its epoch."""
+        return FetchingReplica(self._node.id, self._node.epoch)
+
+    def leader_of(self, topic: str, partition: int) -> Leader | None:
+        """Return the leader of a partition; None while this broker leads it, or nobody does."""
+        state = self._node.image.partition(topic, partition)
+        if state is None or state.leader is None or state.leader.broker == self._node.id:
+            return None
+        return Leader(state.leader.broker, state.leader_epoch)
+
+    def topic_id_of(self, topic: str) -> bytes:
+        """Return the id of a topic, NO_TOPIC_ID if it is not known."""
+        found = self._node.image.topics.get(topic)
+        return NO_TOPIC_ID if found is None else found.id.bytes
+
+    def report(self, topic: str, error: ErrorCode) -> Reaction:
+        """Return what to do about an error: what other metadata can cure, the image will bring by itself."""
+        del topic
+        reaction = reaction_to(error)
+        return Reaction.RETRY if reaction is Reaction.REFRESH else reaction
+
+    async def connection(self, node_id: int, number: int = FOR_REQUESTS) -> PeerConnection:
+        """Return a connection to a broker, one of several that are told apart by a number. Raises PeerError."""
+        link = self._links.get((node_id, number))
+        if link is None:
+            link = self._links[node_id, number] = Link(
+                lambda: self._address(node_id), self._settings, self._nursery, self._random
+            )
+        try:
+            return await link.connection()
+        except PeerUnavailableError:
+            self._node.suspect(node_id)
+            raise
+
+    async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q) -> R:
+        """Ask one broker. Raises PeerError."""
+        connection = await self.connection(node_id)
+        try:
+            return await connection.ask(api, request)
+        except PeerUnavailableError:
+            self._node.suspect(node_id)
+            raise
+
+    def _address(self, broker: int) -> tuple[str, int]:
+        registration = self._node.image.brokers.get(broker)
+        for endpoint in () if registration is None else registration.endpoints:
+            if endpoint.listener == LISTENER:
+                self._epochs[broker] = registration.epoch if registration is not None else -1
+                return endpoint.host, endpoint.port
+        raise PeerUnavailableError(f"broker {broker} is not registered")
+
+    def close(self) -> None:
+        """Close all connections."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
