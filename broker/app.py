@@ -23,7 +23,8 @@ from broker.api.records.producers import largest_producer_id
 from broker.frontend import Core, Frontend
 from broker.groups.service import GroupService
 from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
-from broker.log.errors import DirectoryFailedError, LogError
+from broker.log.errors import DataDirectoryError, DirectoryFailedError, LogError
+from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.log.io.page_cache import choose_method
 from broker.log.io.residency import Residency
@@ -32,7 +33,7 @@ from broker.maintenance.disk_watch import DiskWatch
 from broker.maintenance.log_moves import LogMoves
 from broker.maintenance.schedule import Maintenance
 from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.store import MetadataError
+from broker.metadata.store import MetadataError, MetadataStore
 from broker.metrics.loop_guard import LoopGuard
 from broker.metrics.registry import Metrics
 from broker.metrics.requests import wall_clock_ms
@@ -61,6 +62,7 @@ from protocol.transactions import TopicIndex
 from protocol.version import VERSION
 
 if TYPE_CHECKING:
+    from broker.clustered import ClusterMember, Reachable
     from broker.mirror.service import Mirror
 
 logger = logging.getLogger(__name__)
@@ -154,23 +156,42 @@ class Broker:
         """
         self._settings = settings
         self._directories = stack.enter_context(self._open_directories())
-        self._store = SqliteMetadataStore(
+        self._store: MetadataStore = SqliteMetadataStore(
             settings.data_paths[0] / METADATA_FILE, make_room=self._directories.first.make_room
         )
         stack.callback(self._store.close)
         self._join_directories()
+        self._metrics = Metrics()
+        self._member = self._join_cluster(stack) if settings.warmlog_cluster_etcd else None
         self._live_settings = LiveSettings(settings)
         self._live_settings.take_kept(self._store.broker_configs())
         self._files = OpenFiles(limit=open_files_limit(settings), residency=Residency())
-        self._metrics = Metrics()
         self.guard = guard
         self._not_ready: str | None = "starting"
 
     def _open_directories(self) -> DataDirectories:
         settings = self._settings
         return DataDirectories.open(
-            settings.data_paths, node_id=settings.node_id, reserve_bytes=settings.warmlog_disk_reserve_bytes
+            settings.data_paths,
+            node_id=settings.node_id,
+            cluster_id=settings.warmlog_cluster_id if settings.warmlog_cluster_etcd else None,
+            reserve_bytes=settings.warmlog_disk_reserve_bytes,
         )
+
+    def _join_cluster(self, stack: ExitStack) -> "ClusterMember":
+        """Prepare to be a member of a cluster. Raises ClusterStartError, DataDirectoryError, OSError."""
+        from broker.cluster.metadata import ClusterMetadata  # a broker by itself needs none of this
+        from broker.clustered import ClusterMember
+
+        if self._store.load():
+            raise DataDirectoryError(
+                f"{self._directories.first.path}: has topics of a broker by itself, which cannot join a cluster with "
+                "them: start with an empty directory"
+            )
+        member = ClusterMember(self._settings, self._directories, self._metrics, Disk())
+        stack.callback(member.close)
+        self._store = ClusterMetadata(member.node, self._store)
+        return member
 
     def _join_directories(self) -> None:
         """Open the other data directories, validated against the metadata, and store the current set there.
@@ -202,13 +223,15 @@ class Broker:
             if web is not None:
                 background.start_soon(web.serve)
             try:
-                await _open_unless(stop, partitions)
+                await _open_unless(stop, partitions, self._member)
                 if not stop.is_set():
                     await self._close_gate()
                     await self._accept(sockets, partitions, writer, ready, stop)
             finally:
                 with trio.CancelScope(shield=True):
                     await partitions.close_all()
+                    if self._member is not None:
+                        await self._member.leave()
             if web is not None:
                 web.stop()
 
@@ -252,6 +275,8 @@ class Broker:
             maintained.start_soon(self._reads.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
             maintained.start_soon(turn.run)
+            if self._member is not None:
+                await maintained.start(self._member.run, partitions, turn.deadlines, self._reachable(sockets))
             async with trio.open_nursery() as listening:
                 for listener in listeners:
                     listening.start_soon(listener.serve)
@@ -259,12 +284,21 @@ class Broker:
                 ready(addresses)
                 await stop.wait()
                 self._not_ready = "stopping"
+                if self._member is not None and self._settings.controlled_shutdown_enable:
+                    await self._member.drain()
                 groups.stop()  # answers members that wait for a rebalance, so that they do not delay the stop
                 transactions.stop()
                 for listener in listeners:
                     listener.stop()
                 listening.cancel_scope.deadline = trio.current_time() + self._settings.warmlog_stop_timeout_ms / 1000
             maintained.cancel_scope.cancel()
+
+    def _reachable(self, sockets: dict[str, socket.socket]) -> "Reachable":
+        """Return where other brokers reach this one: as advertised, or as bound."""
+        from broker.clustered import Reachable
+
+        bound = {name: sock.getsockname()[:2] for name, sock in sockets.items() if name != "http"}
+        return Reachable({name: self._settings.advertised(name) or address for name, address in bound.items()})
 
     def _read_ahead(self, background: trio.Nursery) -> ReadAhead:
         settings = self._settings
@@ -294,8 +328,10 @@ class Broker:
             clock=wall_clock_ms,
             random=Random(),  # noqa: S311  # jitter of rolls, not a secret
             budget=ProducerBudget(self._settings.warmlog_producers_max),
+            is_in_cluster=self._member is not None,
         )
-        partitions = Partitions(storage, self._live_settings, writer, self._metrics)
+        node = None if self._member is None else self._member.node
+        partitions = Partitions(storage, self._live_settings, writer, self._metrics, node)
         self._declare_metrics(partitions)
         return partitions
 
@@ -359,8 +395,8 @@ async def _watch(watch: DiskWatch) -> None:
         raise BrokenError(str(_first(group))) from group
 
 
-async def _open_unless(stop: trio.Event, partitions: Partitions) -> None:
-    """Open all logs; stop between two logs if `stop` is set."""
+async def _open_unless(stop: trio.Event, partitions: Partitions, member: "ClusterMember | None") -> None:
+    """Read the image of the cluster, and open all logs; stop between two logs if `stop` is set."""
 
     async def give_up() -> None:
         await stop.wait()
@@ -369,6 +405,8 @@ async def _open_unless(stop: trio.Event, partitions: Partitions) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(give_up)
+        if member is not None:
+            await member.load()
         await partitions.open_all()
         nursery.cancel_scope.cancel()
 
@@ -401,14 +439,27 @@ def _start_errors() -> Iterator[None]:
     """Raise expected errors as StartError, including those in a nursery's exception group."""
     try:
         yield
-    except (LogError, MetadataError) as error:
+    except _start_failures() as error:
         raise StartError(str(error)) from error
     except ExceptionGroup as group:
-        known, others = group.split((LogError, MetadataError, StartError))
+        expected: tuple[type[Exception], ...] = (*_start_failures(), StartError)
+        known, others = group.split(expected)
         if known is None or others is not None:
             raise
         first = _first(known)
         raise (first if isinstance(first, StartError) else StartError(str(first))) from group
+
+
+def _start_failures() -> tuple[type[Exception], ...]:
+    """Return the expected errors of a start; those of a cluster can be raised only if its modules are there."""
+    failures: list[type[Exception]] = [LogError, MetadataError]
+    if "broker.clustered" in sys.modules:
+        from broker.cluster.node import UsedIdError
+        from broker.cluster.store import StoreMismatchError
+        from broker.clustered import ClusterStartError
+
+        failures += [UsedIdError, StoreMismatchError, ClusterStartError]
+    return tuple(failures)
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> BaseException:

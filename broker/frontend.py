@@ -41,7 +41,7 @@ from broker.api.transactions.requests import TransactionsApi
 from broker.groups.service import GroupService
 from broker.log.directory.data_directories import DataDirectories
 from broker.maintenance.log_moves import LogMoves
-from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metadata.store import MetadataStore
 from broker.metrics.registry import Metrics
 from broker.metrics.requests import wall_clock_ms
 from broker.net.inflight import InflightBytes
@@ -70,7 +70,7 @@ class Core:
 
     settings: Settings
     live_settings: LiveSettings
-    store: SqliteMetadataStore
+    store: MetadataStore
     directories: DataDirectories
     metrics: Metrics
     partitions: Partitions

@@ -43,7 +43,7 @@ COMMITS = 4  # at the same time
 QUESTIONS = 32  # at the same time
 
 # Asks brokers where their logs of a partition end; those that do not answer are missing.
-AskLogEnds = Callable[[PartitionKey, Sequence[int]], Awaitable[Mapping[int, LogEnd]]]
+AskLogEnds = Callable[[PartitionKey, Sequence[Member]], Awaitable[Mapping[Member, LogEnd]]]
 
 logger = logging.getLogger(__name__)
 
@@ -231,10 +231,10 @@ class Controller:
             if not holders:
                 break
             async with self._questions:
-                ends = await self._ask_log_ends(key, [member.broker for member in holders])
+                ends = await self._ask_log_ends(key, holders)
             image = self._node.image
             if image.partitions.get(key) == state:
-                change = elect(image, key, {each: ends[each.broker] for each in holders if each.broker in ends})
+                change = elect(image, key, ends)
                 if isinstance(change, Change) and await self._attempt([change]):
                     break
             await trio.sleep(RETRY_S)

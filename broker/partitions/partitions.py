@@ -334,7 +334,7 @@ class Partitions:
         return Topic(name=name, partitions=found.partitions, configs=dict(found.configs), id=found.id)
 
     async def drop_replica(self, partition: Partition) -> None:
-        """Remove the log of a partition, which this broker does not lead. Its files are deleted later. Raises OSError."""
+        """Remove the log of a partition that this broker does not lead; its files are deleted later. Raises OSError."""
         key = partition.topic, partition.index
         self._map.local.pop(key, None)
         await partition.retire()

@@ -60,16 +60,27 @@ class DataDirectories:
         self._take(first)
 
     @classmethod
-    def open(cls, paths: Sequence[Path], *, node_id: int, reserve_bytes: int = 0, disk: Disk | None = None) -> Self:
+    def open(
+        cls,
+        paths: Sequence[Path],
+        *,
+        node_id: int,
+        cluster_id: str | None = None,
+        reserve_bytes: int = 0,
+        disk: Disk | None = None,
+    ) -> Self:
         """Lock the first directory, creating it if it is missing, and find its partitions; `join` must follow.
 
-        `reserve_bytes`: the disk reserve of each directory (`DataDirectory.open`). Raises DataDirectoryError, with a
+        `cluster_id`: None accepts the stored one, or generates one. `reserve_bytes`: the disk reserve of each directory
+        (`DataDirectory.open`). Raises DataDirectoryError, with a
         one-line message, if the directory cannot be served or lacks the metadata.
         """
         disk = disk or Disk()
         refuse_kafka_node(disk, os.fspath(paths[0]), METADATA_FILE)
         _check_first(disk, [os.fspath(path) for path in paths])
-        first = DataDirectory.open(paths[0], node_id=node_id, reserve_bytes=reserve_bytes, disk=disk)
+        first = DataDirectory.open(
+            paths[0], node_id=node_id, cluster_id=cluster_id, reserve_bytes=reserve_bytes, disk=disk
+        )
         try:
             return cls(first, paths[1:], reserve_bytes, disk)
         except BaseException:
@@ -228,6 +239,17 @@ class DataDirectories:
     def bury(self, topic_id: UUID) -> None:
         """Remember a deleted topic whose data could not be renamed, so that no new topic takes it over."""
         self._buried.add(topic_id)
+
+    def set_aside(self, gone: Collection[UUID], current: Mapping[str, UUID]) -> None:
+        """Rename as deleted what belongs to topics that are gone, or that others of the same name have replaced.
+
+        `current` has the topics by name. Blocking. Raises OSError.
+        """
+        for (topic, partition), directory in list(self._holders.items()):
+            found = directory.topic_id(topic, partition)
+            if found is not None and (found in gone or current.get(topic, found) != found):
+                directory.put_aside(topic, partition)
+                self.forget(topic, partition)
 
     def _is_buried(self, directory: DataDirectory, topic: str, partition: int) -> bool:
         """Whether a partition's data in a directory belongs to a deleted topic."""

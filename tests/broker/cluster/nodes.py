@@ -7,6 +7,7 @@ from uuid import UUID, uuid5
 
 import trio
 
+from broker.cluster import values
 from broker.cluster.controller import Controller, Rebalancing
 from broker.cluster.image import PartitionKey
 from broker.cluster.memory import Faults, MemoryCluster, MemoryStore
@@ -65,9 +66,9 @@ class Member:
         self.node = ClusterNode(self.store, self.id, lease_s=LEASE_S, random=Random(self.id))
         self.controller = Controller(self.node, self._ask, Rebalancing(interval_s=None))
 
-    async def _ask(self, _: PartitionKey, brokers: Sequence[int]) -> Mapping[int, LogEnd]:
+    async def _ask(self, _: PartitionKey, members: Sequence[values.Member]) -> Mapping[values.Member, LogEnd]:
         await trio.lowlevel.checkpoint()
-        return {broker: self.log_ends[broker] for broker in brokers if broker in self.log_ends}
+        return {member: self.log_ends[member.broker] for member in members if member.broker in self.log_ends}
 
     async def start(self, since: int = NO_EPOCH) -> None:
         await self.node.load()

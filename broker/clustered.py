@@ -1,0 +1,291 @@
+"""A broker as a member of a cluster: what `app.py` adds to a broker if `warmlog.cluster.etcd` is set.
+
+    start   connect to etcd -> read the image -> (open the logs) -> register -> lead and follow -> (accept)
+    stop    let others lead -> (stop accepting, close the logs) -> end the registration
+
+The file `warmlog-cluster.json` in the first data directory has what the next start compares: the store, and the first
+epoch of the history of the data here. That history goes on only if every data directory was closed cleanly.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+import msgspec
+import trio
+
+from broker.cluster import admin
+from broker.cluster.controller import Controller, Rebalancing
+from broker.cluster.etcd.endpoints import parse_endpoints
+from broker.cluster.etcd.etcd_store import EtcdStore
+from broker.cluster.image import BROKER_DEFAULTS
+from broker.cluster.node import ClusterNode, Identity
+from broker.cluster.store import KnownStore
+from broker.cluster.values import NO_EPOCH, Endpoint
+from broker.log.directory.data_directories import DataDirectories
+from broker.log.errors import DataDirectoryError
+from broker.log.io.directory_names import decode_topic_id
+from broker.log.io.disk import Disk, replace_file
+from broker.metrics.registry import Metrics
+from broker.net.deadlines import Deadlines
+from broker.partitions.partitions import Partitions
+from broker.replication.brokers import ClusterBrokers
+from broker.replication.connection import PeerSettings
+from broker.replication.follower import FetchLimits, Follower
+from broker.replication.replicas import Replicas
+from broker.settings.settings import Settings
+from broker.settings.types import as_text
+from protocol.version import VERSION
+
+STATE_FILE = "warmlog-cluster.json"
+WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # addresses that nobody can connect to
+REMEMBER_S = 10.0  # how often the file is written
+SHARED = ("min.insync.replicas", "unclean.leader.election.enable")  # settings that all brokers must agree on
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterStartError(Exception):
+    """The broker cannot be part of the cluster as configured. `str()` is one line for users."""
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file."""
+
+    since: int = NO_EPOCH
+    etcd_cluster: int = 0
+    identity: str = ""
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reachable:
+    """The addresses at which clients and brokers reach this broker, by listener: as advertised, or as bound."""
+
+    addresses: Mapping[str, tuple[str, int]]
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return what to register. Raises ClusterStartError for an address that others cannot use."""
+        found = []
+        for listener, (host, port) in self.addresses.items():
+            if host in WILDCARDS:
+                raise ClusterStartError(
+                    f"{listener} listener: other brokers cannot connect to {host or '*'}:{port}; "
+                    f"set advertised.listeners={listener}://HOST:PORT"
+                )
+            found.append(Endpoint(listener=listener, host=host, port=port))
+        if not any(endpoint.listener == "kafka" for endpoint in found):
+            raise ClusterStartError("a broker of a cluster needs a Kafka listener: followers fetch over it")
+        return tuple(found)
+
+
+class ClusterMember:
+    """The parts of a broker that belong to a cluster, in the order in which they are needed."""
+
+    def __init__(self, settings: Settings, directories: DataDirectories, metrics: Metrics, disk: Disk) -> None:
+        """Prepare to connect. Raises ClusterStartError, DataDirectoryError, OSError."""
+        self._settings = settings
+        self._directories = directories
+        self._metrics = metrics
+        self._disk = disk
+        self._path = os.path.join(directories.first.path, STATE_FILE)
+        self._state = _read(disk, self._path)
+        try:
+            endpoints = parse_endpoints(settings.warmlog_cluster_etcd)
+        except ValueError as error:
+            raise ClusterStartError(f"warmlog.cluster.etcd: {error}") from None
+        random = Random()  # noqa: S311  # jitter and placement
+        self.store = EtcdStore(
+            endpoints, settings.warmlog_cluster_id, metrics=metrics, known=self._known(), random=random
+        )
+        self.node = ClusterNode(
+            self.store, settings.node_id, lease_s=settings.warmlog_cluster_lease_ms / 1000, random=random
+        )
+        self._random = random
+        self._controller: Controller | None = None
+
+    def _known(self) -> KnownStore | None:
+        state = self._state
+        return KnownStore(state.etcd_cluster, state.identity, state.revision) if state.identity else None
+
+    async def load(self) -> None:
+        """Read the image, and rename as deleted what is here of topics that are gone. Raises StoreMismatchError."""
+        await self.node.load()
+        image = self.node.image
+        gone = {topic for topic, brokers in image.gone.items() if self.node.id in brokers}
+        current = {name: topic.id for name, topic in image.topics.items()}
+        await trio.to_thread.run_sync(self._directories.set_aside, gone, current)
+
+    async def run(
+        self,
+        partitions: Partitions,
+        deadlines: Deadlines,
+        reachable: Reachable,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Be a part of the cluster until cancelled; started when every replica here has its role.
+
+        Raises ClusterStartError, UsedIdError, StoreMismatchError.
+        """
+        settings, node = self._settings, self.node
+        identity = Identity(
+            broker=node.id,
+            endpoints=reachable.endpoints(),
+            directories=tuple([decode_topic_id(each.directory_id) for each in self._directories.live]),
+            rack=settings.broker_rack or None,
+            version=VERSION,
+        )
+        async with trio.open_nursery() as nursery:
+            brokers = ClusterBrokers(node, nursery, PeerSettings(client_id=f"broker-{node.id}"), random=self._random)
+            limits = FetchLimits(
+                max_wait_ms=settings.replica_fetch_wait_max_ms,
+                min_bytes=settings.replica_fetch_min_bytes,
+                max_bytes=settings.replica_fetch_response_max_bytes,
+                fetchers=settings.num_replica_fetchers,
+            )
+            follower = Follower(brokers, limits=limits, random=self._random)
+            replicas = Replicas(
+                node,
+                partitions,
+                brokers=brokers,
+                follower=follower,
+                deadlines=deadlines,
+                settings=lambda: partitions.settings,
+            )
+            replicas.declare(self._metrics)
+            self._controller = controller = Controller(node, replicas.ask_log_ends, self._rebalancing())
+            self._declare(controller)
+            await nursery.start(node.run, identity, self._since())
+            await self._remember()
+            nursery.start_soon(follower.run)
+            nursery.start_soon(controller.run)
+            nursery.start_soon(self._share_settings)
+            nursery.start_soon(self._remember_now_and_then)
+            await nursery.start(replicas.run)
+            task_status.started()
+
+    async def drain(self) -> None:
+        """Let others lead, as long as that takes but not longer than `warmlog.stop.timeout.ms`."""
+        limit_s = self._settings.warmlog_stop_timeout_ms / 1000
+        with trio.move_on_after(limit_s):
+            if self._controller is not None and self._controller.is_active:
+                await self._controller.resign()
+            await self.node.drain(limit_s)
+
+    async def leave(self) -> None:
+        """End the registration, after the logs were closed."""
+        try:
+            await self._remember()
+        except OSError as error:
+            logger.warning("cannot write %s: %s", self._path, error)
+        await self.node.leave()
+
+    def close(self) -> None:
+        """Close the connections to the store."""
+        self.store.close()
+
+    def _rebalancing(self) -> Rebalancing:
+        settings = self._settings
+        return Rebalancing(
+            interval_s=settings.leader_imbalance_check_interval_seconds
+            if settings.auto_leader_rebalance_enable
+            else None,
+            max_imbalance=settings.leader_imbalance_per_broker_percentage / 100,
+        )
+
+    def _since(self) -> int:
+        """Return the first epoch of the history that the data here continues, NO_EPOCH if it may have lost some."""
+        directories = self._directories
+        is_whole = not directories.offline and all(each.was_clean for each in directories.live)
+        return self._state.since if is_whole else NO_EPOCH
+
+    async def _remember(self) -> None:
+        """Write what the next start needs. Raises OSError."""
+        known = self.store.known
+        if known is not None:
+            self._state = _State(
+                since=self.node.since,
+                etcd_cluster=known.cluster_id,
+                identity=known.identity,
+                revision=known.revision,
+            )
+            data = msgspec.json.encode(self._state)
+            await trio.to_thread.run_sync(lambda: replace_file(self._disk, self._path, data, sync=True))
+
+    async def _remember_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(REMEMBER_S)
+            try:
+                await self._remember()
+            except OSError as error:
+                logger.warning("cannot write %s: %s", self._path, error)
+
+    async def _share_settings(self) -> None:
+        """Write settings that decide about records into the store, or tell that it has other ones."""
+        defaults, image = Settings(), self.node.image
+        there = image.configs.get(BROKER_DEFAULTS)
+        for name in SHARED:
+            value = self._settings.effective(name)
+            if value == defaults.effective(name):
+                continue
+            text = as_text(value) or ""
+            known = None if there is None else there.values.get(name)
+            if known is None:
+                await admin.set_broker_configs(self.node, BROKER_DEFAULTS, partial(_with_default, name, text))
+            elif known != text:
+                logger.warning("%s is %s in the cluster, not %s as configured here", name, known, text)
+
+    def _declare(self, controller: Controller) -> None:
+        metrics, node = self._metrics, self.node
+        gauges: Mapping[str, tuple[str, Callable[[], float]]] = {
+            "warmlog_cluster_brokers": ("Registered brokers.", lambda: len(node.image.brokers)),
+            "warmlog_cluster_registered": ("1 while this broker is registered.", lambda: node.is_registered),
+            "warmlog_cluster_controller": ("1 on the controller, 0 elsewhere.", lambda: controller.is_active),
+            "warmlog_cluster_revision": ("Revision of the image of the cluster.", lambda: node.image.revision),
+            "warmlog_cluster_leaderless_partitions": (
+                "Partitions of the cluster without a leader.",
+                lambda: sum(state.leader is None for state in list(node.image.partitions.values())),
+            ),
+        }
+        for name, (text, read) in gauges.items():
+            metrics.gauge(name, text, partial(_reading, read))
+        metrics.counter(
+            "warmlog_cluster_elections_total",
+            "Elections decided by this broker; unclean: the longest log was chosen, or one that lacks records.",
+            lambda: [(("clean",), controller.elections), (("unclean",), controller.unclean_elections)],
+            ("kind",),
+        )
+
+
+def _reading(read: Callable[[], float]) -> list[tuple[tuple[str, ...], float]]:
+    return [((), read())]
+
+
+def _with_default(name: str, text: str, old: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: text, **old}
+
+
+def _read(disk: Disk, path: str) -> _State:
+    """Read the file. Raises DataDirectoryError, OSError."""
+    with _errors(path):
+        try:
+            descriptor = disk.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return _State()
+        try:
+            return msgspec.json.decode(disk.pread(descriptor, disk.size(descriptor), 0), type=_State)
+        finally:
+            disk.close(descriptor)
+
+
+@contextmanager
+def _errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except msgspec.DecodeError as error:
+        raise DataDirectoryError(f"{path}: {error}; remove it to join the cluster as a broker without data") from error
