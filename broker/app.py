@@ -261,6 +261,7 @@ class Broker:
             groups=groups,
             transactions=transactions,
             mirror=mirror,
+            node=None if self._member is None else self._member.node,
             moves=self._moves,
             reads=self._reads,
         )

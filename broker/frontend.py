@@ -61,6 +61,7 @@ from protocol.response import HelloResponse
 from protocol.version import VERSION
 
 if TYPE_CHECKING:
+    from broker.cluster.node import ClusterNode
     from broker.mirror.service import Mirror  # most brokers never need it
 
 
@@ -77,6 +78,7 @@ class Core:
     groups: GroupService
     transactions: TransactionService
     mirror: "Mirror | None"
+    node: "ClusterNode | None"
     moves: LogMoves
     reads: ReadAhead
 
@@ -139,6 +141,8 @@ class Frontend:
             max_frame_bytes=settings.socket_request_max_bytes,
         )
         features = Features(partitions.node_id, core.store, transactions.feature_changed)
+        if core.node is not None:
+            core.node.on_change.append(lambda _, delta: features.reload() if delta.have_features_changed else None)
         return [
             GreetingApi(hello, codec.api_versions, features),
             MetadataApi(partitions, cluster_id, advertised),
@@ -147,8 +151,8 @@ class Frontend:
             ExplainApi(partitions),
             ConfigsApi(partitions),
             ClusterApi(partitions, cluster_id, advertised),
-            ControllerApi(partitions.node_id, core.store, features, advertised, wall_clock_ms),
-            AssignmentsApi(partitions),
+            ControllerApi(partitions.node_id, core.store, features, advertised, wall_clock_ms, partitions.catalog),
+            AssignmentsApi(partitions, core.node),
             SecurityApi(),
             OffsetsApi(partitions, core.metrics),
             EpochsApi(partitions),

@@ -5,12 +5,13 @@ Source: org.apache.kafka.controller.QuorumController; org.apache.kafka.raft.Kafk
 
 from collections.abc import Callable, Mapping
 
-from broker.api.addresses import Advertised
+from broker.api.addresses import Advertised, described_brokers
 from broker.api.cluster.features import Features
 from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
 from broker.metadata.store import MetadataStore
+from broker.partitions.topics.catalog import Catalog
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
 from protocol.kafka.controller_values import (
@@ -41,8 +42,10 @@ class ControllerApi:
         features: Features,
         advertised: Advertised,
         clock: Callable[[], int],
+        catalog: Catalog,
     ) -> None:
         """`clock` gives ms since the epoch."""
+        self._catalog = catalog
         self._node_id = node_id
         self._store = store
         self._features = features
@@ -60,24 +63,34 @@ class ControllerApi:
         }
 
     async def describe_quorum(self, request: DescribeQuorumRequest, context: Context) -> DescribeQuorumResponse:
-        """Describe this node as the only voter; the log end is the number of changes to the metadata."""
+        """Describe the brokers as voters, and the controller as their leader.
+
+        The log end is the number of changes to the metadata; in a cluster, the revision of its store, which all brokers
+        follow within milliseconds.
+        """
         if request.partitions != (METADATA_LOG,):
             return DescribeQuorumResponse(partitions=await context.map(_unknown, request.partitions))
         end, now_ms = self._store.changes, self._clock()
-        replica = QuorumReplica(
-            node_id=self._node_id, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
-        )
+        brokers = described_brokers(self._catalog, self._node_id, self._advertised, context.session)
+        replicas = [
+            QuorumReplica(
+                node_id=broker.node_id, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
+            )
+            for broker in brokers
+        ]
         described = QuorumPartition(
             topic=METADATA_LOG.topic,
             partition=METADATA_LOG.partition,
-            leader=self._node_id,
+            leader=self._catalog.controller,
             leader_epoch=QUORUM_EPOCH,
             high_watermark=end,
-            voters=(replica,),
+            voters=tuple(replicas),
         )
-        host, port = self._advertised.of(context.session)
-        node = QuorumNode(node_id=self._node_id, listener=LISTENER, host=host, port=port)
-        return DescribeQuorumResponse(partitions=(described,), nodes=(node,))
+        nodes = [
+            QuorumNode(node_id=broker.node_id, listener=LISTENER, host=broker.host, port=broker.port)
+            for broker in brokers
+        ]
+        return DescribeQuorumResponse(partitions=(described,), nodes=tuple(nodes))
 
     async def update_features(self, request: UpdateFeaturesRequest, context: Context) -> ControllerResponse:
         """Change levels of features, all or none."""
@@ -85,10 +98,10 @@ class ControllerApi:
         return ControllerResponse()
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, _: Context) -> ControllerResponse:
-        """Refuse to unregister this broker, which is running, and any other, which does not exist."""
-        if request.broker_id == self._node_id:
+        """Refuse to unregister a broker that is running, and any other, which does not exist."""
+        if any(request.broker_id == broker.node_id for broker in self._catalog.brokers()):
             raise RequestError(
-                ErrorCode.INVALID_REQUEST, f"broker {self._node_id} is running and cannot be unregistered"
+                ErrorCode.INVALID_REQUEST, f"broker {request.broker_id} is running and cannot be unregistered"
             )
         raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not registered")
 

@@ -71,6 +71,10 @@ class Features:
                 await trio.to_thread.run_sync(self._store.set_feature_levels, levels)
                 self._take(levels)
 
+    def reload(self) -> None:
+        """Take the levels that another broker has changed."""
+        self._take(self._store.feature_levels())
+
     def _take(self, levels: Mapping[str, int]) -> None:
         for name, level in levels.items():
             feature = self._features.get(name)

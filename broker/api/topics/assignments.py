@@ -1,16 +1,19 @@
-"""Leader elections and partition reassignments, for a single broker.
+"""Leader elections and partition reassignments.
 
-This broker is the only replica of every partition. An election is not needed for an online partition and not possible
-for an offline one. A reassignment to this broker changes nothing; one to other brokers is refused. Source:
+On a broker by itself an election is not needed for an online partition and not possible for an offline one, and a
+reassignment to this broker changes nothing. In a cluster they are decisions of `broker.cluster.rules`. Source:
 org.apache.kafka.controller.ReplicationControlManager.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
+from broker.metadata.topic import Topic
 from broker.partitions.partitions import Partitions, UnknownTopicError
+from broker.partitions.topics.catalog import NO_LEADER
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
 from protocol.kafka.controller_values import (
@@ -20,19 +23,25 @@ from protocol.kafka.controller_values import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingReassignment,
     PartitionResult,
     Reassignment,
 )
 
+if TYPE_CHECKING:
+    from broker.cluster.node import ClusterNode
+
 # By election type: preferred, unclean.
 _NO_CANDIDATE = (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+_UNCLEAN = 1
 
 
 class AssignmentsApi:
     """Answers the requests about leaders and replicas."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, node: "ClusterNode | None" = None) -> None:
         self._partitions = partitions
+        self._node = node
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by API."""
@@ -42,76 +51,139 @@ class AssignmentsApi:
             ListPartitionReassignmentsRequest.api: self.list_ongoing,
         }
 
+    # -- elections --
+
     async def elect(self, request: ElectLeadersRequest, context: Context) -> ElectLeadersResponse:
-        """Report for each partition that an election is not needed, or that it has no candidate."""
+        """Elect the preferred replica of each partition, or (unclean) any that lives; report what is not possible."""
         if not 0 <= request.election_type < len(_NO_CANDIDATE):
             raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
-
-        def elected(asked: TopicPartition) -> PartitionResult:
-            return self._elect(asked, request.election_type)
-
         if request.partitions is not None:
-            return ElectLeadersResponse(partitions=await context.map(elected, request.partitions))
+            elected = [await self._elect(asked, request.election_type, context) for asked in request.partitions]
+            return ElectLeadersResponse(partitions=tuple(elected))
         failed = []
         for topic in self._partitions.topics():
             for index in range(topic.partitions):
                 await context.checkpoint()
-                if self._partitions.get(topic.name, index) is None:
-                    failed.append(elected(TopicPartition(topic=topic.name, partition=index)))
+                if self._is_wanted(topic, index, request.election_type):
+                    asked = TopicPartition(topic=topic.name, partition=index)
+                    failed.append(await self._elect(asked, request.election_type, context))
         return ElectLeadersResponse(partitions=tuple(failed))
 
-    def _elect(self, asked: TopicPartition, election_type: int) -> PartitionResult:
+    def _is_wanted(self, topic: Topic, index: int, election_type: int) -> bool:
+        """Whether an election of all partitions is about this one."""
+        found = self._partitions.catalog.partition(topic, index)
+        if election_type == _UNCLEAN or self._node is None:
+            return found.leader == NO_LEADER
+        return found.leader != found.replicas[0]
+
+    async def _elect(self, asked: TopicPartition, election_type: int, context: Context) -> PartitionResult:
+        await context.checkpoint()
         try:
-            self._check_known(asked)
+            topic = self._known(asked)
         except EXPECTED as error:
             return _failed(asked, error)
-        code, message = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
-        if self._partitions.get(asked.topic, asked.partition) is None:
-            code, message = _NO_CANDIDATE[election_type], "The only replica is offline."
-        return PartitionResult(topic=asked.topic, partition=asked.partition, error=code, message=message)
+        found = self._partitions.catalog.partition(topic, asked.partition)
+        is_needed = found.leader == NO_LEADER if election_type == _UNCLEAN else found.leader != found.replicas[0]
+        if not is_needed:
+            code, message = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+            return PartitionResult(topic=asked.topic, partition=asked.partition, error=code, message=message)
+        reason: str | None = "The only replica is offline."
+        if self._node is not None:
+            from broker.cluster.admin import elect_leader  # a broker by itself does not need it
+            from broker.cluster.image import PartitionKey
+
+            key = PartitionKey(topic.id, asked.partition)
+            reason = await elect_leader(self._node, key, is_unclean=election_type == _UNCLEAN)
+        if reason is None:
+            return PartitionResult(topic=asked.topic, partition=asked.partition)
+        code = _NO_CANDIDATE[election_type]
+        return PartitionResult(topic=asked.topic, partition=asked.partition, error=code, message=reason)
+
+    # -- reassignments --
 
     async def alter(
         self, request: AlterPartitionReassignmentsRequest, context: Context
     ) -> AlterPartitionReassignmentsResponse:
-        """Accept assignments equal to the current ones, refuse all others."""
+        """Begin to move partitions to other replicas, or cancel that."""
+        altered = []
+        for asked in request.partitions:
+            altered.append(await self._altered(asked))
+            await context.checkpoint()
+        return AlterPartitionReassignmentsResponse(partitions=tuple(altered))
 
-        def altered(asked: Reassignment) -> PartitionResult:
-            try:
-                self._check(asked)
-            except EXPECTED as error:
-                return _failed(asked, error)
+    async def _altered(self, asked: Reassignment) -> PartitionResult:
+        try:
+            topic = self._check(asked)
+        except EXPECTED as error:
+            return _failed(asked, error)
+        reason = None
+        if self._node is not None:
+            from broker.cluster.admin import reassign_partition
+            from broker.cluster.image import PartitionKey
+
+            key = PartitionKey(topic.id, asked.partition)
+            reason = await reassign_partition(self._node, key, asked.replicas)
+        if reason is None:
             return PartitionResult(topic=asked.topic, partition=asked.partition)
+        is_cancelled = asked.replicas is None
+        code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS if is_cancelled else ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        return PartitionResult(topic=asked.topic, partition=asked.partition, error=code, message=reason)
 
-        return AlterPartitionReassignmentsResponse(partitions=await context.map(altered, request.partitions))
-
-    def _check(self, asked: Reassignment) -> None:
-        """Raise RequestError or UnknownTopicError unless the partition already has these replicas."""
-        self._check_known(asked)
-        replicas, node_id = asked.replicas, self._partitions.node_id
+    def _check(self, asked: Reassignment) -> Topic:
+        """Return the topic. Raises RequestError or UnknownTopicError for replicas that are not possible."""
+        topic = self._known(asked)
+        replicas = asked.replicas
         if replicas is None:
-            raise RequestError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+            if self._node is None:
+                raise RequestError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+            return topic
         if not replicas:
             raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the list of replicas is empty")
         if len(set(replicas)) < len(replicas):
             raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the list of replicas names a broker twice")
-        unknown = [broker for broker in replicas if broker != node_id]
-        if unknown:
+        known = {broker.node_id for broker in self._partitions.catalog.brokers()}
+        known.update(self._partitions.catalog.partition(topic, asked.partition).replicas)
+        unknown = next((broker for broker in replicas if broker not in known), None)
+        if unknown is not None:
+            there_are = ", ".join(map(str, sorted(known)))
             raise RequestError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"unknown broker {unknown[0]}: the only broker has id {node_id}",
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"unknown broker {unknown}: there is only {there_are}"
             )
+        return topic
 
     async def list_ongoing(
-        self, _: ListPartitionReassignmentsRequest, __: Context
+        self, request: ListPartitionReassignmentsRequest, context: Context
     ) -> ListPartitionReassignmentsResponse:
-        """Return an empty list, since there is no other broker to which a partition could move."""
-        return ListPartitionReassignmentsResponse()
+        """Return the reassignments that are in progress: none on a broker by itself."""
+        if self._node is None:
+            return ListPartitionReassignmentsResponse()
+        is_asked: Callable[[str, int], bool] = lambda *_: True  # noqa: E731
+        if request.partitions is not None:
+            asked = {(one.topic, one.partition) for one in request.partitions}
+            is_asked = lambda *key: key in asked  # noqa: E731
+        image, found = self._node.image, []
+        for key, state in list(image.partitions.items()):
+            name = image.names.get(key.topic)
+            if (state.adding or state.removing) and name is not None and is_asked(name, key.partition):
+                found.append(
+                    OngoingReassignment(
+                        topic=name,
+                        partition=key.partition,
+                        replicas=state.replicas,
+                        adding=state.adding,
+                        removing=state.removing,
+                    )
+                )
+            if context.is_piece_over:
+                await context.pause()
+        return ListPartitionReassignmentsResponse(partitions=tuple(found))
 
-    def _check_known(self, asked: TopicPartition | Reassignment) -> None:
-        """Raise UnknownTopicError for a partition that does not exist. Offline partitions exist."""
+    def _known(self, asked: TopicPartition | Reassignment) -> Topic:
+        """Return the topic of a partition. Raises UnknownTopicError for one that does not exist. Offline ones exist."""
         topic = self._partitions.topic(asked.topic)
         if topic is None or not 0 <= asked.partition < topic.partitions:
             raise UnknownTopicError(f"no partition {asked.topic}-{asked.partition}")
+        return topic
 
 
 def _failed(asked: TopicPartition | Reassignment, error: Exception) -> PartitionResult:

@@ -9,6 +9,7 @@ from broker.api.errors import EXPECTED, describe, describe_in
 from broker.api.handler import Handler
 from broker.log.io.directory_names import encode_topic_id
 from broker.partitions.partitions import Partitions, UnknownTopicError
+from broker.partitions.topics.catalog import NO_LEADER
 from broker.settings.topics import effective_settings
 from protocol.errors import ErrorCode
 from protocol.request import DescribeTopicsRequest
@@ -59,8 +60,9 @@ class DescribeTopicsApi:
         )
 
     async def _describe_partition(self, topic: str, index: int) -> PartitionDescription:
-        partition = self._partitions.get(topic, index)
-        leader = self._partitions.node_id
+        partition = self._partitions.local(topic, index)
+        known = self._partitions.topic(topic)
+        leader = NO_LEADER if known is None else self._partitions.catalog.partition(known, index).leader
         try:
             if partition is None:  # offline, or deleted in the meantime
                 raise self._partitions.missing(topic, index)

@@ -5,8 +5,9 @@ org.apache.kafka.controller.ReplicationControlManager, kafka.server.ControllerAp
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from broker.api.configs.config_entries import TopicEntries
 from broker.api.context import Context
@@ -41,6 +42,8 @@ CLUSTER_METADATA = "__cluster_metadata"  # reserved for the metadata log of Kafk
 MANY_PARTITIONS = 200
 ANSWER_AFTER_S = 0.25
 _BROKER_CHOOSES = -1
+
+Assignment: TypeAlias = Sequence[tuple[int, ...]]  # the replicas of each partition, preferred leader first
 
 
 class TopicsApi:
@@ -91,8 +94,13 @@ class TopicsApi:
             if asked.null_configs:
                 names = ", ".join(asked.null_configs)
                 raise RequestError(ErrorCode.INVALID_CONFIG, f"settings without a value: {names}")
-            count = await self._count(asked, context)
-            return planned if count == 1 else plan(asked.name, count, asked.configs)
+            if asked.assignments:
+                assignment = await self._assignment(asked, context)
+                return plan(asked.name, len(assignment), asked.configs, assignment=assignment)
+            factor = self._factor(asked.replication_factor)
+            if asked.partitions == 1 and factor == _BROKER_CHOOSES:
+                return planned
+            return plan(asked.name, asked.partitions, asked.configs, replication_factor=factor)
         except EXPECTED as error:
             return error.with_traceback(None)  # the traceback refers to this frame: a cycle for each topic
 
@@ -109,47 +117,56 @@ class TopicsApi:
             topic_id=topic_id,
             partitions=outcome.partitions,
             configs=self._entries.of(outcome.configs),
+            replication_factor=1 if outcome.assignment is None else len(outcome.assignment[0]),
         )
 
-    async def _count(self, asked: KafkaNewTopic, context: Context) -> int:
-        """Return the requested partition count. Raises RequestError for replicas or assignments on other brokers."""
-        if asked.assignments:
-            return await self._assigned_count(asked, context)
-        factor = asked.replication_factor
-        if factor not in {_BROKER_CHOOSES, 1}:
-            raise RequestError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"replication factor {factor}: must be 1 or {_BROKER_CHOOSES} (default), since there is one broker",
-            )
-        return asked.partitions
+    def _factor(self, factor: int) -> int:
+        """Return the requested replication factor. Raises RequestError for one that is not possible."""
+        brokers = len(self._partitions.catalog.brokers())
+        if factor == _BROKER_CHOOSES or 1 <= factor <= brokers:
+            return factor
+        raise RequestError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {factor}: must be {_BROKER_CHOOSES} (default), or 1 to {brokers}, the number of brokers "
+            "that are alive",
+        )
 
-    async def _assigned_count(self, asked: KafkaNewTopic, context: Context) -> int:
+    async def _assignment(self, asked: KafkaNewTopic, context: Context) -> Assignment:
+        """Return the replicas of each partition, by number. Raises RequestError for impossible assignments."""
         if asked.replication_factor != _BROKER_CHOOSES or asked.partitions != _BROKER_CHOOSES:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST, "with assignments, partitions and replication factor must be -1"
             )
-        indexes = set()
-        for index, _ in asked.assignments:
-            indexes.add(index)
+        by_index: dict[int, tuple[int, ...]] = {}
+        for index, brokers in asked.assignments:
+            by_index[index] = brokers
             await context.checkpoint()
         count = len(asked.assignments)
-        if len(indexes) != count or min(indexes) != 0 or max(indexes) != count - 1:
+        if len(by_index) != count or min(by_index) != 0 or max(by_index) != count - 1:
             raise RequestError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "assignments must name each partition once, counting from 0 without gaps",
             )
-        await self._check_assignments((brokers for _, brokers in asked.assignments), context)
-        await context.empty(indexes)
-        return count
+        assignment = tuple([by_index[index] for index in range(count)])
+        await self._check_assignment(assignment, context)
+        await context.empty(by_index)
+        return assignment
 
-    async def _check_assignments(self, assignments: Iterable[tuple[int, ...]], context: Context) -> None:
-        """Raise RequestError unless each partition is assigned to this broker alone."""
-        here = (self._partitions.node_id,)
-        for brokers in assignments:
-            if brokers != here:
+    async def _check_assignment(self, assignment: Assignment, context: Context) -> None:
+        """Raise RequestError unless each partition is assigned to distinct brokers that are alive, equally many each."""
+        alive = {broker.node_id for broker in self._partitions.catalog.brokers()}
+        for brokers in assignment:
+            if len(brokers) != len(assignment[0]) or not brokers or len(set(brokers)) != len(brokers):
                 raise RequestError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"a partition is assigned to {list(brokers)}, but the only broker has id {here[0]}",
+                    f"a partition is assigned to {list(brokers)}: expected distinct brokers, equally many for each one",
+                )
+            unknown = next((broker for broker in brokers if broker not in alive), None)
+            if unknown is not None:
+                known = ", ".join(map(str, sorted(alive)))
+                raise RequestError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"a partition is assigned to {list(brokers)}, but there is no broker {unknown}, only {known}",
                 )
             await context.checkpoint()
 
@@ -213,7 +230,7 @@ class TopicsApi:
             topic = await self._partitions.alter(asked.name, partitions=asked.count, validate_only=True)
             await self._check_new_assignments(asked, asked.count - topic.partitions, context)
             if not validate_only:
-                await self._partitions.alter(asked.name, partitions=asked.count)
+                await self._partitions.alter(asked.name, partitions=asked.count, assignment=asked.assignments)
         except EXPECTED as error:
             return _failed(asked.name, error)
         return TopicResult(name=asked.name)
@@ -231,7 +248,7 @@ class TopicsApi:
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{added} partitions are added, but assignments given for {len(asked.assignments)}",
             )
-        await self._check_assignments(asked.assignments, context)
+        await self._check_assignment(asked.assignments, context)
 
 
 def _deleted(name: str, *, twice: set[str], failures: Mapping[str, Exception]) -> TopicResult:
