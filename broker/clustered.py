@@ -27,6 +27,7 @@ from broker.cluster.node import ClusterNode, Identity
 from broker.cluster.store import KnownStore
 from broker.cluster.values import NO_EPOCH, Endpoint
 from broker.log.directory.data_directories import DataDirectories
+from broker.log.directory.data_directory import CLUSTER_STATE
 from broker.log.errors import DataDirectoryError
 from broker.log.io.directory_names import decode_topic_id
 from broker.log.io.disk import Disk, replace_file
@@ -41,7 +42,6 @@ from broker.settings.settings import Settings
 from broker.settings.types import as_text
 from protocol.version import VERSION
 
-STATE_FILE = "warmlog-cluster.json"
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # addresses that nobody can connect to
 REMEMBER_S = 10.0  # how often the file is written
 SHARED = ("min.insync.replicas", "unclean.leader.election.enable")  # settings that all brokers must agree on
@@ -92,7 +92,7 @@ class ClusterMember:
         self._directories = directories
         self._metrics = metrics
         self._disk = disk
-        self._path = os.path.join(directories.first.path, STATE_FILE)
+        self._path = os.path.join(directories.first.path, CLUSTER_STATE)
         self._state = _read(disk, self._path)
         try:
             endpoints = parse_endpoints(settings.warmlog_cluster_etcd)
@@ -172,10 +172,10 @@ class ClusterMember:
     async def drain(self) -> None:
         """Let others lead, as long as that takes but not longer than `warmlog.stop.timeout.ms`."""
         limit_s = self._settings.warmlog_stop_timeout_ms / 1000
+        await self.node.drain(limit_s)
         with trio.move_on_after(limit_s):
             if self._controller is not None and self._controller.is_active:
                 await self._controller.resign()
-            await self.node.drain(limit_s)
 
     async def leave(self) -> None:
         """End the registration, after the logs were closed."""

@@ -140,6 +140,7 @@ class Frontend:
             node_id=partitions.node_id,
             max_frame_bytes=settings.socket_request_max_bytes,
         )
+        catalog = partitions.catalog
         features = Features(partitions.node_id, core.store, transactions.feature_changed)
         if core.node is not None:
             core.node.on_change.append(lambda _, delta: features.reload() if delta.have_features_changed else None)
@@ -151,7 +152,7 @@ class Frontend:
             ExplainApi(partitions),
             ConfigsApi(partitions),
             ClusterApi(partitions, cluster_id, advertised),
-            ControllerApi(partitions.node_id, core.store, features, advertised, wall_clock_ms, partitions.catalog),
+            ControllerApi(partitions.node_id, core.store, features, advertised, clock=wall_clock_ms, catalog=catalog),
             AssignmentsApi(partitions, core.node),
             SecurityApi(),
             OffsetsApi(partitions, core.metrics),

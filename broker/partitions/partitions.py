@@ -357,7 +357,8 @@ class Partitions:
         try:
             await trio.to_thread.run_sync(self._storage.finish_deletions)
             await self._open_topics(await self._held_topics())
-            await trio.to_thread.run_sync(self._storage.warn_of_unserved, lambda *place: place in self.served, self.has)
+            is_here = self._map.local.__contains__
+            await trio.to_thread.run_sync(self._storage.warn_of_unserved, lambda *place: is_here(place), self.has)
             self._all_open = True
             was_unclean = any(partition.log.recovery is not None for partition in self)
             if self._storage.directories.forget_unknown() or was_unclean:

@@ -41,6 +41,7 @@ class ControllerApi:
         store: MetadataStore,
         features: Features,
         advertised: Advertised,
+        *,
         clock: Callable[[], int],
         catalog: Catalog,
     ) -> None:

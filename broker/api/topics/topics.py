@@ -127,8 +127,8 @@ class TopicsApi:
             return factor
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {factor}: must be {_BROKER_CHOOSES} (default), or 1 to {brokers}, the number of brokers "
-            "that are alive",
+            f"replication factor {factor}: must be {_BROKER_CHOOSES} (default), or 1 to the number of brokers that are "
+            f"alive, {brokers}",
         )
 
     async def _assignment(self, asked: KafkaNewTopic, context: Context) -> Assignment:
@@ -153,7 +153,7 @@ class TopicsApi:
         return assignment
 
     async def _check_assignment(self, assignment: Assignment, context: Context) -> None:
-        """Raise RequestError unless each partition is assigned to distinct brokers that are alive, equally many each."""
+        """Raise RequestError unless each partition has distinct brokers that are alive, and equally many."""
         alive = {broker.node_id for broker in self._partitions.catalog.brokers()}
         for brokers in assignment:
             if len(brokers) != len(assignment[0]) or not brokers or len(set(brokers)) != len(brokers):

@@ -58,6 +58,7 @@ from broker.log.io.directory_names import (
 from broker.log.io.disk import Disk, DiskSpace, is_out_of_room, replace_file
 
 RESERVE = ".reserve"
+CLUSTER_STATE = "warmlog-cluster.json"  # of a broker in a cluster; see `broker.clustered`
 PROBE = ".probe"
 METADATA_TOPIC = "__cluster_metadata"  # the log of a KRaft node: named like a partition, but not of a topic
 
@@ -74,6 +75,7 @@ _KNOWN_FILES = {
     PROBE,
     RESERVE,
     "lost+found",  # in the root of a file system
+    CLUSTER_STATE,
 }
 _KNOWN_PREFIXES = ("metadata.sqlite", RECEIPT_PREFIX)  # and SQLite's journals
 
