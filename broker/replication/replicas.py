@@ -21,7 +21,7 @@ import trio
 
 from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
 from broker.cluster.node import ClusterNode, RefusedError
-from broker.cluster.rules import Change, Decision, LogEnd, Refusal, change_isr, disown, min_isr, transaction
+from broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, min_isr, transaction
 from broker.cluster.store import StoreError
 from broker.cluster.topics import removed
 from broker.cluster.values import Member, PartitionState
@@ -33,7 +33,7 @@ from broker.replication.brokers import ClusterBrokers
 from broker.replication.errors import PeerError
 from broker.replication.follower import Follower
 from broker.replication.leader import Deadlines, PartitionLeader
-from broker.replication.progress import Proposal
+from broker.replication.proposals import IsrProposals
 from broker.replication.replica import PartitionReplica
 from broker.settings.settings import Settings
 from protocol.errors import ErrorCode
@@ -62,13 +62,14 @@ class Replicas:
         deadlines: Deadlines,
         settings: Callable[[], Settings],
     ) -> None:
-        self.shrinks = self.expansions = 0  # of ISRs, committed by this broker
+        self.shrinks = self.expansions = 0  # of the ISRs that this broker leads
         self._node = node
         self._partitions = partitions
         self._brokers = brokers
         self._follower = follower
         self._deadlines = deadlines
         self._settings = settings
+        self._proposals = IsrProposals(node)
         self._leaders: dict[PartitionKey, PartitionLeader] = {}
         self._leads: dict[PartitionKey, int] = {}  # the leader epoch in which this broker leads
         self._copies: dict[PartitionKey, Partition] = {}  # that are followed
@@ -237,7 +238,7 @@ class Replicas:
             min_isr=min_isr(self._node.image, key, state),
             brokers=self._node.image,
             deadlines=self._deadlines,
-            propose=partial(self._propose, key),
+            propose=partial(self._proposals.send, key),
             max_lag_s=self._settings().replica_lag_time_max_ms / 1000,
         )
         leader.start()
@@ -250,11 +251,20 @@ class Replicas:
             if len(state.replicas) > 1:
                 self._replicate(key, state, partition)
             return
+        self._count(leader.state, state, partition)
         leader.update(state, min_isr(self._node.image, key, state))
         if len(state.replicas) == 1:
             leader.resign()
             del self._leaders[key]
             partition.log.stop_following_replicas()
+
+    def _count(self, old: PartitionState, new: PartitionState, partition: Partition) -> None:
+        """Count and log a change of the in-sync replicas."""
+        if len(old.isr) != len(new.isr):
+            self.shrinks += len(new.isr) < len(old.isr)
+            self.expansions += len(new.isr) > len(old.isr)
+            members = [member.broker for member in new.isr]
+            logger.info("%s-%d: in-sync replicas are %s", partition.topic, partition.index, members)
 
     def _resign(self, key: PartitionKey, partition: Partition) -> None:
         if self._leads.pop(key, None) is None:
@@ -328,34 +338,6 @@ class Replicas:
         logger.warning("%s-%d: left the in-sync replicas: records or their disk are lost", name, key.partition)
         self._lost.discard((name, key.partition))
         return True
-
-    # -- ISRs ----------------------------------------------------------------------------------------------------------
-
-    def _propose(self, key: PartitionKey, leader: PartitionLeader, proposal: Proposal) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(self._commit_isr, key, leader, proposal)
-
-    async def _commit_isr(self, key: PartitionKey, leader: PartitionLeader, proposal: Proposal) -> None:
-        """Commit a proposal; its outcome arrives with the image, except that it was refused."""
-        image, before = self._node.image, len(leader.state.isr)
-        change = change_isr(image, key, proposal.revision, leader.me, proposal.isr)
-        outcome: bool | None = False
-        if isinstance(change, Change):
-            try:
-                outcome = await self._node.attempt(transaction([change]))
-            except StoreError as error:
-                logger.debug("cannot change an ISR: %s", error)
-                outcome = None
-        else:
-            logger.debug("%s-%d: %s", leader.partition.topic, leader.partition.index, change.reason)
-        if outcome:
-            added = len(proposal.isr) > before
-            self.expansions += added
-            self.shrinks += not added
-            name, members = leader.partition.topic, [member.broker for member in proposal.isr]
-            logger.info("%s-%d: in-sync replicas are %s", name, leader.partition.index, members)
-        elif outcome is False and self._leaders.get(key) is leader:
-            leader.withdraw(proposal)
 
     # -- log ends ------------------------------------------------------------------------------------------------------
 
