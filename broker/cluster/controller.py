@@ -89,7 +89,9 @@ class Controller:
                 due.update(dict.fromkeys(image.held.get(broker, ())))
             due.update(dict.fromkeys(delta.partitions))
             if delta.configs:  # they may allow unclean elections now; so may settings of topics
-                due.update(dict.fromkeys([key for key, state in image.partitions.items() if state.leader is None]))
+                due.update(
+                    dict.fromkeys([key for key, each in image.partitions.items() if needs_election(image, each)])
+                )
             for topic in filter(None, map(image.topics.get, delta.topics)):
                 if topic.status is TopicStatus.LIVE:
                     due.update(dict.fromkeys(image.keys_of(topic)))

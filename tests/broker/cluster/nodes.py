@@ -7,24 +7,30 @@ from uuid import UUID, uuid5
 
 import trio
 
-from broker.cluster import values
+from broker.cluster import admin, values
 from broker.cluster.controller import Controller, Rebalancing
 from broker.cluster.image import PartitionKey
 from broker.cluster.memory import Faults, MemoryCluster, MemoryStore
 from broker.cluster.node import ClusterNode, Identity
-from broker.cluster.rules import LogEnd
+from broker.cluster.rules import Change, LogEnd, Refusal, change_isr, transaction
 from broker.cluster.store import StoreUnavailableError
 from broker.cluster.values import NO_EPOCH, Endpoint, PartitionState, TopicState
 
 LEASE_S = 6.0
+NO_REBALANCING = Rebalancing(interval_s=None)
 SPACE = UUID("11111111-2222-3333-4444-555555555555")
 
 
 class Outage(Faults):
-    """Makes the store unavailable while `is_away`; loses the answers of calls while `loses_answers`."""
+    """Faults on request.
+
+    `is_away`: the store cannot be reached; `loses_answers`: calls have their effect, but no answer; `lag_s`: changes
+    are reported late.
+    """
 
     def __init__(self) -> None:
         self.is_away = self.loses_answers = False
+        self.lag_s = 0.0
 
     async def before(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -36,6 +42,7 @@ class Outage(Faults):
             raise StoreUnavailableError("the answer was lost")
 
     async def before_changes(self) -> None:
+        await trio.sleep(self.lag_s)
         await self.before()
 
 
@@ -50,6 +57,7 @@ class Member:
         *,
         rack: str | None = None,
         faults: Faults | None = None,
+        rebalancing: Rebalancing = NO_REBALANCING,
     ) -> None:
         self.id = node_id
         self.cluster = cluster
@@ -58,15 +66,20 @@ class Member:
         self.log_ends: dict[int, LogEnd] = {}
         self.directories = (uuid5(SPACE, str(node_id)),)
         self.rack = rack
+        self.port = 1  # where nothing listens
+        self.questions = 0  # about log ends
+        self.runs_controller = True
+        self._rebalancing = rebalancing
         self._nursery = nursery
         self._scope = trio.CancelScope()
         self._make()
 
     def _make(self) -> None:
         self.node = ClusterNode(self.store, self.id, lease_s=LEASE_S, random=Random(self.id))
-        self.controller = Controller(self.node, self._ask, Rebalancing(interval_s=None))
+        self.controller = Controller(self.node, self._ask, self._rebalancing)
 
     async def _ask(self, _: PartitionKey, members: Sequence[values.Member]) -> Mapping[values.Member, LogEnd]:
+        self.questions += 1
         await trio.lowlevel.checkpoint()
         return {member: self.log_ends[member.broker] for member in members if member.broker in self.log_ends}
 
@@ -77,14 +90,15 @@ class Member:
     async def _run(self, since: int, *, task_status: trio.TaskStatus[None]) -> None:
         identity = Identity(
             broker=self.id,
-            endpoints=(Endpoint(listener="kafka", host="127.0.0.1", port=1),),
+            endpoints=(Endpoint(listener="kafka", host="127.0.0.1", port=self.port),),
             directories=self.directories,
             rack=self.rack,
         )
         with trio.CancelScope() as self._scope:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.node.run, identity, since)
-                nursery.start_soon(self.controller.run)
+                if self.runs_controller:
+                    nursery.start_soon(self.controller.run)
                 task_status.started()
 
     def kill(self) -> None:
@@ -109,12 +123,42 @@ class Member:
                 await self.node.advanced()
 
 
+async def created(nodes: Sequence[Member], assignment: Sequence[Sequence[int]], **configs: str) -> PartitionKey:
+    """Create topic t, and return its first partition when all nodes know it."""
+    made = topic(len(assignment), **configs)
+    await admin.create_topic(nodes[0].node, "t", made, assignment)
+    for each in nodes:
+        await each.until(lambda each=each: len(each.node.image.partitions) == len(assignment))  # type: ignore[misc]
+    return PartitionKey(made.id, 0)
+
+
+async def committed(member: Member, change: Change | Refusal) -> bool:
+    """Commit a change of a partition."""
+    assert isinstance(change, Change), change
+    return bool(await member.node.attempt(transaction([change])))
+
+
+async def in_sync(leader: Member, key: PartitionKey, brokers: Sequence[int]) -> None:
+    """Let a leader set the ISR of a partition."""
+    image = leader.node.image
+    state = image.partitions[key]
+    assert state.leader is not None
+    known = {member.broker: member for member in state.isr}
+    members = [known.get(broker) or image.current(broker) for broker in brokers]
+    change = change_isr(image, key, state.revision, state.leader, [each for each in members if each is not None])
+    assert await committed(leader, change)
+
+
 @asynccontextmanager
-async def three_nodes(racks: Sequence[str | None] = (None, None, None)) -> AsyncIterator[list[Member]]:
+async def three_nodes(
+    racks: Sequence[str | None] = (None, None, None), rebalancing: Rebalancing = NO_REBALANCING
+) -> AsyncIterator[list[Member]]:
     """Nodes 1, 2 and 3, registered."""
     async with trio.open_nursery() as nursery:
         cluster = MemoryCluster()
-        nodes = [Member(cluster, number, nursery, rack=rack) for number, rack in enumerate(racks, 1)]
+        nodes = [
+            Member(cluster, number, nursery, rack=rack, rebalancing=rebalancing) for number, rack in enumerate(racks, 1)
+        ]
         for each in nodes:
             await each.start()
         for each in nodes:

@@ -6,24 +6,10 @@ import trio.testing
 from trio.testing import MockClock
 
 from broker.cluster import admin, values
-from broker.cluster.image import PartitionKey
 from broker.cluster.node import RefusedError, UsedIdError
-from broker.cluster.rules import Change, LogEnd, change_isr, disown, transaction
+from broker.cluster.rules import LogEnd, change_isr, disown
 from broker.cluster.values import TopicStatus
-from tests.broker.cluster.nodes import LEASE_S, Member, three_nodes, topic
-
-
-async def created(nodes: list[Member], assignment: list[list[int]], **configs: str) -> PartitionKey:
-    made = topic(len(assignment), **configs)
-    await admin.create_topic(nodes[0].node, "t", made, assignment)
-    for each in nodes:
-        await each.until(lambda each=each: len(each.node.image.partitions) == len(assignment))
-    return PartitionKey(made.id, 0)
-
-
-async def committed(member: Member, change: object) -> bool:
-    assert isinstance(change, Change), change
-    return bool(await member.node.attempt(transaction([change])))
+from tests.broker.cluster.nodes import LEASE_S, Member, committed, created, three_nodes, topic
 
 
 async def test_brokers_see_each_other_and_one_controls(autojump_clock: MockClock) -> None:
