@@ -249,7 +249,18 @@ class ClusterMember:
             "warmlog_cluster_revision": ("Revision of the image of the cluster.", lambda: node.image.revision),
             "warmlog_cluster_leaderless_partitions": (
                 "Partitions of the cluster without a leader.",
-                lambda: sum(state.leader is None for state in list(node.image.partitions.values())),
+                lambda: sum(
+                    state.leader is None or not node.image.is_good(state.leader)
+                    for state in list(node.image.partitions.values())
+                ),
+            ),
+            "warmlog_cluster_missing_revisions": (
+                "Revisions of the cluster's store that this broker has not seen yet.",
+                lambda: node.statistics().missing_revisions,
+            ),
+            "warmlog_cluster_store_silence_seconds": (
+                "Time since the cluster's store last answered this broker.",
+                lambda: node.statistics().since_contact_s,
             ),
         }
         for name, (text, read) in gauges.items():
@@ -257,7 +268,10 @@ class ClusterMember:
         metrics.counter(
             "warmlog_cluster_elections_total",
             "Elections decided by this broker; unclean: the longest log was chosen, or one that lacks records.",
-            lambda: [(("clean",), controller.elections), (("unclean",), controller.unclean_elections)],
+            lambda: [
+                (("clean",), controller.elections - controller.unclean_elections),
+                (("unclean",), controller.unclean_elections),
+            ],
             ("kind",),
         )
 

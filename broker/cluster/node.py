@@ -10,6 +10,7 @@ serves meanwhile.
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
@@ -76,14 +77,23 @@ class NodeStatistics:
 class ClusterNode:
     """A broker's part in a cluster. Belongs to the event loop."""
 
-    def __init__(self, store: Store, node_id: int, *, lease_s: float, random: Random) -> None:
+    def __init__(
+        self,
+        store: Store,
+        node_id: int,
+        *,
+        lease_s: float,
+        random: Random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.id = node_id
         self.image = ClusterImage(EMPTY)
         self.since = NO_EPOCH  # the first epoch of the history of this broker's data
         self.epoch = NO_EPOCH  # of the latest registration
         self.lease = NO_LEASE
         self.on_change: list[Watcher] = []
-        self._last_contact = float("-inf")  # with the store, on trio's clock
+        self._clock = clock
+        self._last_contact = clock()  # with the store
         self._known_revision = 0  # of the store
         self._store = store
         self._lease_s = lease_s
@@ -106,13 +116,13 @@ class ClusterNode:
         return found is not None and found.epoch == self.epoch
 
     def statistics(self) -> NodeStatistics:
-        """Return the state of the node."""
+        """Return the state of the node. Safe to call from any thread."""
         return NodeStatistics(
             is_registered=self.is_registered,
             epoch=self.epoch,
             revision=self.image.revision,
             missing_revisions=max(0, self._known_revision - self.image.revision),
-            since_contact_s=trio.current_time() - self._last_contact,
+            since_contact_s=self._clock() - self._last_contact,
         )
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -170,7 +180,7 @@ class ClusterNode:
 
     def _heard_of(self, revision: int = 0) -> None:
         """Note that the store has answered, and its revision."""
-        self._last_contact = trio.current_time()
+        self._last_contact = self._clock()
         self._known_revision = max(self._known_revision, revision)
 
     def _take(self, delta: ImageDelta) -> None:

@@ -41,7 +41,7 @@ class ClusterCatalog:
         found = self._image.partitions.get(PartitionKey(topic.id, index))
         if found is None:
             return UNKNOWN_EPOCH
-        return found.revision if found.leader_id in self._image.brokers else -found.revision - 1
+        return found.revision if _leader(self._image, found) != NO_LEADER else -found.revision - 1
 
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
         """Return the partition's state. A leader whose registration has ended is none, until another is elected."""
@@ -52,12 +52,16 @@ class ClusterCatalog:
 
 
 def _info(image: ClusterImage, state: PartitionState) -> PartitionInfo:
-    leader = state.leader_id if state.leader_id in image.brokers else NO_LEADER
     return PartitionInfo(
-        leader,
+        _leader(image, state),
         state.leader_epoch,
         state.replicas,
         tuple([member.broker for member in state.isr]),
         tuple([member.broker for member in state.elr]),
         tuple([broker for broker in state.replicas if broker not in image.brokers]),
     )
+
+
+def _leader(image: ClusterImage, state: PartitionState) -> int:
+    """Return the leader, or NO_LEADER if its registration, or its history, has ended."""
+    return NO_LEADER if state.leader is None or not image.is_good(state.leader) else state.leader_id

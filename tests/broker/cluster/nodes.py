@@ -75,7 +75,7 @@ class Member:
         self._make()
 
     def _make(self) -> None:
-        self.node = ClusterNode(self.store, self.id, lease_s=LEASE_S, random=Random(self.id))
+        self.node = ClusterNode(self.store, self.id, lease_s=LEASE_S, random=Random(self.id), clock=trio.current_time)
         self.controller = Controller(self.node, self._ask, self._rebalancing)
 
     async def _ask(self, _: PartitionKey, members: Sequence[values.Member]) -> Mapping[values.Member, LogEnd]:
