@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TypeAlias
 from uuid import UUID
@@ -101,7 +102,7 @@ class ClusterNode:
         self._advanced = trio.Event()
         self._registered = trio.Event()
         self._lost = trio.Event()  # the registration has to be renewed
-        self._suspected: dict[int, float] = {}  # when a broker was last suspected, on trio's clock
+        self._suspected: set[int] = set()  # brokers that are being looked after
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -160,6 +161,10 @@ class ClusterNode:
             nursery.start_soon(self._stay_registered, identity)
             await self._registered.wait()
             task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
 
     async def _follow(self) -> None:
         """Advance the image with the store."""
@@ -330,23 +335,21 @@ class ClusterNode:
 
     def suspect(self, broker: int) -> None:
         """Find out whether a broker still listens, and end the registration of one that certainly does not."""
-        now = trio.current_time()
-        if broker == self.id or now < self._suspected.get(broker, float("-inf")) + SUSPECT_PAUSE_S:
-            return
-        self._suspected[broker] = now
-        self.spawn(lambda: self._look_after(broker))
+        if broker != self.id and broker not in self._suspected:
+            self._suspected.add(broker)
+            self.spawn(partial(self._look_after, broker))
 
     async def _look_after(self, broker: int) -> None:
         registration = self.image.brokers.get(broker)
-        if registration is None or not registration.endpoints or await listens(registration.endpoints):
-            return
-        logger.warning("broker %d does not listen any more; ending its registration", broker)
-
-        def end(image: ClusterImage) -> Decision | None:
-            found = image.brokers.get(broker)
-            return unregister(image, broker) if found is not None and found.epoch == registration.epoch else None
-
-        await self.commit(end)
+        try:
+            if registration is not None and not await listens(registration.endpoints):
+                found = self.image.brokers.get(broker)
+                if found is not None and found.epoch == registration.epoch:
+                    logger.warning("broker %d does not listen any more; ending its registration", broker)
+                    await self.attempt(unregister(self.image, broker))
+            await trio.sleep(SUSPECT_PAUSE_S)
+        finally:
+            self._suspected.discard(broker)
 
     async def drain(self, limit_s: float) -> None:
         """Let other brokers lead what this one leads, as far as they can within a time."""

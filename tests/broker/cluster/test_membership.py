@@ -25,6 +25,29 @@ async def test_a_broker_whose_port_refuses_connections_is_replaced_at_once(autoj
         assert trio.current_time() - begun < 1
 
 
+async def test_a_suspicion_during_an_outage_is_repeated_afterwards(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes:
+        nodes[1].outage.is_away = True
+        nodes[0].kill()
+        nodes[1].node.suspect(1)
+        await trio.sleep(1)
+        nodes[1].outage.is_away = False
+        assert 1 in nodes[1].node.image.brokers
+        begun = trio.current_time()
+        nodes[1].node.suspect(1)
+        await nodes[1].until(lambda: 1 not in nodes[1].node.image.brokers)
+        assert trio.current_time() - begun < 1
+
+
+async def test_nobody_is_suspected_by_a_node_that_has_ended(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes:
+        nodes[0].kill()
+        await trio.testing.wait_all_tasks_blocked()
+        nodes[0].node.suspect(2)
+        await trio.sleep(1)
+        assert 2 in nodes[1].node.image.brokers
+
+
 async def test_a_broker_that_listens_is_not_replaced() -> None:
     async with three_nodes() as nodes, trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
