@@ -367,8 +367,11 @@ class Broker:
         def written(place: TopicIndex, marker: Marker, offset: int) -> None:
             groups.end_transaction(place, marker.producer.id, offset, marker.outcome)
 
-        markers = MarkerWriter(partitions, writer, append_marker, written)
-        return TransactionService(partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms)
+        peers = None if self._member is None else self._member.brokers
+        markers = MarkerWriter(partitions, writer, append_marker, written, peers)
+        return TransactionService(
+            partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms, peers=peers
+        )
 
     def _declare_metrics(self, partitions: Partitions) -> None:
         metrics = self._metrics

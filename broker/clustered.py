@@ -105,6 +105,7 @@ class ClusterMember:
         self.node = ClusterNode(
             self.store, settings.node_id, lease_s=settings.warmlog_cluster_lease_ms / 1000, random=random
         )
+        self.brokers = ClusterBrokers(self.node, PeerSettings(client_id=f"broker-{settings.node_id}"), random=random)
         self._random = random
         self._controller: Controller | None = None
 
@@ -141,7 +142,8 @@ class ClusterMember:
             version=VERSION,
         )
         async with trio.open_nursery() as nursery:
-            brokers = ClusterBrokers(node, nursery, PeerSettings(client_id=f"broker-{node.id}"), random=self._random)
+            brokers = self.brokers
+            await nursery.start(brokers.run)
             limits = FetchLimits(
                 max_wait_ms=settings.replica_fetch_wait_max_ms,
                 min_bytes=settings.replica_fetch_min_bytes,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from broker.cluster import topics
 from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.node import ClusterNode, RefusedError
+from broker.cluster.node import ClusterNode
 from broker.cluster.rules import (
     Change,
     Decision,
@@ -26,6 +26,7 @@ from broker.cluster.rules import (
 from broker.cluster.topics import PARTITIONS_PER_STEP, Assignment
 from broker.cluster.values import PartitionState, TopicState, TopicStatus
 from broker.metadata.assignment import assign_replicas
+from broker.metadata.topic import RefusedError
 
 Configs = Mapping[str, str]
 

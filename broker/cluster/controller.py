@@ -19,7 +19,7 @@ import trio
 
 from broker.cluster.admin import finish_topic
 from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
-from broker.cluster.node import ClusterNode, RefusedError
+from broker.cluster.node import ClusterNode
 from broker.cluster.rules import (
     Change,
     LogEnd,
@@ -36,6 +36,7 @@ from broker.cluster.rules import (
 from broker.cluster.store import LeaseExpiredError, StoreError
 from broker.cluster.topics import is_abandoned, resign_control, take_control
 from broker.cluster.values import Member, TopicStatus
+from broker.metadata.topic import RefusedError
 
 PARTITIONS_PER_PIECE = 200  # looked at in one step: less than a millisecond
 RETRY_S = 0.5  # after the store, or a replica that was asked for its log end, did not answer

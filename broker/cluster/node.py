@@ -33,6 +33,7 @@ from broker.cluster.store import (
 )
 from broker.cluster.topics import drain, register, unregister
 from broker.cluster.values import NO_EPOCH, Endpoint, Member, Registration
+from broker.metadata.topic import RefusedError
 from protocol.backoff import delays_s
 
 CHECKS_PER_LEASE = 4  # how often a lease is renewed during its time
@@ -43,10 +44,6 @@ Watcher: TypeAlias = Callable[[ClusterImage, ImageDelta], None]
 Make: TypeAlias = Callable[[ClusterImage], Decision | None]
 
 logger = logging.getLogger(__name__)
-
-
-class RefusedError(Exception):
-    """A change of the cluster is not allowed. `str()` is one line for users."""
 
 
 class UsedIdError(Exception):

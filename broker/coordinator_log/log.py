@@ -31,7 +31,7 @@ from broker.log.errors import (
 from broker.log.io.files import FileSlice
 from broker.log.producers.transactions import Origin
 from broker.metadata.store import MetadataError
-from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError
+from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, RefusedError
 from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Append, Partition, StorageError
 from broker.partitions.partitions import Partitions, TopicExistsError
@@ -54,10 +54,11 @@ Loaded: TypeAlias = list[tuple[BatchHeader, list[Record]]]
 
 
 class TopicLayout(NamedTuple):
-    """The number of partitions and the configs that a topic is created with."""
+    """The number of partitions, the configs, and (in a cluster) the number of replicas of a topic to create."""
 
     partitions: int
     configs: Mapping[str, str]
+    replication_factor: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +91,11 @@ class CoordinatorLog:
         self._clock = clock
         self._count = 0
         self._unread: dict[int, ErrorCode] = {}
+        self._turns: dict[int, int] = {}  # how often this broker began or ceased to lead a partition, in a cluster
         self._more_unread = trio.Event()
         self._take_count()
-        self._unread = dict.fromkeys(range(self._count), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if not partitions.is_clustered:
+            self._unread = dict.fromkeys(range(self._count), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     # -- the topic --
 
@@ -100,6 +103,11 @@ class CoordinatorLog:
         """Wait until there are unread partitions."""
         await self._more_unread.wait()
         self._more_unread = trio.Event()
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic."""
+        return self._topic.name
 
     @property
     def unread(self) -> list[int]:
@@ -113,7 +121,16 @@ class CoordinatorLog:
 
     def state_of(self, name: str) -> ErrorCode:
         """Return NONE, or the error code of a name that cannot be served."""
-        return self._unread.get(self.partition_of(name), ErrorCode.NONE)
+        index = self.partition_of(name)
+        state = self._unread.get(index)
+        if state is not None:
+            return state
+        is_elsewhere = self._partitions.is_clustered and self._partitions.get(self._topic.name, index) is None
+        return ErrorCode.NOT_COORDINATOR if is_elsewhere else ErrorCode.NONE
+
+    def find(self) -> None:
+        """Take note of the topic if another broker has created it."""
+        self._take_count()
 
     def partition_of(self, name: str) -> int:
         """Return the partition of a name, 0 while there is no topic."""
@@ -121,19 +138,24 @@ class CoordinatorLog:
 
     async def ensure(self) -> ErrorCode:
         """Create the topic unless it exists; return NONE, or COORDINATOR_NOT_AVAILABLE if that fails."""
+        self._take_count()
         if self._count and self._partitions.has(self._topic.name):
             return ErrorCode.NONE
         layout = self._topic.layout(self._partitions.settings)
+        factor = layout.replication_factor if self._partitions.is_clustered else 1
         try:
-            await self._partitions.create(self._topic.name, layout.partitions, layout.configs)
+            await self._partitions.create(
+                self._topic.name, layout.partitions, layout.configs, replication_factor=factor
+            )
         except TopicExistsError:
             pass  # a concurrent request was faster
-        except (InvalidTopicError, InvalidPartitionsError, SettingError, MetadataError, LogError, OSError) as error:
+        except _CREATION_ERRORS as error:
             logger.warning("creating %s failed; no %s is served: %s", self._topic.name, self._topic.keeps, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not self._count:
             self._take_count()
-            self._read_existing_records()
+            if not self._partitions.is_clustered:
+                self._read_existing_records()
         return ErrorCode.NONE
 
     def _read_existing_records(self) -> None:
@@ -145,8 +167,23 @@ class CoordinatorLog:
         if self._unread:
             self._more_unread.set()
 
+    def lead(self, partition: Partition) -> bool:
+        """Read a partition that this broker leads from now on; return False if it is another topic's."""
+        if partition.topic != self._topic.name:
+            return False
+        self._take_count()
+        self._turns[partition.index] = self.turn_of(partition.index) + 1
+        self._unread[partition.index] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._more_unread.set()
+        return True
+
+    def turn_of(self, index: int) -> int:
+        """Return a number that is another one whenever this broker began or ceased to lead a partition."""
+        return self._turns.get(index, 0)
+
     def lose(self, index: int) -> None:
-        """Stop serving the names of a partition that has gone offline."""
+        """Stop serving the names of a partition that has gone offline, or that another broker leads."""
+        self._turns[index] = self.turn_of(index) + 1
         self._unread[index] = ErrorCode.NOT_COORDINATOR
 
     def forget(self) -> None:
@@ -201,7 +238,8 @@ class CoordinatorLog:
                     records, producer_id=producer.id, producer_epoch=producer.epoch, attributes=TRANSACTIONAL_BIT
                 )
             guard = 0 if producer is None else producer.guard
-            return partition.append(batch, Origin.COORDINATOR, guard), len(rows)
+            timeout_ms = self._partitions.settings.offsets_commit_timeout_ms
+            return partition.append(batch, Origin.COORDINATOR, guard, timeout_ms), len(rows)
         except (ProtocolError, LogError) as error:
             if not isinstance(error, LogFailedError):  # reported once for all its appends
                 topic = self._topic
@@ -232,7 +270,8 @@ class CoordinatorLog:
         partition = self._partitions.get(self._topic.name, index)
         replay = Replay()
         if partition is None:
-            return None if self._partitions.is_offline(self._topic.name, index) else replay
+            is_elsewhere = self._partitions.is_clustered or self._partitions.is_offline(self._topic.name, index)
+            return None if is_elsewhere else replay
         try:
             async for header, records in _batches_of(partition):
                 for start in range(0, len(records), PIECE):
@@ -255,6 +294,20 @@ class CoordinatorLog:
             del self._unread[index]
         else:
             self._unread[index] = ErrorCode.NOT_COORDINATOR
+
+
+_CREATION_ERRORS: tuple[type[Exception], ...] = (
+    InvalidTopicError,
+    InvalidPartitionsError,
+    SettingError,
+    MetadataError,
+    LogError,
+    OSError,
+    RefusedError,
+)
+_TOO_FEW_REPLICAS = frozenset(
+    {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT}
+)
 
 
 class _NotAppendedError(Exception):
@@ -286,6 +339,8 @@ def _code_of(error: Exception) -> ErrorCode:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if isinstance(error, InvalidTransactionStateError):
         return ErrorCode.INVALID_TXN_STATE
+    if isinstance(error, ProtocolError) and error.code in _TOO_FEW_REPLICAS:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return ErrorCode.NOT_COORDINATOR
 
 

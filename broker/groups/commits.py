@@ -127,7 +127,7 @@ class OffsetCommits:
         return self._partition_exists(requested.topic, requested.partition)
 
     def _partition_exists(self, topic: str, partition: int) -> bool:
-        return (topic, partition) in self._partitions.served or self._partitions.is_offline(topic, partition)
+        return self._partitions.exists(topic, partition)
 
     async def _check_commit(self, name: str, committer: Committer, *, in_transaction: bool) -> ErrorCode:
         """Return whether this client may commit; if so, the group exists afterwards.

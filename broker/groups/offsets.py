@@ -5,7 +5,7 @@ Invariant: of two values for one partition, the one whose record is later in the
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirationConditionImpl.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from broker.groups.state import Group
@@ -86,6 +86,11 @@ class Offsets:
             if not topics:
                 del self._groups[group]
         return removed
+
+    def remove_groups(self, is_chosen: Callable[[str], bool]) -> None:
+        """Remove the offsets of some groups."""
+        for group in [group for group in self._groups if is_chosen(group)]:
+            del self._groups[group]
 
     def clear(self) -> None:
         """Remove all offsets."""

@@ -192,10 +192,14 @@ class GroupRegistry:
         self.offsets.put(*pending)
 
     def lose(self, index: int) -> None:
-        """Stop serving the groups of a log partition that has gone offline."""
+        """Stop serving the groups of a log partition that has gone offline, or that another broker leads."""
         self.log.lose(index)
+        self._drop_partition(index)
+
+    def _drop_partition(self, index: int) -> None:
         self.pending.remove_partition(index)
         self._close([group for name, group in self._groups.items() if self.log.partition_of(name) == index])
+        self.offsets.remove_groups(lambda name: self.log.partition_of(name) == index)
 
     def close_all(self) -> None:
         """Drop all groups, and answer waiting clients with NOT_COORDINATOR, so that they look up the coordinator."""
@@ -262,12 +266,16 @@ class GroupRegistry:
     async def _load_all(self) -> None:
         """Load the unread partitions one by one; each one's groups are served as soon as it is loaded."""
         for index in self.log.unread:
+            turn = self.log.turn_of(index)
             self.pending.begin_loading(index)
             replay = await self.log.read(index)
             if replay is not None:
                 await self._load(replay, index)
             self.pending.finish_loading(index)
-            self.log.finish_reading(index, good=replay is not None)
+            if self.log.turn_of(index) == turn:
+                self.log.finish_reading(index, good=replay is not None)
+            else:
+                self._drop_partition(index)  # another broker has led it meanwhile; it is read again if it is led again
 
     async def _load(self, replay: Replay, index: int) -> None:
         contents = _Contents()

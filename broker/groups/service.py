@@ -11,6 +11,7 @@ from broker.groups.registry import GroupRegistry
 from broker.groups.topic import OFFSETS_TOPIC, TOPIC
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.writer import Writer
+from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from broker.settings.settings import Settings
 from protocol.groups import GroupState
@@ -36,6 +37,8 @@ class GroupService:
         self._partitions = partitions
         partitions.changes.on_deleted.append(self.commits.topic_deleted)
         partitions.on_offline.append(self._offline)
+        partitions.on_lead.append(self._lead)
+        partitions.on_resign.append(lambda partition: self._offline(partition.topic, partition.index))
 
     async def run(self) -> None:
         """Load groups, serve their timers and expire offsets, until cancelled."""
@@ -74,6 +77,9 @@ class GroupService:
             lambda: [((), self.registry.completed_rebalances)],
         )
 
+    def _lead(self, partition: Partition) -> None:
+        self.registry.log.lead(partition)
+
     def _offline(self, topic: str, partition: int) -> None:
         if topic == TOPIC:
             self.registry.lose(partition)
@@ -88,7 +94,7 @@ class GroupService:
         for group, topic, committed in self.registry.offsets.by_topic():
             lag = 0
             for index, entry in committed.items():
-                partition = self._partitions.get(topic, index)
+                partition = self._partitions.local(topic, index)
                 if partition is not None:
                     lag += max(0, partition.log.high_watermark - entry.value.offset)
             yield (group, topic), lag

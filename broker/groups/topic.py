@@ -17,6 +17,7 @@ def _layout(settings: Settings) -> TopicLayout:
             "compression.type": "producer",
             "segment.bytes": str(settings.offsets_topic_segment_bytes),
         },
+        settings.offsets_topic_replication_factor,
     )
 
 

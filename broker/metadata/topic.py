@@ -23,6 +23,10 @@ class MirroredTopicError(Exception):
     """A topic follows another cluster, and cannot be changed here. `str()` says how that ends."""
 
 
+class RefusedError(Exception):
+    """A change of the cluster is not allowed. `str()` is one line for users."""
+
+
 class InvalidPartitionsError(Exception):
     """A partition count is not allowed. `str()` says why."""
 

@@ -176,6 +176,16 @@ class Partitions:
         """Return the number of partitions in offline data directories."""
         return len(self._map.offline)
 
+    @property
+    def is_clustered(self) -> bool:
+        """Whether other brokers may lead partitions."""
+        return self._node is not None
+
+    def exists(self, topic: str, partition: int) -> bool:
+        """Whether a partition exists, wherever it is, and online or not."""
+        known = self._map.topics.get(topic)
+        return known is not None and 0 <= partition < known.partitions
+
     def has(self, topic: str) -> bool:
         """Whether a topic exists."""
         return topic in self._map.topics

@@ -1,5 +1,6 @@
 """The brokers of the own cluster: who leads, by the image of the store, and connections to them."""
 
+import logging
 from random import Random
 from typing import TypeVar
 
@@ -9,7 +10,7 @@ from broker.cluster.image import ClusterImage, ImageDelta
 from broker.cluster.node import ClusterNode
 from broker.replication.cluster_view import Leader, Reaction, reaction_to
 from broker.replication.connection import PeerConnection, PeerSettings
-from broker.replication.errors import PeerUnavailableError
+from broker.replication.errors import PeerError, PeerUnavailableError
 from broker.replication.link import Link
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
@@ -22,19 +23,32 @@ R = TypeVar("R")
 FOR_REQUESTS = 0  # the connection for all that is not a fetch, which may wait
 LISTENER = "kafka"
 
+logger = logging.getLogger(__name__)
+
 
 class ClusterBrokers:
     """`Leaders` of the own cluster. A broker that refuses connections is suspected of being dead."""
 
-    def __init__(self, node: ClusterNode, nursery: trio.Nursery, settings: PeerSettings, *, random: Random) -> None:
+    def __init__(self, node: ClusterNode, settings: PeerSettings, *, random: Random) -> None:
+        """Open connections only while `run` runs."""
         self.changed = trio.Event()  # set, and replaced, when leaders have changed
         self._node = node
-        self._nursery = nursery
+        self._nursery: trio.Nursery | None = None
         self._settings = settings
         self._random = random
         self._links: dict[tuple[int, int], Link] = {}
         self._epochs: dict[int, int] = {}  # of the brokers that the links lead to
         node.on_change.append(self._follow)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the connections until cancelled, and close them."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+            self.close()
 
     def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
         for broker in delta.brokers:
@@ -61,6 +75,11 @@ class ClusterBrokers:
             return None
         return Leader(state.leader.broker, state.leader_epoch)
 
+    def leader_id(self, topic: str, partition: int) -> int | None:
+        """Return the other broker that leads a partition; None if this one does, or nobody."""
+        found = self.leader_of(topic, partition)
+        return None if found is None else found.node_id
+
     def topic_id_of(self, topic: str) -> bytes:
         """Return the id of a topic, NO_TOPIC_ID if it is not known."""
         found = self._node.image.topics.get(topic)
@@ -74,6 +93,8 @@ class ClusterBrokers:
 
     async def connection(self, node_id: int, number: int = FOR_REQUESTS) -> PeerConnection:
         """Return a connection to a broker, one of several that are told apart by a number. Raises PeerError."""
+        if self._nursery is None:
+            raise PeerUnavailableError("this broker is not a part of the cluster now")
         link = self._links.get((node_id, number))
         if link is None:
             link = self._links[node_id, number] = Link(
@@ -93,6 +114,14 @@ class ClusterBrokers:
         except PeerUnavailableError:
             self._node.suspect(node_id)
             raise
+
+    async def answer(self, broker: int, api: PeerApi[Q, R], request: Q) -> R | None:
+        """Ask a broker; return None if it does not answer."""
+        try:
+            return await self.ask(broker, api, request)
+        except PeerError as error:
+            logger.debug("no answer to %s: %s", api.api.name, error)
+            return None
 
     def _address(self, broker: int) -> tuple[str, int]:
         registration = self._node.image.brokers.get(broker)

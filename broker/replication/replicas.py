@@ -20,12 +20,13 @@ from uuid import UUID
 import trio
 
 from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
-from broker.cluster.node import ClusterNode, RefusedError
+from broker.cluster.node import ClusterNode
 from broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, min_isr, transaction
 from broker.cluster.store import StoreError
 from broker.cluster.topics import removed
 from broker.cluster.values import Member, PartitionState
 from broker.log.errors import LogError
+from broker.metadata.topic import RefusedError
 from broker.metrics.registry import Metrics
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions

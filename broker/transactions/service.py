@@ -9,20 +9,22 @@ Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateMa
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
 from broker.coordinator_log.log import CoordinatorLog
 from broker.coordinator_log.replay import Replay
 from broker.partitions.appends.writer import Writer
+from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from broker.settings.settings import Settings
 from broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
 from broker.transactions.effects import Answer, Append, Discard, Effect, Producer, RetryLater, Stuck, WriteMarkers
 from broker.transactions.markers import Marker, MarkerWriter
+from broker.transactions.peers import Peers, ask_coordinator
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.replay import ReplayedTransactions
 from broker.transactions.topic import STATE_TOPIC, TOPIC
@@ -39,6 +41,9 @@ MAX_PARTITIONS_ENCODED_HERE = 500  # about 4 ms; a thread encodes more
 FREED_PER_STEP = 1000  # ids, between two checkpoints: 2 ms
 WARNING_PAUSE_S = 10.0
 RETRY_PAUSE_S = 0.1  # before a failed marker or completion is written again
+
+
+Admitted: TypeAlias = Mapping[TopicIndex, ErrorCode]
 
 
 class _PendingAnswer:
@@ -74,14 +79,16 @@ class TransactionService:
         ids: ProducerIds,
         markers: MarkerWriter,
         clock: Callable[[], int],
+        peers: Peers | None = None,
     ) -> None:
-        """Use open logs. `clock` returns ms since the epoch."""
+        """Use open logs. `clock` returns ms since the epoch; `peers` are the other brokers of a cluster."""
         self.log = CoordinatorLog(STATE_TOPIC, partitions, writer, clock)
         self._partitions = partitions
         self._settings = settings
         self.ids = ids
         self.markers = markers
         self._clock = clock
+        self._peers = peers
         limits = Limits(
             max_timeout_ms=settings.transaction_max_timeout_ms,
             id_expiration_ms=settings.transactional_id_expiration_ms,
@@ -99,6 +106,8 @@ class TransactionService:
         self._is_stopped = False
         partitions.changes.on_deleted.append(self._deleted)
         partitions.on_offline.append(self._offline)
+        partitions.on_lead.append(self._lead)
+        partitions.on_resign.append(lambda partition: self._offline(partition.topic, partition.index))
 
     async def run(self) -> None:
         """Load the log, abort transactions that time out and expire unused ids, until cancelled."""
@@ -144,6 +153,8 @@ class TransactionService:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         known = self.log.partition_count
         error = await self.log.ensure()
+        if self._partitions.is_clustered:
+            return error  # what this broker leads is loaded when it begins to lead
         if error is ErrorCode.NONE and not known and not self.coordinator.has_partitions:  # else a concurrent call did
             unread = self.log.unread
             for index in range(self.log.partition_count):
@@ -197,6 +208,12 @@ class TransactionService:
         A partition is added for clients that rely on the broker to add it; others must have added it before. Nothing is
         awaited between that check and the return.
         """
+        if self._peers is not None and (broker := self._coordinator_elsewhere(transactional_id)) is not None:
+            is_adding = support is TransactionSupport.ADDING
+            if not is_adding and not self._settings.transaction_partition_verification_enable:
+                return ErrorCode.NONE
+            ask = ask_coordinator(self._peers, broker, transactional_id, producer, [place], verify_only=not is_adding)
+            return (await ask)[place]
         if support is TransactionSupport.ADDING:
             return await self.add_partitions(transactional_id, producer, [place], TransactionVersion.TV_2)
         if not self._settings.transaction_partition_verification_enable:
@@ -215,9 +232,13 @@ class TransactionService:
 
         `open_guards` is called before each attempt: the markers that an attempt waits for invalidate earlier guards.
         """
-        if support is TransactionSupport.ADDING:
+        errors: Admitted
+        if self._peers is not None and (broker := self._coordinator_elsewhere(transactional_id)) is not None:
+            ask = partial(ask_coordinator, self._peers, broker, transactional_id, producer, places)
+            errors = await self._admit_elsewhere(ask, support, open_guards)
+        elif support is TransactionSupport.ADDING:
             error = await self._add_soon(transactional_id, producer, places, open_guards)
-            errors: Mapping[TopicIndex, ErrorCode] = dict.fromkeys(places, error)
+            errors = dict.fromkeys(places, error)
         elif self._settings.transaction_partition_verification_enable:
             open_guards()
             errors = self.coordinator.verify_partitions(transactional_id, producer, places)
@@ -225,6 +246,32 @@ class TransactionService:
             open_guards()
             return {}
         return {place: produce_error(error, support) for place, error in errors.items() if error is not ErrorCode.NONE}
+
+    def _coordinator_elsewhere(self, transactional_id: str) -> int | None:
+        """Return the other broker that coordinates an id; None if this one does, or nobody."""
+        if self._peers is None:
+            return None
+        self.log.find()
+        index = self.log.partition_of(transactional_id)
+        is_here = self._partitions.get(TOPIC, index) is not None
+        return None if is_here else self._peers.leader_id(TOPIC, index)
+
+    async def _admit_elsewhere(
+        self, ask: Callable[..., Awaitable[Admitted]], support: TransactionSupport, open_guards: Callable[[], None]
+    ) -> Admitted:
+        """Let the coordinator on another broker admit batches, waiting as `_add_soon` for the previous transaction."""
+        is_adding, settings = support is TransactionSupport.ADDING, self._settings
+        if not is_adding and not settings.transaction_partition_verification_enable:
+            open_guards()
+            return {}
+        deadline = trio.current_time() + settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
+        while True:
+            open_guards()
+            errors = await ask(verify_only=not is_adding)
+            is_busy = ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
+            if not is_busy or not is_adding or trio.current_time() >= deadline:
+                return errors
+            await trio.sleep(settings.add_partitions_to_txn_retry_backoff_ms / 1000)
 
     async def _add_soon(
         self,
@@ -349,8 +396,14 @@ class TransactionService:
 
     # -- the log --
 
+    def _lead(self, partition: Partition) -> None:
+        """Load the ids of a log partition that this broker leads from now on."""
+        if self.log.lead(partition):
+            self._loads[partition.index] = self.coordinator.begin_loading(partition.index)
+            self.apply_effects()
+
     def _offline(self, topic: str, index: int) -> None:
-        """Stop serving the ids of a log partition that has gone offline."""
+        """Stop serving the ids of a log partition that has gone offline, or that another broker leads."""
         if topic == TOPIC:
             self.log.lose(index)
             self.coordinator.unload(index)
@@ -368,8 +421,11 @@ class TransactionService:
         number = self._loads.pop(index, None)
         if number is None:
             number = self.coordinator.begin_loading(index)
+        turn = self.log.turn_of(index)
         replay = await self.log.read(index)
         is_good = replay is not None and await self._load_replay(number, index, replay)
+        if self.log.turn_of(index) != turn:
+            return  # another broker has led it meanwhile; it is loaded again if it is led again
         if not is_good:
             self.coordinator.unload(index)
         self.log.finish_reading(index, good=is_good)

@@ -11,6 +11,7 @@ TOPIC = "__transaction_state"
 
 
 def _layout(settings: Settings) -> TopicLayout:
+    min_isr = min(settings.transaction_state_log_min_isr, settings.transaction_state_log_replication_factor)
     return TopicLayout(
         settings.transaction_state_log_num_partitions,
         {
@@ -18,7 +19,9 @@ def _layout(settings: Settings) -> TopicLayout:
             "compression.type": "uncompressed",
             "unclean.leader.election.enable": "false",
             "segment.bytes": str(settings.transaction_state_log_segment_bytes),
+            **({"min.insync.replicas": str(min_isr)} if settings.warmlog_cluster_etcd else {}),
         },
+        settings.transaction_state_log_replication_factor,
     )
 
 

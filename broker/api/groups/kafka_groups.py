@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
-from broker.api.addresses import Advertised
+from broker.api.addresses import Advertised, described_brokers
 from broker.api.context import Context
 from broker.api.handler import Family, Handler
+from broker.coordinator_log.log import CoordinatorLog
 from broker.groups.commits import Committer, OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.registry import GroupRegistry
@@ -64,7 +65,7 @@ def group_families(
     """Return the handlers of all requests about groups."""
     registry, coordinator, commits = service.registry, service.coordinator, service.commits
     return [
-        MembersApi(registry, coordinator, transactions, partitions.node_id, advertised),
+        MembersApi(registry, coordinator, transactions, partitions, advertised),
         CommittedOffsetsApi(registry, commits, partitions),
         GroupsApi(registry, coordinator, commits),
     ]
@@ -78,14 +79,14 @@ class MembersApi:
         groups: GroupRegistry,
         coordinator: GroupCoordinator,
         transactions: TransactionService,
-        node_id: int,
+        partitions: Partitions,
         advertised: Advertised,
     ) -> None:
-        """`advertised`: the address that clients are given."""
+        """`advertised`: the address of this broker that clients are given."""
         self._groups = groups
         self._transactions = transactions
         self._coordinator = coordinator
-        self._node_id = node_id
+        self._partitions = partitions
         self._advertised = advertised
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -99,14 +100,36 @@ class MembersApi:
         }
 
     async def find_coordinator(self, request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
-        """Return this broker for every key, and create the coordinator's topic, which the client is about to use."""
+        """Return the leader of each key's partition, and create the coordinator's topic, which the client will use."""
         error, message = await self._check_coordinator(request.key_type)
         if error is not ErrorCode.NONE:
             failed = partial(FoundCoordinator, error=error, message=message)
             return FindCoordinatorResponse(coordinators=await context.answer(lambda key: failed(key=key), request.keys))
-        host, port = self._advertised.of(context.session)
-        found = partial(FoundCoordinator, node_id=self._node_id, host=host, port=port)
-        return FindCoordinatorResponse(coordinators=await context.answer(lambda key: found(key=key), request.keys))
+        is_group = request.key_type == CoordinatorType.GROUP
+        log = self._groups.log if is_group else self._transactions.log
+        brokers = {
+            broker.node_id: broker
+            for broker in described_brokers(
+                self._partitions.catalog, self._partitions.node_id, self._advertised, context.session
+            )
+        }
+
+        def found(key: str) -> FoundCoordinator:
+            broker = brokers.get(self._coordinator_of(log, key))
+            if broker is None:
+                message = "the coordinator's partition has no leader"
+                return FoundCoordinator(key=key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
+            return FoundCoordinator(key=key, node_id=broker.node_id, host=broker.host, port=broker.port)
+
+        return FindCoordinatorResponse(coordinators=await context.answer(found, request.keys))
+
+    def _coordinator_of(self, log: CoordinatorLog, key: str) -> int:
+        """Return the broker that coordinates a key: the leader of its partition, or this one if there is no other."""
+        partitions = self._partitions
+        topic = partitions.topic(log.topic)
+        if not partitions.is_clustered or topic is None:
+            return partitions.node_id
+        return partitions.catalog.partition(topic, log.partition_of(key)).leader
 
     async def _check_coordinator(self, key_type: int) -> tuple[ErrorCode, str | None]:
         if key_type == CoordinatorType.GROUP:

@@ -154,7 +154,7 @@ class TransactionsApi:
             if is_client and is_internal(topic):
                 refused[topic, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif (partition := self._partitions.get(topic, index)) is None:
-                if not self._partitions.is_offline(topic, index):
+                if not self._partitions.exists(topic, index):
                     refused[topic, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif partition.mirror_of is not None:
                 refused[topic, index] = ErrorCode.POLICY_VIOLATION

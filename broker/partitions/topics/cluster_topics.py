@@ -14,11 +14,19 @@ import trio
 
 from broker.cluster import admin
 from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, ImageDelta
-from broker.cluster.node import ClusterNode, RefusedError
+from broker.cluster.node import ClusterNode
 from broker.cluster.store import StoreError
 from broker.cluster.values import TopicState, TopicStatus
 from broker.metadata.store import MetadataError
-from broker.metadata.topic import InvalidTopicError, Topic, check_collision, check_name, check_partitions, folded
+from broker.metadata.topic import (
+    InvalidTopicError,
+    RefusedError,
+    Topic,
+    check_collision,
+    check_name,
+    check_partitions,
+    folded,
+)
 from broker.partitions.topics.partition_directories import Checkpoint, Failures
 from broker.partitions.topics.topic_changes import Change, TopicExistsError, grown, unknown_topic
 from broker.partitions.topics.topic_map import TopicMap

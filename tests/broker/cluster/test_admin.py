@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from broker.cluster import admin
 from broker.cluster.admin import InvalidAssignmentError, TooFewBrokersError
 from broker.cluster.image import BROKER_DEFAULTS, PartitionKey
-from broker.cluster.node import RefusedError
+from broker.metadata.topic import RefusedError
 from broker.cluster.values import TopicStatus
 from tests.broker.cluster.nodes import created, in_sync, three_nodes, topic
 

@@ -6,9 +6,10 @@ import trio.testing
 from trio.testing import MockClock
 
 from broker.cluster import admin, values
-from broker.cluster.node import RefusedError, UsedIdError
+from broker.cluster.node import UsedIdError
 from broker.cluster.rules import LogEnd, change_isr, disown
 from broker.cluster.values import TopicStatus
+from broker.metadata.topic import RefusedError
 from tests.broker.cluster.nodes import LEASE_S, Member, committed, created, three_nodes, topic
 
 

@@ -11,10 +11,11 @@ import trio
 from broker.cluster import admin, values
 from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
 from broker.cluster.memory import MemoryCluster
-from broker.cluster.node import ClusterNode, RefusedError
+from broker.cluster.node import ClusterNode
 from broker.cluster.rules import Change, LogEnd, change_isr, transaction
 from broker.cluster.store import StoreError
 from broker.cluster.values import TopicState, TopicStatus
+from broker.metadata.topic import RefusedError
 from tests.broker.cluster.faults import RandomFaults
 from tests.broker.cluster.nodes import SPACE, Member
 from tests.cluster.simulation.loop import run as simulate

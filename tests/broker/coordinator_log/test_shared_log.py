@@ -8,7 +8,7 @@ from protocol.errors import ErrorCode
 from tests.broker.rig import START_MS, Rig, rig
 
 SMALL = CoordinatorTopic(
-    name="__three_parts", keeps="name", layout=lambda _: TopicLayout(3, {"cleanup.policy": "compact"})
+    name="__three_parts", keeps="name", layout=lambda _: TopicLayout(3, {"cleanup.policy": "compact"}, 1)
 )
 
 
