@@ -4,7 +4,8 @@
     stop    let others lead -> (stop accepting, close the logs) -> end the registration
 
 The file `warmlog-cluster.json` in the first data directory has what the next start compares: the store, and the first
-epoch of the history of the data here. That history goes on only if every data directory was closed cleanly.
+epoch of the history of the data here. That history goes on only if every data directory was closed cleanly. The file
+has none from before the logs are opened until the broker is registered: whatever fails then, no earlier one goes on.
 """
 
 import logging
@@ -94,6 +95,7 @@ class ClusterMember:
         self._disk = disk
         self._path = os.path.join(directories.first.path, CLUSTER_STATE)
         self._state = _read(disk, self._path)
+        self._since = self._continued()
         try:
             endpoints = parse_endpoints(settings.warmlog_cluster_etcd)
         except ValueError as error:
@@ -114,8 +116,12 @@ class ClusterMember:
         return KnownStore(state.etcd_cluster, state.identity, state.revision) if state.identity else None
 
     async def load(self) -> None:
-        """Read the image, and rename as deleted what is here of topics that are gone. Raises StoreMismatchError."""
+        """Read the image, and rename as deleted what is here of topics that are gone.
+
+        Raises StoreMismatchError, OSError.
+        """
         await self.node.load()
+        await self._remember()
         image = self.node.image
         gone = {topic for topic, brokers in image.gone.items() if self.node.id in brokers}
         current = {name: topic.id for name, topic in image.topics.items()}
@@ -162,7 +168,7 @@ class ClusterMember:
             replicas.declare(self._metrics)
             self._controller = controller = Controller(node, replicas.ask_log_ends, self._rebalancing())
             self._declare(controller)
-            await nursery.start(node.run, identity, self._since())
+            await nursery.start(node.run, identity, self._since)
             await self._remember()
             nursery.start_soon(follower.run)
             nursery.start_soon(controller.run)
@@ -200,7 +206,7 @@ class ClusterMember:
             max_imbalance=settings.leader_imbalance_per_broker_percentage / 100,
         )
 
-    def _since(self) -> int:
+    def _continued(self) -> int:
         """Return the first epoch of the history that the data here continues, NO_EPOCH if it may have lost some."""
         directories = self._directories
         is_whole = not directories.offline and all(each.was_clean for each in directories.live)

@@ -353,10 +353,10 @@ class ClusterNode:
         delays = delays_s(self.random)
         with trio.move_on_after(limit_s):
             while self.id not in self.image.draining or self.leads_any():
-                if self.id not in self.image.draining and self.is_registered and not await self._announce_drain():
-                    await trio.sleep(next(delays))
-                else:
+                if self.id in self.image.draining or not self.is_registered:
                     await self._advanced.wait()
+                elif not await self._announce_drain():
+                    await trio.sleep(next(delays))
 
     async def _announce_drain(self) -> bool:
         try:

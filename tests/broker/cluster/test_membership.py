@@ -110,6 +110,14 @@ async def test_a_drain_goes_on_after_the_registration_was_lost(autojump_clock: M
         assert nodes[0].state().leader_id == 2
 
 
+async def test_a_broker_that_leads_nothing_drains_at_once(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes:
+        await nodes[0].until(lambda: nodes[0].node.image.controller is not None)
+        begun = trio.current_time()
+        await nodes[0].node.drain(30.0)
+        assert trio.current_time() == begun
+
+
 async def test_a_drain_that_nobody_can_follow_ends_in_time(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         await created(nodes, [[1, 2, 3]])
