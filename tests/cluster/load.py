@@ -42,7 +42,8 @@ class Load:
         self._stop = threading.Event()
         self._stop_reading = threading.Event()
         self.failures: list[BaseException] = []
-        self.errors: list[str] = []  # reported to applications
+        self.errors: list[str] = []  # of connections: librdkafka deals with them
+        self.undelivered: list[str] = []  # records for which a producer's application got an error
         self._producers = [
             threading.Thread(target=self._guard, args=(self._produce, f"p{n}")) for n in range(producers)
         ]
@@ -120,7 +121,7 @@ class Load:
                     self.latencies_s.append(now - begun)
                     one = sent._replace(outcome=Outcome.STORED, offset=message.offset())
                 else:
-                    self.errors.append(f"{sent.value!r}: {error}")
+                    self.undelivered.append(f"{sent.value!r}: {error}")
                     one = sent._replace(outcome=Outcome.REFUSED if error.code() in _REFUSED else Outcome.UNKNOWN)
                 with self._lock:
                     self._sent[at].append(one)

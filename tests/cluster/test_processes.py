@@ -1,0 +1,126 @@
+"""Three broker processes on etcd: killed, frozen, restarted in turn, and left without etcd, under load.
+
+Clients keep histories, which must have no anomaly: nothing acknowledged is lost, doubled, skipped or reordered.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from interop.warmlog_nodes import WarmlogNodes
+from tests.broker.cluster.etcd_process import EtcdProcess, etcd
+from tests.cluster.load import Load
+
+pytestmark = pytest.mark.timeout(180)
+PARTITIONS = 3
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[EtcdProcess]:
+    with etcd(tmp_path / "etcd") as members:
+        yield members[0]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, store: EtcdProcess) -> Iterator[WarmlogNodes]:
+    with WarmlogNodes(tmp_path, store.url, settings={"warmlog.cluster.lease.ms": 3000}) as nodes:
+        create(nodes, "t", PARTITIONS)
+        yield nodes
+
+
+def create(nodes: WarmlogNodes, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
+    for future in admin.create_topics([NewTopic(topic, partitions, 3)]).values():
+        future.result(LIMIT_S)
+
+
+def leader_of(nodes: WarmlogNodes, partition: int = 0) -> int:
+    metadata = AdminClient({"bootstrap.servers": nodes.bootstrap}).list_topics("t", timeout=LIMIT_S)
+    leader: int = metadata.topics["t"].partitions[partition].leader
+    return leader
+
+
+def in_sync(nodes: WarmlogNodes) -> list[int]:
+    metadata = AdminClient({"bootstrap.servers": nodes.bootstrap}).list_topics("t", timeout=LIMIT_S)
+    return [len(partition.isrs) for partition in metadata.topics["t"].partitions.values()]
+
+
+@contextmanager
+def sound(nodes: WarmlogNodes) -> Iterator[Load]:
+    """Put the cluster under load within the block, and judge the histories afterwards."""
+    with Load(nodes.bootstrap, "t", PARTITIONS, rate=300.0) as load:
+        load.wait_for(100, limit_s=LIMIT_S)
+        yield load
+        load.wait_for(100, limit_s=LIMIT_S)
+    assert load.failures == []
+    histories = load.histories(nodes.bootstrap)
+    assert [history.anomalies() for history in histories.values()] == [[]] * PARTITIONS
+
+
+def test_killed_leaders_are_replaced_and_come_back(cluster: WarmlogNodes) -> None:
+    with sound(cluster) as load:
+        for _ in range(3):
+            killed = cluster[leader_of(cluster)]
+            killed.kill()
+            load.wait_for(200, limit_s=LIMIT_S)
+            killed.start()
+            load.wait_for(200, limit_s=LIMIT_S)
+
+
+def test_a_rolling_restart_shows_no_error_to_idempotent_producers(cluster: WarmlogNodes) -> None:
+    with sound(cluster) as load:
+        for node in cluster:
+            assert node.stop() == 0
+            load.wait_for(100, limit_s=LIMIT_S)
+            node.start()
+            load.wait_for(200, limit_s=LIMIT_S)
+    assert load.undelivered == []
+
+
+def test_a_frozen_leader_is_replaced_and_writes_nothing_when_it_thaws(cluster: WarmlogNodes) -> None:
+    with sound(cluster) as load:
+        with cluster[leader_of(cluster)].frozen():
+            load.wait_for(300, limit_s=LIMIT_S)
+        load.wait_for(300, limit_s=LIMIT_S)
+
+
+def test_leaders_go_on_while_etcd_is_away(cluster: WarmlogNodes, store: EtcdProcess) -> None:
+    with sound(cluster) as load:
+        store.kill()
+        load.wait_for(1000, limit_s=LIMIT_S)
+        store.start()
+        load.wait_for(300, limit_s=LIMIT_S)
+        killed = cluster[leader_of(cluster)]
+        killed.kill()
+        load.wait_for(300, limit_s=LIMIT_S)
+        killed.start()
+    assert load.undelivered == []
+
+
+def test_a_broker_whose_data_was_wiped_is_not_taken_for_in_sync(cluster: WarmlogNodes) -> None:
+    with sound(cluster) as load:
+        wiped = cluster[leader_of(cluster)]
+        wiped.kill()
+        os.rename(wiped.data, wiped.data.with_name("wiped"))
+        load.wait_for(200, limit_s=LIMIT_S)
+        wiped.start()
+        load.wait_for(300, limit_s=LIMIT_S)
+
+
+def test_all_brokers_killed_at_once_come_back_with_everything(cluster: WarmlogNodes) -> None:
+    with sound(cluster) as load:
+        for node in cluster:
+            os.kill(node.pid, signal.SIGKILL)
+        for node in cluster:
+            node.kill()
+        for node in cluster:
+            node.begin()
+        for node in cluster:
+            node.wait_until_ready()
+        load.wait_for(300, limit_s=LIMIT_S)
