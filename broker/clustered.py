@@ -37,14 +37,18 @@ from broker.net.deadlines import Deadlines
 from broker.partitions.partitions import Partitions
 from broker.replication.brokers import ClusterBrokers
 from broker.replication.connection import PeerSettings
-from broker.replication.follower import FetchLimits, Follower
-from broker.replication.replicas import Replicas
+from broker.replication.fetcher import FetchLimits
+from broker.replication.follower import Follower
+from broker.replication.replicas import Replicas, is_foreign
 from broker.settings.settings import Settings
 from broker.settings.types import as_text
 from protocol.version import VERSION
 
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # addresses that nobody can connect to
 REMEMBER_S = 10.0  # how often the file is written
+# How long partitions that get another leader wait for a fetch that waits there: a tenth of the default wait, and far
+# more than the answer to a fetch takes that has found something.
+FETCH_PATIENCE_S = 0.05
 SHARED = ("min.insync.replicas", "unclean.leader.election.enable")  # settings that all brokers must agree on
 
 logger = logging.getLogger(__name__)
@@ -58,6 +62,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file."""
 
     since: int = NO_EPOCH
+    directories: tuple[str, ...] = ()  # their ids
     etcd_cluster: int = 0
     identity: str = ""
     revision: int = 0
@@ -116,16 +121,14 @@ class ClusterMember:
         return KnownStore(state.etcd_cluster, state.identity, state.revision) if state.identity else None
 
     async def load(self) -> None:
-        """Read the image, and rename as deleted what is here of topics that are gone.
+        """Read the image, and rename as deleted what is here and belongs elsewhere.
 
         Raises StoreMismatchError, OSError.
         """
         await self.node.load()
         await self._remember()
-        image = self.node.image
-        gone = {topic for topic, brokers in image.gone.items() if self.node.id in brokers}
-        current = {name: topic.id for name, topic in image.topics.items()}
-        await trio.to_thread.run_sync(self._directories.set_aside, gone, current)
+        foreign = partial(is_foreign, self.node.image, self.node.id)
+        await trio.to_thread.run_sync(self._directories.set_aside, foreign)
 
     async def run(
         self,
@@ -155,6 +158,7 @@ class ClusterMember:
                 min_bytes=settings.replica_fetch_min_bytes,
                 max_bytes=settings.replica_fetch_response_max_bytes,
                 fetchers=settings.num_replica_fetchers,
+                patience_s=FETCH_PATIENCE_S,
             )
             follower = Follower(brokers, limits=limits, random=self._random)
             replicas = Replicas(
@@ -207,10 +211,14 @@ class ClusterMember:
         )
 
     def _continued(self) -> int:
-        """Return the first epoch of the history that the data here continues, NO_EPOCH if it may have lost some."""
-        directories = self._directories
-        is_whole = not directories.offline and all(each.was_clean for each in directories.live)
-        return self._state.since if is_whole else NO_EPOCH
+        """Return the first epoch of the history that the data here continues, NO_EPOCH if it may have lost some.
+
+        It goes on if every data directory of the last run is here, and was closed cleanly by this broker.
+        """
+        live = self._directories.live
+        is_whole = set(self._state.directories) <= {each.directory_id for each in live}
+        is_clean = all(each.was_clean and not each.is_foreign and not each.findings for each in live)
+        return self._state.since if is_whole and is_clean and not self._directories.offline else NO_EPOCH
 
     async def _remember(self) -> None:
         """Write what the next start needs. Raises OSError."""
@@ -218,6 +226,7 @@ class ClusterMember:
         if known is not None:
             self._state = _State(
                 since=self.node.since,
+                directories=tuple([each.directory_id for each in self._directories.live]),
                 etcd_cluster=known.cluster_id,
                 identity=known.identity,
                 revision=known.revision,

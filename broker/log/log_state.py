@@ -276,6 +276,12 @@ class LogState:
         return self._epochs.current
 
     @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the last record, or of the records that were removed from an empty log; -1 if unknown."""
+        last = max(self.log_end_offset - 1, self.log_start_offset)
+        return self._epochs.epoch_of(last)
+
+    @property
     def epochs(self) -> LeaderEpochs:
         """The leader epochs of its records, and `current`."""
         return self._epochs

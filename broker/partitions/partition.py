@@ -69,8 +69,6 @@ class Partition:
         self.mirror_of: str | None = None  # the id of the cluster that the log follows; clients cannot write to it then
         self.data_directory = os.path.dirname(log.directory)
         self.is_unreadable = False  # a read has failed since startup
-        # Called before the log accepts appends again after it has lost records at its end.
-        self.on_records_lost: Callable[[], None] | None = None
         self._writer = writer
         self._metrics = writer.metrics
         self.waiters = WaitingFetches(log)
@@ -81,6 +79,15 @@ class Partition:
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being rebuilt
         self._rebuilt_at: dict[int, float] = {}  # the last attempt for each, by trio's clock
         self._next_unreadable_log_at = -math.inf
+
+    @property
+    def on_health(self) -> Callable[[], None] | None:
+        """Called when the log has failed, before it is rebuilt, and after that: it may have lost records at its end."""
+        return self._tasks.on_health
+
+    @on_health.setter
+    def on_health(self, on_health: Callable[[], None] | None) -> None:
+        self._tasks.on_health = on_health
 
     @property
     def disk(self) -> DiskWorkers:
@@ -135,6 +142,10 @@ class Partition:
     def rearranging(self) -> AbstractContextManager[trio.CancelScope | None]:
         """Allow the block to remove or replace segments; see `LogTasks.rearranging`."""
         return self._tasks.rearranging()
+
+    def interrupt_rearranging(self) -> None:
+        """Cancel the task that removes or replaces segments, if any: a compaction may take minutes."""
+        self._tasks.cancel_rearranging()
 
     # -- configuration --
 
@@ -303,24 +314,24 @@ class Partition:
         A cancelled call stops unless it is nearly done. Raises OSError, LogError, ProtocolError, and leaves the log as
         it was.
         """
+        self._tasks.report_health()
         reopened = None
         with self.rearranging() as scope:
             if scope is not None:
                 reopened = await self._reopen()
             else:
-                self._tasks.cancel_rearranging()  # a compaction may take minutes, and producers are waiting
+                self.interrupt_rearranging()
         return reopened
 
     async def _reopen(self) -> Reopened:
         await self.appends.settled(among=1)
         log = self.log
         reopened = await trio.to_thread.run_sync(log.begin_reopening().make, trio.from_thread.check_cancelled)
-        if reopened.reason is not None and self.on_records_lost is not None:
-            self.on_records_lost()
         log.finish_reopening(reopened)
         if reopened.reason is not None:
             assign_epoch(log, records_lost=True)
         self._made_durable()
+        self._tasks.report_health()
         self.wake_all()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(reopened.close_replaced)

@@ -26,10 +26,11 @@ from broker.partitions.appends.errors import NotLeaderError
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.checkpoints import Checkpoints
 from broker.partitions.disks.startup import Start, StartProgress
-from broker.partitions.disks.storage import NewLog, Storage
+from broker.partitions.disks.storage import Storage
 from broker.partitions.partition import Destination, Partition
 from broker.partitions.topics.catalog import Catalog, LocalCatalog
 from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
+from broker.partitions.topics.replica_logs import ReplicaLogs
 from broker.partitions.topics.topic_changes import (
     Change,
     TopicChanges,
@@ -85,6 +86,15 @@ class Partitions:
         self._configs = LogConfigs(settings)
         self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
         self.directories = PartitionDirectories(storage, self._configs, self._checkpoints, writer)
+        self._replica_logs = ReplicaLogs(
+            self._map,
+            storage,
+            self._configs,
+            self.directories,
+            writer,
+            described=self._described,
+            opened=self._count_recovery,
+        )
         self.catalog: Catalog
         self.changes: TopicChanges | _ClusterTopics
         self._node = node
@@ -323,36 +333,34 @@ class Partitions:
 
     async def make_replica(self, topic: str, index: int) -> Partition:
         """Create a log for a partition of a topic, or open what is there of it. Raises OSError, LogError."""
-        known = self._map.topics.get(topic) or self._planned(topic)
-        config = self._configs.of(known.configs)
-        made = await self.directories.make([NewLog(known, index, config)])
-        if made.failures:
-            raise made.failures[topic]
-        (log,) = made.logs[topic]
-        self._count_recovery(log)
-        partition = Partition(log, self._writer)
-        self._map.local[topic, index] = partition
-        partition.appends.flushes.flush_recovered()
-        return partition
-
-    def _planned(self, name: str) -> Topic:
-        """Return a topic that is not visible yet: its partitions are still being added."""
-        assert self._node is not None, "only in a cluster"
-        found = self._node.image.topics.get(name)
-        if found is None:
-            raise NotReadyError(f"topic {name!r} is not known any more")
-        return Topic(name=name, partitions=found.partitions, configs=dict(found.configs), id=found.id)
+        return await self._replica_logs.make(topic, index)
 
     async def drop_replica(self, partition: Partition) -> None:
         """Remove the log of a partition that this broker does not lead; its files are deleted later. Raises OSError."""
-        key = partition.topic, partition.index
-        self._map.local.pop(key, None)
-        await partition.retire()
-        directories, checkpoint = self._storage.directories, trio.lowlevel.checkpoint
-        topic = self._map.topics.get(partition.topic) or Topic(name=partition.topic, partitions=partition.index + 1)
-        left = await self.directories.move_away([partition], {partition.topic: topic}, checkpoint)
-        if not left:
-            directories.forget(*key)
+        await self._replica_logs.drop(partition)
+
+    def may_be_offline(self, topic: str, index: int) -> bool:
+        """Whether a partition that has no log here may have one in a data directory that is offline."""
+        return self._storage.directories.is_offline(topic, index)
+
+    def was_cut(self, topic: str, index: int) -> bool:
+        """Whether a log was found shorter than the last clean stop has left it."""
+        return (topic, index) in self._storage.cut
+
+    @property
+    def has_offline_directories(self) -> bool:
+        """Whether a data directory is offline."""
+        return bool(self._storage.directories.offline)
+
+    def _described(self, name: str) -> Topic | None:
+        """Return a topic, even one that is not visible yet because its partitions are still being added."""
+        known = self._map.topics.get(name)
+        if known is not None or self._node is None:
+            return known
+        found = self._node.image.topics.get(name)
+        if found is None:
+            return None
+        return Topic(name=name, partitions=found.partitions, configs=dict(found.configs), id=found.id)
 
     # -- startup and shutdown --
 
@@ -395,7 +403,8 @@ class Partitions:
             name = image.names.get(key.topic)
             if name is not None and directories.holder(name, key.partition) is not None:
                 held.setdefault(name, []).append(key.partition)
-        return [(self._planned(name), indexes) for name, indexes in sorted(held.items())]
+        described = [(self._described(name), indexes) for name, indexes in sorted(held.items())]
+        return [(topic, indexes) for topic, indexes in described if topic is not None]
 
     async def _open_topics(self, held: Sequence[tuple[Topic, Sequence[int]]]) -> None:
         self.progress.begin(sum(len(indexes) for _, indexes in held))

@@ -8,9 +8,10 @@ import trio
 
 from broker.cluster.image import ClusterImage, ImageDelta
 from broker.cluster.node import ClusterNode
-from broker.replication.cluster_view import Leader, Reaction, reaction_to
+from broker.replication.cluster_view import Leader, Reaction
 from broker.replication.connection import PeerConnection, PeerSettings
 from broker.replication.errors import PeerError, PeerUnavailableError
+from broker.replication.leaders import Watcher
 from broker.replication.link import Link
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
@@ -31,7 +32,7 @@ class ClusterBrokers:
 
     def __init__(self, node: ClusterNode, settings: PeerSettings, *, random: Random) -> None:
         """Open connections only while `run` runs."""
-        self.changed = trio.Event()  # set, and replaced, when leaders have changed
+        self.on_change: list[Watcher] = []
         self._node = node
         self._nursery: trio.Nursery | None = None
         self._settings = settings
@@ -55,12 +56,14 @@ class ClusterBrokers:
             registration = image.brokers.get(broker)
             if registration is not None and self._epochs.get(broker) != registration.epoch:
                 self._drop(broker)
-        if delta.partitions or delta.topics:
-            self.changed.set()
-            self.changed = trio.Event()
+        names = [(image.names.get(key.topic), key.partition) for key in delta.partitions]
+        known = [(name, index) for name, index in names if name is not None]
+        if known:
+            for watcher in self.on_change:
+                watcher(known)
 
     def _drop(self, broker: int) -> None:
-        """Close the connections to a broker that has started again, maybe elsewhere."""
+        """Close the connections to a broker that has started again: they may be half-open, or lead elsewhere."""
         for key in [key for key in self._links if key[0] == broker]:
             self._links.pop(key).close()
 
@@ -86,10 +89,12 @@ class ClusterBrokers:
         return NO_TOPIC_ID if found is None else found.id.bytes
 
     def report(self, topic: str, error: ErrorCode) -> Reaction:
-        """Return what to do about an error: what other metadata can cure, the image will bring by itself."""
+        """Return what to do about an error: only the replica can cure OFFSET_OUT_OF_RANGE, the others pass by.
+
+        What other metadata can cure, the image brings by itself.
+        """
         del topic
-        reaction = reaction_to(error)
-        return Reaction.RETRY if reaction is Reaction.REFRESH else reaction
+        return Reaction.REPORT if error is ErrorCode.OFFSET_OUT_OF_RANGE else Reaction.RETRY
 
     async def connection(self, node_id: int, number: int = FOR_REQUESTS) -> PeerConnection:
         """Return a connection to a broker, one of several that are told apart by a number. Raises PeerError."""
@@ -126,8 +131,8 @@ class ClusterBrokers:
     def _address(self, broker: int) -> tuple[str, int]:
         registration = self._node.image.brokers.get(broker)
         for endpoint in () if registration is None else registration.endpoints:
-            if endpoint.listener == LISTENER:
-                self._epochs[broker] = registration.epoch if registration is not None else -1
+            if endpoint.listener == LISTENER and registration is not None:
+                self._epochs[broker] = registration.epoch
                 return endpoint.host, endpoint.port
         raise PeerUnavailableError(f"broker {broker} is not registered")
 

@@ -68,6 +68,7 @@ class PeerConnection:
     def __init__(self, stream: trio.SocketStream, address: str, settings: PeerSettings) -> None:
         self.address = address
         self.failure: PeerError | None = None  # why it was closed
+        self.is_given_up = False  # it was closed although nothing was wrong with it
         self.answered = 0  # responses, without the greeting
         self._stream = stream
         self._settings = settings
@@ -131,6 +132,11 @@ class PeerConnection:
             self._raise_failure()
         value: R = answer.value
         return value
+
+    def give_up(self) -> None:
+        """Close a sound connection, whose requests nobody waits for any more; another may be opened at once."""
+        self.is_given_up = self.is_open
+        self.close()
 
     def close(self) -> None:
         """Close the connection; requests that are waiting fail."""

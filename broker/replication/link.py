@@ -27,6 +27,7 @@ class Link:
         self._connection: PeerConnection | None = None
         self._delays: Iterator[float] = delays_s(random)
         self._not_before = 0.0  # on trio's clock
+        self._is_closed = False
 
     @property
     def is_open(self) -> bool:
@@ -39,7 +40,8 @@ class Link:
             if self._connection is not None:
                 if self._connection.is_open:
                     return self._connection
-                self._pause(is_sound=self._connection.answered > 0)
+                if not self._connection.is_given_up:
+                    self._pause(is_sound=self._connection.answered > 0)
                 self._connection = None
             await trio.sleep_until(self._not_before)
             host, port = self._address()
@@ -48,10 +50,13 @@ class Link:
             except PeerError:
                 self._pause(is_sound=False)
                 raise
+            if self._is_closed:
+                self._connection.close()
             return self._connection
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection, or the one that is being opened."""
+        self._is_closed = True
         if self._connection is not None:
             self._connection.close()
 

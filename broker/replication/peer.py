@@ -19,6 +19,7 @@ import trio
 from broker.replication.cluster_view import ClusterView, Leader, Reaction
 from broker.replication.connection import PeerConnection, PeerSettings
 from broker.replication.errors import PeerError, PeerUnavailableError
+from broker.replication.leaders import Watcher
 from broker.replication.link import Link
 from protocol.backoff import delays_s
 from protocol.errors import ErrorCode
@@ -50,7 +51,8 @@ class PeerCluster:
         random: Random,
     ) -> None:
         self.view = ClusterView()
-        self.changed = trio.Event()  # set, and replaced, when metadata has changed the view
+        self.on_change: list[Watcher] = []  # each is called when metadata has changed the view
+        self.changes = 0  # how often it has
         self._settings = settings or PeerSettings()
         self._nursery = nursery
         self._random = random
@@ -157,8 +159,9 @@ class PeerCluster:
             response = await self.ask_any(METADATA, request)
             if self.view.update(response, topics):
                 self._drop_lost_links()
-                self.changed.set()
-                self.changed = trio.Event()
+                self.changes += 1
+                for watcher in self.on_change:
+                    watcher(None)
 
     async def keep_fresh(self, max_age_s: float = MAX_AGE_S) -> None:
         """Refresh stale topics, with growing pauses while that changes nothing, and all topics when they are old."""
@@ -168,7 +171,7 @@ class PeerCluster:
             with trio.move_on_after(max_age_s):
                 await self._wanted.wait()
             self._wanted = trio.Event()
-            changed = self.changed
+            before = self.changes
             try:
                 await self.refresh(set(self.view.stale) or None)
             except PeerError as error:
@@ -180,7 +183,7 @@ class PeerCluster:
                 is_failing = False
                 if self.view.stale:
                     self._wanted.set()
-            if changed.is_set():
+            if self.changes > before:
                 delays = delays_s(self._random)
             await trio.sleep(next(delays))
 

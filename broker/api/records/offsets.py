@@ -8,6 +8,7 @@ from broker.api.errors import EXPECTED, describe_in
 from broker.api.handler import Handler
 from broker.api.records.epochs import check_leader_epoch
 from broker.api.records.time_lookups import Outcome, TimeLookups, TimeQuestion
+from broker.log.errors import LogFailedError
 from broker.log.partition_log import PartitionLog
 from broker.metrics.registry import Metrics
 from broker.partitions.partition import Partition
@@ -141,12 +142,14 @@ class OffsetsApi:
                 raise self._partitions.missing(query.topic, query.partition)
             if isinstance(query, KafkaOffsetQuery):
                 check_leader_epoch(partition, query.current_leader_epoch)
+            if asker.replica_id == DEBUGGER and partition.log.failed:
+                raise LogFailedError(f"{query.topic}-{query.partition} has failed: its end is not known")
             log, timestamp, offset, epoch = partition.log, query.timestamp, -1, -1
             if timestamp == LATEST_TIMESTAMP:
                 asker.check_known(partition)
                 offset, epoch = asker.end_of(log), log.leader_epoch
                 if asker.replica_id == DEBUGGER:
-                    epoch = log.epochs.latest
+                    epoch = log.last_epoch
             elif timestamp in _EARLIEST:
                 offset, epoch = log.log_start_offset, _first_epoch(log)
             elif timestamp not in _REMOTE:  # there is no remote storage

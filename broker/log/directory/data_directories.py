@@ -240,14 +240,11 @@ class DataDirectories:
         """Remember a deleted topic whose data could not be renamed, so that no new topic takes it over."""
         self._buried.add(topic_id)
 
-    def set_aside(self, gone: Collection[UUID], current: Mapping[str, UUID]) -> None:
-        """Rename as deleted what belongs to topics that are gone, or that others of the same name have replaced.
-
-        `current` has the topics by name. Blocking. Raises OSError.
-        """
+    def set_aside(self, is_foreign: Callable[[str, int, UUID], bool]) -> None:
+        """Rename as deleted what does not belong here, by topic, partition and topic id. Blocking. Raises OSError."""
         for (topic, partition), directory in list(self._holders.items()):
             found = directory.topic_id(topic, partition)
-            if found is not None and (found in gone or current.get(topic, found) != found):
+            if found is not None and is_foreign(topic, partition, found):
                 directory.put_aside(topic, partition)
                 self.forget(topic, partition)
 

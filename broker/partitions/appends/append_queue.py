@@ -252,6 +252,13 @@ class AppendQueue:
             await self._tasks.changed()
             self.write_queued()
 
+    async def quiet(self) -> None:
+        """Wait until nothing is queued or being written. Flushes and other tasks may still use the log."""
+        self.write_queued()
+        while self.is_writing or self._queue or self._unopened:
+            await self._tasks.changed()
+            self.write_queued()
+
     async def _drain(self) -> None:
         """Write groups until the queue is empty."""
         try:
@@ -328,6 +335,8 @@ class AppendQueue:
             logger.error("%s-%d: log failed", log.topic, log.partition, exc_info=error)
         for append in failed:
             append.settle(reason)
+        if log.failed:
+            self._tasks.report_health()
 
     def refuse_queued(self, reason: Exception) -> None:
         """Fail all appends that are not written yet, since this broker does not lead the partition any more.

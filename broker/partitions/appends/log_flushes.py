@@ -52,6 +52,12 @@ class LogFlushes:
         if self.log.flush_messages == 1 and self.log.recovery_point < self.log.log_end_offset:
             self.disk.request_flush(self)
 
+    async def flushed_up_to(self, offset: int) -> None:
+        """Flush the log, and wait until the recovery point has reached this offset, or the log has failed."""
+        while self.log.recovery_point < offset and not self.log.failed:
+            self.disk.request_flush(self)
+            await self._tasks.changed()
+
     def flush_recovered(self) -> None:
         """Flush in the background the closed segments that recovery checked, as their rolls did not get to.
 
@@ -86,6 +92,8 @@ class LogFlushes:
             self._advance_recovery_point(plan)
         reason = error or "the log has failed"
         self._settle_flushed(StorageError(f"{log.topic}-{log.partition}: fsync failed: {reason}"))
+        if log.failed:
+            self._tasks.report_health()
 
     def _advance_recovery_point(self, plan: FlushPlan) -> None:
         log = self.log

@@ -26,6 +26,7 @@ class LogTasks:
         self._log = log
         self._writer = writer
         self.running = 0  # tasks and flushes that use the log
+        self.on_health: Callable[[], None] | None = None  # the log has failed, or was rebuilt
         self._rearranging: trio.CancelScope | None = None
         self._is_retired = False
         self._changed = trio.lowlevel.ParkingLot()
@@ -41,8 +42,14 @@ class LogTasks:
         except Exception as error:
             self._log.fail(error)
             logger.exception("%s-%d: log failed", self._log.topic, self._log.partition)
+            self.report_health()
         finally:
             self.leave()
+
+    def report_health(self) -> None:
+        """Report that the log has failed, maybe not for the first time, or was rebuilt."""
+        if self.on_health is not None:
+            self.on_health()
 
     def enter(self) -> None:
         """Count a task or flush that uses the log; `leave` must follow."""

@@ -26,7 +26,7 @@ from broker.log.directory.checkpoint import PARTITION_METADATA, read_topic_id, w
 from broker.log.directory.data_directories import DataDirectories
 from broker.log.directory.data_directory import DataDirectory
 from broker.log.directory.receipt import write_receipt
-from broker.log.errors import CheckpointError, DirectoryFailedError, LogError
+from broker.log.errors import CheckpointError, DataDirectoryError, DirectoryFailedError, LogError
 from broker.log.io.directory_names import partition_directory
 from broker.log.io.disk import is_disk_failure
 from broker.log.io.files import OpenFiles
@@ -68,6 +68,7 @@ class Storage:
     recovered: RecoveredLogs = field(default_factory=RecoveredLogs)
     budget: ProducerBudget = field(default_factory=ProducerBudget)
     is_in_cluster: bool = False
+    cut: set[Key] = field(default_factory=set)  # logs found shorter than the last clean stop has left them
     made_in: set[DataDirectory] = field(default_factory=set)  # directories with new names that are not fsynced yet
 
     def recover_logs(self, topics: Sequence[tuple[Topic, Sequence[int], LogConfig]], *, threads_each: int) -> None:
@@ -140,6 +141,8 @@ class Storage:
 
     def _make_log(self, new: NewLog) -> PartitionLog | Exception:
         try:
+            if self.is_in_cluster:
+                self._refuse_foreign(new)
             log = self._open_log(new.topic, new.config, new.partition)
         except (OSError, LogError) as error:
             return error
@@ -149,6 +152,15 @@ class Storage:
             log.close(clean=False)
             return error
         return log
+
+    def _refuse_foreign(self, new: NewLog) -> None:
+        """Raise DataDirectoryError for data of another topic: its records are not those of the cluster's replicas."""
+        name, index = new.topic.name, new.partition
+        directory = self.directories.place(name, index)
+        found = directory.topic_id(name, index)
+        if found is not None and found != new.topic.id:
+            path = directory.partition_path(partition_directory(name, index))
+            raise DataDirectoryError(f"{path} belongs to another topic of this name, with the id {found}")
 
     def sync_names(self) -> None:
         """Fsync the names of the partition directories created at startup. Raises OSError."""
@@ -172,7 +184,8 @@ class Storage:
     def _keep_topic_id(self, topic: Topic, log: PartitionLog) -> bool:
         """Write the topic's id to `partition.metadata` unless it is there; return whether it was written.
 
-        A directory copied from another cluster has a different id. Unreadable files are replaced, too. Raises OSError.
+        A directory copied from another cluster has a different id. Unreadable files are replaced, too. In a cluster
+        nothing but the id tells whose the records are, so it is synced. Raises OSError.
         """
         holder = self.directories.place(topic.name, log.partition)
         name = partition_directory(topic.name, log.partition)
@@ -186,7 +199,7 @@ class Storage:
             return False
         if found is not None:
             logger.warning("%s-%d: replaced foreign topic id %s with %s", log.topic, log.partition, found, topic.id)
-        write_topic_id(disk, path, topic.id, sync=False)
+        write_topic_id(disk, path, topic.id, sync=self.is_in_cluster)
         return True
 
     def _open_in(self, directory: DataDirectory, topic: Topic, config: LogConfig, index: int) -> PartitionLog:
@@ -210,6 +223,8 @@ class Storage:
             budget=self.budget,
             high_watermark=directory.high_watermarks.get(key, 0) if is_copy else None,
         )
+        if directory.was_clean and log.log_end_offset < directory.recovery_points.get(key, 0):
+            self.cut.add(key)
         try:
             assign_epoch(log, records_lost=not directory.was_clean and log.recovery is not None)
             if log.recovery is not None:

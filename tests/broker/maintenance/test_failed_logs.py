@@ -57,7 +57,7 @@ async def test_a_log_that_failed_by_a_write_comes_back(tmp_path: Path) -> None:
         assert made.readable() == [0, 1]
 
 
-async def test_lost_records_are_reported_before_the_log_accepts_appends_again(tmp_path: Path) -> None:
+async def test_a_failure_is_reported_before_the_log_is_rebuilt_and_again_afterwards(tmp_path: Path) -> None:
     async with sync_rig(tmp_path) as made:
         await made.append(b"good")
         await made.append(b"lost")
@@ -65,9 +65,9 @@ async def test_lost_records_are_reported_before_the_log_accepts_appends_again(tm
         os.truncate(next(log.directory.glob("*.log")), log.size - 1)
         log.fail("for a test")
         seen: list[tuple[bool, int]] = []
-        made.partition.on_records_lost = lambda: seen.append((log.failed, log.log_end_offset))
+        made.partition.on_health = lambda: seen.append((log.failed, log.log_end_offset))
         await failed_logs_of(made).check()
-        assert seen == [(True, 2)]
+        assert seen == [(True, 2), (False, 1)]
         assert log.log_end_offset == 1
 
 

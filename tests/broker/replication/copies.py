@@ -7,7 +7,8 @@ from typing import Any
 
 import trio
 
-from broker.replication.follower import FetchLimits, Follower, Replica, Step
+from broker.replication.fetcher import FetchLimits, Replica, Step
+from broker.replication.follower import Follower
 from broker.replication.peer import PeerCluster, open_cluster
 from protocol.kafka.peer_apis import PeerFetchedPartition
 from protocol.kafka.values import KafkaFetchPartition
@@ -26,7 +27,7 @@ class Copy:
         self.took = trio.Event()
         self.decide: Callable[[PeerFetchedPartition], Step] = lambda _: Step.GO_ON
 
-    def position(self, leader_epoch: int) -> KafkaFetchPartition:
+    async def position(self, leader_epoch: int) -> KafkaFetchPartition:
         return KafkaFetchPartition(
             topic=self.topic,
             topic_id=self.topic_id,

@@ -4,7 +4,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from broker.replication.follower import Follower, Step
+from broker.replication.fetcher import Step
+from broker.replication.follower import Follower
 from broker.replication.peer import PeerCluster, open_cluster
 from protocol.errors import ErrorCode
 from protocol.kafka.api import Call

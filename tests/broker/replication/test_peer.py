@@ -22,8 +22,10 @@ from tests.broker.replication.scripted_peer import GROUPS
 
 
 async def changed(peer: PeerCluster) -> None:
+    event = trio.Event()
+    peer.on_change.append(lambda _: event.set())
     with trio.fail_after(30):
-        await peer.changed.wait()
+        await event.wait()
 
 
 async def group_of(peer: PeerCluster, node: int) -> str:

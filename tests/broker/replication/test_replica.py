@@ -15,7 +15,7 @@ from broker.log.partition_log import PartitionLog
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Partition
-from broker.replication.follower import Step
+from broker.replication.fetcher import Step
 from broker.replication.peer import open_cluster
 from broker.replication.replica import BATCHES_PER_PIECE, PartitionReplica, pieces
 from protocol.errors import ErrorCode
@@ -191,7 +191,7 @@ async def alone(root: Path) -> AsyncIterator[tuple[Here, PartitionReplica]]:
         async with open_cluster([(host, int(port))], random=Random(1)) as cluster:
             here = Here(root / "copy", nursery)
             replica = PartitionReplica(here.partition, NO_TOPIC_ID, cluster, here.checkpoint)
-            replica.position(3)
+            await replica.position(3)
             yield here, replica
             await here.partition.retire()
             here.log.close(clean=False)
@@ -231,7 +231,8 @@ async def test_records_above_the_leaders_high_watermark_are_not_shown(tmp_path: 
     async with alone(tmp_path) as (here, replica):
         await replica.take(fetched(at(0, batch(b"v", b"w", b"x")), high_watermark=1))
         assert (here.log.high_watermark, here.log.log_end_offset) == (1, 3)
-        asked = replica.position(3)
+        asked = await replica.position(3)
+        assert asked is not None
         assert (asked.offset, asked.last_fetched_epoch, asked.current_leader_epoch) == (3, 3, 3)
 
 

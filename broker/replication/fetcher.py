@@ -1,0 +1,364 @@
+"""Fetch the partitions that one broker leads, with a task, a connection and a fetch session of its own.
+
+    fetch, hand what was found to the replicas, fetch again from where they are now
+
+Records of several partitions are taken in parallel: with `flush.messages=1` their fsyncs share a round. A partition
+that is given while a fetch waits at the leader would wait with it; after `FetchLimits.patience_s` that fetch is given
+up instead, with its connection, since a leader answers the requests of a connection in order.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from random import Random
+from typing import Protocol
+
+import trio
+
+from broker.replication.cluster_view import Leader, Reaction
+from broker.replication.connection import PeerConnection
+from broker.replication.errors import PeerError
+from broker.replication.fetch_session import Fetched, FetchResponseError, FetchSession
+from broker.replication.leaders import Key, Leaders
+from broker.replication.throttle import Throttle
+from protocol.backoff import delays_s
+from protocol.errors import ErrorCode
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.peer_apis import (
+    FETCH,
+    FIRST_FETCH_WITH_TOPIC_IDS,
+    PeerFetchedPartition,
+    PeerFetchResponse,
+)
+from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
+
+MAX_THROTTLE_S = 30.0  # what a broker may make us wait after a response
+PARALLEL_TAKES = 64  # partitions whose records are taken at the same time
+_SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Step(Enum):
+    """The next step for a partition after its replica has taken the result of a fetch."""
+
+    GO_ON = "go on"
+    PAUSE = "pause"
+    STOP = "stop"
+
+
+class Replica(Protocol):
+    """The copy of a partition."""
+
+    topic: str
+    topic_id: bytes  # NO_TOPIC_ID if unknown
+    partition: int
+
+    async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
+        """Return what to fetch next from the leader of this epoch; None to be asked again after a pause."""
+
+    async def take(self, found: PeerFetchedPartition) -> Step:
+        """Take the result of a fetch from the latest `position`: records, a divergence, or an error.
+
+        The last batch of the records may be incomplete: it is fetched again from `position`.
+
+        The error is INCONSISTENT_TOPIC_ID if the topic was deleted and created again; then it is not followed any more.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """Limits of one fetch; those of a partition are in `Replica.position`.
+
+    `patience_s`: how long a fetch may go on waiting after another partition was given to its fetcher.
+    """
+
+    max_wait_ms: int = 500  # Kafka's replica.fetch.wait.max.ms
+    min_bytes: int = 1
+    max_bytes: int = 10 << 20  # Kafka's replica.fetch.response.max.bytes
+    fetchers: int = 2  # for each leader, as num.replica.fetchers: one receives while the other writes
+    patience_s: float = math.inf
+
+
+class Following:
+    """A partition that is followed, and who fetches it."""
+
+    __slots__ = ("delays", "fetcher", "leader", "lock", "replica", "resume_at")
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.lock = trio.Lock()  # around each use of the replica
+        self.fetcher: Fetcher | None = None
+        self.leader: Leader | None = None
+        self.delays: Iterator[float] | None = None  # while it fails
+        self.resume_at = 0.0  # on trio's clock
+
+    @property
+    def key(self) -> Key:
+        """Its topic and index."""
+        return self.replica.topic, self.replica.partition
+
+    async def ended(self) -> None:
+        """Wait until the replica has taken the last result, after it was unfollowed."""
+        async with self.lock:
+            pass
+
+    def move(self, fetcher: "Fetcher | None") -> None:
+        """Let another fetcher fetch it, or none."""
+        if self.fetcher is not None and self.fetcher is not fetcher:
+            self.fetcher.drop(self.key)
+        self.fetcher = fetcher
+        if fetcher is not None:
+            fetcher.give(self)
+
+
+class GiveUp(Protocol):
+    """Ends the following of a partition whose replica does not want any more."""
+
+    def __call__(self, following: Following) -> None:
+        """Do not fetch it any more."""
+
+
+class Fetcher:
+    """Fetches the partitions that one broker leads, or some of them."""
+
+    def __init__(
+        self,
+        leaders: Leaders,
+        node_id: int,
+        number: int,
+        *,
+        limits: FetchLimits,
+        throttle: Throttle,
+        give_up: GiveUp,
+        random: Random,
+    ) -> None:
+        self.heard_at: float | None = None  # when the leader last answered a fetch, on trio's clock
+        self._leaders = leaders
+        self._node_id = node_id
+        self._number = number
+        self._limits = limits
+        self._throttle = throttle
+        self._give_up = give_up
+        self._random = random
+        self._session = FetchSession(uses_topic_ids=True)
+        self._mine: dict[Key, Following] = {}
+        self._paused: set[Key] = set()
+        self._inbox: dict[Key, Following | None] = {}  # given and dropped since the last fetch
+        self._news = trio.Event()
+        self._fetching = trio.CancelScope()  # around the fetch that is under way
+        self._delays = delays_s(random)  # while fetches fail
+        self._is_failing = False
+
+    def give(self, following: Following) -> None:
+        """Fetch a partition, or fetch it with its leader's new epoch."""
+        self._inbox[following.key] = following
+        self._news.set()
+        self._fetching.deadline = min(self._fetching.deadline, trio.current_time() + self._limits.patience_s)
+
+    def drop(self, key: Key) -> None:
+        """Stop fetching a partition."""
+        self._inbox[key] = None
+        self._news.set()
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        while True:
+            await self._place_partitions()
+            if not len(self._session):
+                await self._wait()
+                continue
+            try:
+                response = await self._fetch()
+            except PeerError as error:
+                self._session.lose()
+                self._note_failure(str(error))
+                await trio.sleep(next(self._delays))
+                continue
+            if response is None:
+                self._session.lose()
+            else:
+                await self._take(response)
+
+    # -- what to fetch -------------------------------------------------------------------------------------------------
+
+    async def _place_partitions(self) -> None:
+        """Bring the session in line with what was given and dropped, and with pauses that are over."""
+        self._news = trio.Event()
+        inbox, self._inbox = self._inbox, {}
+        for key, following in inbox.items():
+            self._paused.discard(key)
+            if following is not self._mine.get(key):
+                self._remove(key)
+            if following is not None:
+                self._mine[key] = following
+                await self._place(following)
+        for key in [key for key in self._paused if self._mine[key].resume_at <= trio.current_time()]:
+            self._paused.discard(key)
+            await self._place(self._mine[key])
+
+    def _remove(self, key: Key) -> None:
+        following = self._mine.pop(key, None)
+        if following is not None:
+            self._session.remove(self._session_key(following.replica))
+
+    async def _place(self, following: Following) -> None:
+        """Have a partition fetched from where its replica is, unless it pauses."""
+        if following.resume_at > trio.current_time():
+            self._paused.add(following.key)
+            return
+        async with following.lock:
+            if following.fetcher is self:
+                await self._set(following)
+
+    async def _set(self, following: Following) -> bool:
+        """Have a partition fetched from where its replica is; return False if it pauses instead."""
+        assert following.leader is not None
+        position = await following.replica.position(following.leader.epoch)
+        if position is None:
+            self._pause(following)
+            return False
+        if self._session.uses_topic_ids and following.replica.topic_id == NO_TOPIC_ID:
+            self._name_topics()
+        self._session.set(position)
+        return True
+
+    def _name_topics(self) -> None:
+        """Begin another session with the same partitions, which names topics instead of their ids."""
+        old, self._session = self._session, FetchSession(uses_topic_ids=False)
+        for following in self._mine.values():
+            asked = old.wants(_key_in(old, following.replica))
+            if asked is not None:
+                self._session.set(asked)
+
+    def _session_key(self, replica: Replica) -> tuple[str | bytes, int]:
+        return _key_in(self._session, replica)
+
+    async def _wait(self) -> None:
+        """Wait for a partition to fetch."""
+        resume_at = min((self._mine[key].resume_at for key in self._paused), default=math.inf)
+        with trio.move_on_at(resume_at):
+            await self._news.wait()
+
+    # -- fetching ------------------------------------------------------------------------------------------------------
+
+    async def _fetch(self) -> PeerFetchResponse | None:
+        """Send a fetch; return None if it was given up to fetch other partitions, too. Raises PeerError."""
+        connection = await self._leaders.connection(self._node_id, self._number)
+        self._adapt_to(connection)
+        limits = self._limits
+        request = self._session.request(
+            partial(
+                KafkaFetchRequest,
+                max_wait_ms=limits.max_wait_ms,
+                min_bytes=limits.min_bytes,
+                max_bytes=self._throttle.at_most(limits.max_bytes),
+                replica=self._leaders.identity(),
+            )
+        )
+        response = None
+        with trio.CancelScope() as self._fetching:
+            if self._inbox:
+                self._fetching.deadline = trio.current_time() + limits.patience_s
+            response = await connection.ask(FETCH, request, waits_s=limits.max_wait_ms / 1000)
+        if response is None:
+            connection.give_up()
+        return response
+
+    def _adapt_to(self, connection: PeerConnection) -> None:
+        """Name topics by id where the broker can."""
+        can = connection.supports(FETCH, FIRST_FETCH_WITH_TOPIC_IDS)
+        if self._session.uses_topic_ids and not can:
+            self._name_topics()
+
+    async def _take(self, response: PeerFetchResponse) -> None:
+        """Hand the result of a fetch to the replicas."""
+        try:
+            fetched = self._session.take(response)
+        except FetchResponseError as error:
+            self._note_failure(f"broker {self._node_id}: {error}")
+            await trio.sleep(next(self._delays))
+            return
+        if response.error is not ErrorCode.NONE:
+            if response.error not in _SESSION_ERRORS:
+                self._note_failure(f"broker {self._node_id} refused a fetch: {response.error.name}")
+            await trio.sleep(next(self._delays))
+            return
+        self._note_success()
+        self.heard_at = trio.current_time()
+        await self._take_partitions(fetched)
+        await self._throttle.passed(sum([len(one.records) for one in response.partitions]))
+        if response.throttle_ms > 0:
+            await trio.sleep(min(response.throttle_ms / 1000, MAX_THROTTLE_S))
+
+    async def _take_partitions(self, fetched: Sequence[Fetched]) -> None:
+        with_records = [one for one in fetched if len(one.found.records)]
+        if len(with_records) < 2:
+            with_records = []
+        for one in fetched:
+            if not with_records or not len(one.found.records):
+                await self._take_partition(one)
+        for start in range(0, len(with_records), PARALLEL_TAKES):
+            async with trio.open_nursery() as nursery:
+                for one in with_records[start : start + PARALLEL_TAKES]:
+                    nursery.start_soon(self._take_partition, one)
+
+    async def _take_partition(self, fetched: Fetched) -> None:
+        following = self._mine[fetched.asked.topic, fetched.asked.partition]
+        found = fetched.found
+        async with following.lock:
+            leader = following.leader
+            if following.fetcher is not self or leader is None or fetched.asked.current_leader_epoch != leader.epoch:
+                return  # what an earlier leader sent: the replica may have been elsewhere since
+            if found.error is not ErrorCode.NONE:
+                reaction = self._leaders.report(following.replica.topic, found.error)
+                if reaction is not Reaction.REPORT:
+                    self._pause(following)
+                    return
+            step = await following.replica.take(found)
+            if step is Step.GO_ON:
+                await self._go_on(following, fetched)
+            elif step is Step.PAUSE:
+                self._pause(following)
+            else:
+                self._give_up(following)
+
+    async def _go_on(self, following: Following, fetched: Fetched) -> None:
+        if following.fetcher is self and not await self._set(following):
+            return
+        if fetched.found.error is ErrorCode.NONE:
+            following.delays = None
+        elif self._session.wants(self._session_key(following.replica)) == fetched.asked:
+            self._pause(following)  # the next fetch would have the same result
+
+    def _pause(self, following: Following) -> None:
+        """Stop fetching a partition for a while."""
+        following.delays = following.delays or delays_s(self._random)
+        following.resume_at = trio.current_time() + next(following.delays)
+        self._session.remove(self._session_key(following.replica))
+        self._paused.add(following.key)
+
+    def _note_failure(self, problem: str) -> None:
+        if not self._is_failing:
+            logger.warning("cannot fetch, trying again: %s", problem)
+        self._is_failing = True
+
+    def _note_success(self) -> None:
+        if self._is_failing:
+            logger.info("broker %d: fetching again", self._node_id)
+        self._is_failing = False
+        self._delays = delays_s(self._random)
+
+
+def _key_in(session: FetchSession, replica: Replica) -> tuple[str | bytes, int]:
+    """Return what identifies a replica's partition in a session."""
+    return (replica.topic_id if session.uses_topic_ids else replica.topic), replica.partition

@@ -1,0 +1,44 @@
+"""What a follower needs to know of those that lead: a cluster's brokers, its leaders, and connections to them."""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeAlias, TypeVar
+
+from broker.replication.cluster_view import Leader, Reaction
+from broker.replication.connection import PeerConnection
+from protocol.errors import ErrorCode
+from protocol.kafka.peer import PeerApi
+from protocol.kafka.values import FetchingReplica
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+Key: TypeAlias = tuple[str, int]  # topic, partition
+
+# Called with the partitions whose leaders may be others now; None: any.
+Watcher: TypeAlias = Callable[[Iterable[Key] | None], None]
+
+
+class Leaders(Protocol):
+    """The brokers that lead partitions: of another cluster (`peer.PeerCluster`) or the own (`brokers.ClusterBrokers`).
+
+    `on_change`: each is called when leaders may have changed.
+    """
+
+    on_change: list[Watcher]
+
+    def identity(self) -> FetchingReplica:
+        """Return as whom to fetch."""
+
+    def leader_of(self, topic: str, partition: int) -> Leader | None:
+        """Return the leader of a partition, None if it is not known."""
+
+    def topic_id_of(self, topic: str) -> bytes:
+        """Return the id of a topic, NO_TOPIC_ID if it is not known."""
+
+    def report(self, topic: str, error: ErrorCode) -> Reaction:
+        """Take note of an error of a topic's partition; return what to do about it."""
+
+    async def connection(self, node_id: int, number: int) -> PeerConnection:
+        """Return a connection to a broker, one of several that are told apart by a number. Raises PeerError."""
+
+    async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q) -> R:
+        """Ask one broker. Raises PeerError."""

@@ -1,0 +1,204 @@
+"""One replica on this broker and its role: it leads in one leader epoch, follows the leader, or does neither.
+
+    end        at once: hide it from clients, fail what waits for replicas, stop fetching
+    quiet      wait until nothing of that role uses the log
+    begin      lead or follow, by the state of the partition
+
+Invariants:
+1. A role begins only after the earlier one has ended and the log is quiet: nothing is appended, fetched or truncated
+   for two roles at the same time.
+2. This broker leads exactly while the state names it with an epoch of the history that its data continues.
+3. A log that has failed has no role.
+4. While it does not lead, the log begins no leader epoch, and its high watermark follows a leader.
+
+A leader epoch is not written to the disk when it begins: the batches have it, and one without any is worth nothing.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from broker.cluster.image import PartitionKey
+from broker.cluster.node import ClusterNode
+from broker.cluster.rules import min_isr
+from broker.cluster.values import NO_EPOCH, PartitionState
+from broker.partitions.appends.errors import NotLeaderError
+from broker.partitions.partition import Partition
+from broker.partitions.partitions import Partitions
+from broker.replication.fetcher import Following
+from broker.replication.follower import Follower
+from broker.replication.leader import Deadlines, PartitionLeader
+from broker.replication.leaders import Leaders
+from broker.replication.proposals import IsrProposals
+from broker.replication.replica import PartitionReplica
+from broker.settings.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ReplicationCounts:
+    """What has happened to replicas since startup."""
+
+    shrinks: int = 0  # of the ISRs of partitions that this broker leads
+    expansions: int = 0
+    disowned: int = 0  # replicas here that left ISR and ELR, since they lost records or their disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the replicas of one broker share."""
+
+    node: ClusterNode
+    partitions: Partitions
+    leaders: Leaders
+    follower: Follower
+    deadlines: Deadlines
+    proposals: IsrProposals
+    settings: Callable[[], Settings]
+    counts: ReplicationCounts = field(default_factory=ReplicationCounts)
+
+
+class LocalReplica:
+    """A replica and its role. Belongs to the event loop; one task at a time changes the role."""
+
+    __slots__ = ("_ending", "_shared", "copy", "is_sound", "key", "leader", "leader_epoch", "partition")
+
+    def __init__(self, key: PartitionKey, partition: Partition, shared: Surroundings) -> None:
+        self.key = key
+        self.partition = partition
+        self.leader_epoch = NO_EPOCH  # in which this broker leads
+        self.leader: PartitionLeader | None = None  # while it leads, and there are several replicas
+        self.copy: PartitionReplica | None = None  # while it follows
+        self.is_sound = not partition.log.failed
+        self._shared = shared
+        self._ending: Following | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this broker leads the partition."""
+        return self.leader_epoch != NO_EPOCH
+
+    def is_in_role(self, state: PartitionState) -> bool:
+        """Whether it has the role that a state gives it."""
+        if not self.is_sound:
+            return not self.leads and self.copy is None
+        if self._is_mine(state):
+            return self.leader_epoch == state.leader_epoch
+        return self.copy is not None
+
+    def _is_mine(self, state: PartitionState) -> bool:
+        """Whether this broker leads. Its latest registration may be in the image before its answer has arrived."""
+        node, leader = self._shared.node, state.leader
+        if leader is None or leader.broker != node.id:
+            return False
+        registration = node.image.brokers.get(node.id)
+        latest = node.epoch if registration is None else max(node.epoch, registration.epoch)
+        return node.since <= leader.epoch <= latest
+
+    # -- roles ---------------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Lead and follow no more. Before another role begins, the log must be `quiet`."""
+        partition = self.partition
+        if self.leads:
+            self.leader_epoch = NO_EPOCH
+            self._shared.partitions.resign(partition)
+            self._stop_replicating()
+            partition.log.follow_replicas()
+            logger.debug("%s-%d: not leading any more", partition.topic, partition.index)
+        if self.copy is not None:
+            self.copy = None
+            self._ending = self._shared.follower.unfollow(partition.topic, partition.index)
+
+    def _stop_replicating(self) -> None:
+        leader, self.leader = self.leader, None
+        if leader is not None:
+            leader.resign()
+            return
+        partition = self.partition
+        partition.appends.refuse_queued(NotLeaderError(f"{partition.topic}-{partition.index} has another leader now"))
+        partition.wake_all()
+
+    async def quiet(self) -> None:
+        """Wait until nothing of an earlier role uses the log."""
+        if self._ending is not None:
+            await self._ending.ended()
+            self._ending = None
+        await self.partition.appends.quiet()
+
+    def begin(self, state: PartitionState) -> None:
+        """Lead or follow, unless the log has failed."""
+        if not self.is_sound:
+            return
+        if self._is_mine(state):
+            self._lead(state)
+        else:
+            self._follow()
+
+    def _lead(self, state: PartitionState) -> None:
+        partition = self.partition
+        partition.log.assign_epoch(state.leader_epoch)
+        self.leader_epoch = state.leader_epoch
+        if len(state.replicas) > 1:
+            self._replicate(state)
+        else:
+            partition.log.stop_following_replicas()
+        logger.debug("%s-%d: leading in epoch %d", partition.topic, partition.index, state.leader_epoch)
+        self._shared.partitions.lead(partition)
+
+    def _replicate(self, state: PartitionState) -> None:
+        assert state.leader is not None
+        shared = self._shared
+        self.leader = PartitionLeader(
+            self.partition,
+            state,
+            state.leader,
+            min_isr=min_isr(shared.node.image, self.key, state),
+            brokers=shared.node.image,
+            deadlines=shared.deadlines,
+            propose=partial(shared.proposals.send, self.key),
+            max_lag_s=shared.settings().replica_lag_time_max_ms / 1000,
+        )
+        self.leader.start()
+        self.leader.check()
+
+    def _follow(self) -> None:
+        shared, partition = self._shared, self.partition
+        self.copy = PartitionReplica(
+            partition,
+            self.key.topic.bytes,
+            shared.leaders,
+            shared.partitions.checkpoint,
+            max_bytes=shared.settings().replica_fetch_max_bytes,
+        )
+        shared.follower.follow(self.copy)
+
+    # -- while it leads ------------------------------------------------------------------------------------------------
+
+    def update(self, state: PartitionState) -> None:
+        """Take over a state that leaves it in its role."""
+        if not self.leads:
+            return
+        if self.leader is None:
+            if len(state.replicas) > 1:
+                self._replicate(state)
+            return
+        if len(state.replicas) == 1:
+            self._stop_replicating()
+            self.partition.log.stop_following_replicas()
+            self.partition.wake_all()
+            return
+        change = len(state.isr) - len(self.leader.state.isr)
+        self._shared.counts.shrinks += change < 0
+        self._shared.counts.expansions += change > 0
+        self.leader.update(state, min_isr(self._shared.node.image, self.key, state))
+
+    def check(self) -> None:
+        """While it leads, look for followers to exclude or to let in, and take over changed settings and brokers."""
+        if self.leader is None:
+            return
+        state = self._shared.node.image.partitions.get(self.key)
+        if state is not None and self.is_in_role(state):
+            self.update(state)
