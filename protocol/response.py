@@ -32,11 +32,7 @@ class HelloResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """The leader and replicas of a partition; the leader is -1 if there is none.
-
-    `offline`: replicas on brokers that are not alive. `eligible`: brokers that have all committed records without being
-    in sync (KIP-966).
-    """
+    """The leader and replicas of a partition; the leader is -1 if there is none."""
 
     partition: int
     leader: int
@@ -45,8 +41,6 @@ class PartitionMetadata(Value, frozen=True, kw_only=True, gc=False):
     in_sync: tuple[int, ...]
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
-    offline: tuple[int, ...] = ()
-    eligible: tuple[int, ...] = ()
 
 
 class TopicMetadata(Value, frozen=True, kw_only=True, gc=False):
@@ -65,7 +59,6 @@ class BrokerMetadata(Value, frozen=True, kw_only=True, gc=False):
     node_id: int
     host: str
     port: int
-    rack: str | None = None
 
 
 class MetadataResponse(Value, frozen=True, kw_only=True, gc=False):

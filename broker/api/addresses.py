@@ -20,7 +20,7 @@ from pathlib import Path
 from broker.api.context import Session
 from broker.partitions.topics.catalog import Catalog
 from broker.settings.settings import Settings
-from protocol.response import BrokerMetadata
+from protocol.kafka.values import KafkaBrokerMetadata
 
 logger = logging.getLogger(__name__)
 
@@ -68,14 +68,14 @@ class Advertised:
 
 def described_brokers(
     catalog: Catalog, node_id: int, advertised: Advertised, session: Session
-) -> tuple[BrokerMetadata, ...]:
+) -> tuple[KafkaBrokerMetadata, ...]:
     """Return the brokers that a client can reach over its listener: this one at the address that it connected to."""
     found = []
     for broker in catalog.brokers():
         address = advertised.of(session) if broker.node_id == node_id else broker.addresses.get(session.listener)
         if address is not None:
             host, port = address
-            found.append(BrokerMetadata(node_id=broker.node_id, host=host, port=port, rack=broker.rack))
+            found.append(KafkaBrokerMetadata(node_id=broker.node_id, host=host, port=port, rack=broker.rack))
     return tuple(found)
 
 

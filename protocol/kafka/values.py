@@ -32,7 +32,14 @@ from protocol.request import (
     ProduceRequest,
     Value,
 )
-from protocol.response import BrokerMetadata, CreatedTopic, FetchedPartition, FetchResponse, TopicResult
+from protocol.response import (
+    BrokerMetadata,
+    CreatedTopic,
+    FetchedPartition,
+    FetchResponse,
+    PartitionMetadata,
+    TopicResult,
+)
 
 TopicNames: TypeAlias = Callable[[bytes], str | None]  # topic id to topic name, None if unknown
 
@@ -92,6 +99,23 @@ class KafkaFetchPartition(FetchPartition, frozen=True, kw_only=True, gc=False):
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+
+
+class KafkaPartitionMetadata(PartitionMetadata, frozen=True, kw_only=True, gc=False):
+    """What Kafka's clients are told besides.
+
+    `offline`: replicas on brokers that are not alive. `eligible`: brokers that have all committed records without being
+    in sync (KIP-966).
+    """
+
+    offline: tuple[int, ...] = ()
+    eligible: tuple[int, ...] = ()
+
+
+class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
+    """What Kafka's clients are told besides."""
+
+    rack: str | None = None
 
 
 class FetchingReplica(NamedTuple):

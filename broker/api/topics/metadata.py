@@ -4,7 +4,7 @@ The description of a topic is cached until the topic or a leader epoch changes, 
 topics every few minutes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -22,9 +22,9 @@ from broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
 from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.values import UNKNOWN_TOPIC_NAME, asked_topics, topic_id_text
+from protocol.kafka.values import UNKNOWN_TOPIC_NAME, KafkaPartitionMetadata, asked_topics, topic_id_text
 from protocol.request import MetadataRequest
-from protocol.response import MetadataResponse, PartitionMetadata, TopicMetadata
+from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
 NAMES_PER_PIECE = 1000  # sorted at once
 STATES_PER_PIECE = 256  # between two readings of the clock: about 50 us of work
@@ -62,11 +62,14 @@ class MetadataApi:
                 topics.append(await self._find(name, context, create=create))
                 await context.checkpoint()
         catalog = self._partitions.catalog
+        brokers: Sequence[BrokerMetadata] = described_brokers(
+            catalog, self._partitions.node_id, self._advertised, context.session
+        )
+        if context.session.is_native:
+            brokers = [BrokerMetadata(node_id=one.node_id, host=one.host, port=one.port) for one in brokers]
+            topics = [await _for_natives(topic, context) for topic in topics]
         return MetadataResponse(
-            cluster_id=self._cluster_id,
-            controller=catalog.controller,
-            brokers=described_brokers(catalog, self._partitions.node_id, self._advertised, context.session),
-            topics=tuple(topics),
+            cluster_id=self._cluster_id, controller=catalog.controller, brokers=tuple(brokers), topics=tuple(topics)
         )
 
     async def describe_partitions(
@@ -165,10 +168,10 @@ class MetadataApi:
         )
 
 
-def _partition_metadata(index: int, found: PartitionInfo) -> PartitionMetadata:
+def _partition_metadata(index: int, found: PartitionInfo) -> KafkaPartitionMetadata:
     """Describe a partition; one without a leader has an error (KRaftMetadataCache.getPartitionMetadata)."""
     has_leader = found.leader != NO_LEADER
-    return PartitionMetadata(
+    return KafkaPartitionMetadata(
         partition=index,
         leader=found.leader,
         leader_epoch=found.leader_epoch,
@@ -178,6 +181,23 @@ def _partition_metadata(index: int, found: PartitionInfo) -> PartitionMetadata:
         eligible=found.eligible,
         error=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
     )
+
+
+async def _for_natives(topic: TopicMetadata, context: Context) -> TopicMetadata:
+    """Leave out what the native protocol does not have."""
+
+    def plain(one: PartitionMetadata) -> PartitionMetadata:
+        return PartitionMetadata(
+            partition=one.partition,
+            leader=one.leader,
+            leader_epoch=one.leader_epoch,
+            replicas=one.replicas,
+            in_sync=one.in_sync,
+            error=one.error,
+            message=one.message,
+        )
+
+    return structs.replace(topic, partitions=await context.map(plain, topic.partitions))
 
 
 async def _once(request: MetadataRequest, context: Context) -> list[str | bytes]:

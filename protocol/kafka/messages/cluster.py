@@ -10,6 +10,7 @@ from protocol.kafka.messages.common import (
     ERROR_MESSAGE,
     NOT_ASKED,
     THROTTLE_TIME,
+    rack_of,
     since,
 )
 from protocol.kafka.values import (
@@ -128,7 +129,7 @@ CLUSTER_RESPONSE = Struct(
             Field("broker_id", INT32, attr="node_id"),
             Field("host", STRING),
             Field("port", INT32),
-            Field("rack", STRING, nullable=0, default=None),
+            Field("rack", STRING, nullable=0, default=None, get=rack_of),
             Field("is_fenced", BOOLEAN, since=2, default=False, attr=None),
         ),
     ),

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from protocol.kafka.codec.schema import INT16, INT32, STRING, THROTTLE, Field, not_negative
-from protocol.response import ErrorResponse
+from protocol.kafka.values import KafkaBrokerMetadata
+from protocol.response import BrokerMetadata, ErrorResponse
 
 R = TypeVar("R")
 
@@ -63,3 +64,8 @@ def refused_resources(response: Callable[..., R], outcome: Callable[..., Any]) -
         return response(resources=tuple(outcomes))
 
     return failed
+
+
+def rack_of(broker: BrokerMetadata, *_: Any) -> str | None:
+    """Return the rack of a broker, None if it has none."""
+    return broker.rack if isinstance(broker, KafkaBrokerMetadata) else None

@@ -10,12 +10,13 @@ from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from protocol.kafka.codec.bounds import NO_TOPIC_ID, InvalidRequestError
 from protocol.kafka.codec.schema import BOOLEAN, INT16, INT32, STRING, TOPIC_ID, Array, Field, Struct, array
-from protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, since
+from protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, rack_of, since
 from protocol.kafka.values import (
     CLUSTER_OPERATIONS,
     TOPIC_OPERATIONS,
     UNKNOWN_TOPIC_NAME,
     KafkaMetadataRequest,
+    KafkaPartitionMetadata,
     asked_topics,
     topic_id_text,
 )
@@ -71,8 +72,14 @@ def _cluster_operations(request: KafkaMetadataRequest, _: int) -> int:
 
 
 def _offline(partition: PartitionMetadata, *_: Any) -> tuple[int, ...]:
-    """Return the replicas that are offline: all of them, for a broker by itself that cannot serve the partition."""
-    return partition.offline or (partition.replicas if partition.leader < 0 and len(partition.replicas) == 1 else ())
+    """Return the replicas that are offline: all of them, if the only one cannot be served."""
+    if isinstance(partition, KafkaPartitionMetadata) and partition.offline:
+        return partition.offline
+    return partition.replicas if partition.leader < 0 and len(partition.replicas) == 1 else ()
+
+
+def _eligible(partition: PartitionMetadata, *_: Any) -> tuple[int, ...]:
+    return partition.eligible if isinstance(partition, KafkaPartitionMetadata) else ()
 
 
 REQUEST = Struct(
@@ -106,7 +113,7 @@ RESPONSE = Struct(
             Field("node_id", INT32),
             Field("host", STRING),
             Field("port", INT32),
-            Field("rack", STRING, since=1, nullable=1, default=None),
+            Field("rack", STRING, since=1, nullable=1, default=None, get=rack_of),
         ),
     ),
     Field(
@@ -171,7 +178,7 @@ PAGE_RESPONSE = Struct(
                     *_LEADER,
                     _EPOCH,
                     *_REPLICAS,
-                    Field("eligible_leader_replicas", Array(INT32), nullable=0, default=None, attr="eligible"),
+                    Field("eligible_leader_replicas", Array(INT32), nullable=0, default=None, get=_eligible),
                     Field("last_known_elr", Array(INT32), nullable=0, default=None, per_reply=lambda *_: ()),
                     _OFFLINE_REPLICAS,
                 ),
