@@ -147,6 +147,8 @@ def declared_metrics() -> Iterator[Metric]:
     kinds = {"gauge": "gauge", "counter": "counter", "CounterFamily": "counter", "HistogramFamily": "histogram"}
     for path in sorted((ROOT / "broker").rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Dict):
+                yield from tabled_gauges(call)
             if not isinstance(call, ast.Call) or not call.args:
                 continue
             function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -160,9 +162,31 @@ def declared_metrics() -> Iterator[Metric]:
                 yield Metric(name, kinds[function], labels, help_text)
 
 
+def tabled_gauges(found: ast.Dict) -> Iterator[Metric]:
+    """Yield the gauges of a table of names with their help texts."""
+    for key, value in zip(found.keys, found.values, strict=True):
+        name = key.value if isinstance(key, ast.Constant) else ""
+        if isinstance(name, str) and name.startswith("warmlog_") and isinstance(value, ast.Tuple):
+            help_text = ast.literal_eval(value.elts[0])
+            yield Metric(name, "gauge", (), help_text)
+
+
+def is_of_cluster(metric: Metric) -> bool:
+    """Return whether only a broker of a cluster exports a metric."""
+    is_of_store = metric.name.startswith("warmlog_cluster_store_") and not metric.name.endswith("silence_seconds")
+    return metric.name.startswith(("warmlog_cluster_", "warmlog_replication_")) and not is_of_store
+
+
 def metrics(_: Kafka) -> str:
     """List the metrics that are always exported."""
-    return metric_table(metric for metric in declared_metrics() if metric.labels != LABELS)
+    return metric_table(
+        metric for metric in declared_metrics() if metric.labels != LABELS and not is_of_cluster(metric)
+    )
+
+
+def cluster_metrics(_: Kafka) -> str:
+    """List the metrics of a broker in a cluster."""
+    return metric_table(metric for metric in declared_metrics() if is_of_cluster(metric))
 
 
 def partition_metrics(_: Kafka) -> str:
@@ -239,6 +263,7 @@ BLOCKS: Mapping[str, Callable[[Kafka], str]] = {
     "fixed-settings": fixed_settings,
     "broker-settings": broker_settings,
     "metrics": metrics,
+    "cluster-metrics": cluster_metrics,
     "partition-metrics": partition_metrics,
     "commands": commands,
 }
