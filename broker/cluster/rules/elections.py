@@ -22,8 +22,8 @@ class LogEnd(NamedTuple):
 class _Choice(NamedTuple):
     """A leader, and the brokers of its ISR.
 
-    `compared`: brokers besides, on whose registrations the choice depends. `is_alone`: nobody else is known to have
-    what the leader has.
+    `compared`: brokers besides, on whose registrations the choice depends. `is_alone`: nobody else stays eligible,
+    since acknowledged records are given up.
     """
 
     leader: int
@@ -108,7 +108,7 @@ def _longest(image: ClusterImage, state: PartitionState, log_ends: Mapping[Membe
     if not holders or not log_ends.keys() >= set(holders.values()):
         return None
     chosen = max(in_order(state, holders), key=lambda broker: log_ends[holders[broker]])
-    return _Choice(chosen, {chosen}, tuple(holders.values()), is_alone=True)
+    return _Choice(chosen, {chosen}, tuple(holders.values()))
 
 
 def _any(image: ClusterImage, state: PartitionState) -> _Choice | None:

@@ -1,0 +1,83 @@
+"""The parts of a simulated cluster: a store without a network, and brokers with a log in a list."""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from broker.cluster.image import EMPTY, ClusterImage, PartitionKey
+from broker.cluster.rules import LogEnd
+from broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
+from broker.cluster.values import NO_EPOCH, Member, PartitionState
+from broker.log.leader_epochs import LeaderEpochs
+from broker.replication.progress import Progress
+
+KEY = PartitionKey(UUID(int=1), 0)
+
+
+class Cell:
+    """A linearizable store without a network: keys, revisions, and all changes so far."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, KeyValue] = {}
+        self.changes: list[Changes] = []
+
+    @property
+    def revision(self) -> int:
+        return len(self.changes)
+
+    def commit(self, transaction: Transaction) -> bool:
+        for key, revision in transaction.compares:
+            found = self.items.get(key)
+            if (0 if found is None else found.mod_revision) != revision:
+                return False
+        events: list[KeyValue | Deleted] = []
+        revision = self.revision + 1
+        for operation in transaction.operations:
+            if isinstance(operation, Put):
+                old = self.items.get(operation.key)
+                created = revision if old is None else old.create_revision
+                self.items[operation.key] = KeyValue(operation.key, operation.value, created, revision)
+                events.append(self.items[operation.key])
+            elif self.items.pop(operation.key, None) is not None:
+                events.append(Deleted(operation.key))
+        self.changes.append(Changes(revision, tuple(events)))
+        return True
+
+    def contents(self) -> Range:
+        return Range(self.revision, tuple(self.items.values()))
+
+
+class Broker:
+    """A broker with its log: (leader epoch, value) by offset."""
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+        self.is_up = False
+        self.epoch = self.since = NO_EPOCH
+        self.kept: int | None = None  # `since`, on disk after a clean stop
+        self.log: list[tuple[int, int]] = []
+        self.epochs = LeaderEpochs()
+        self.high_watermark = 0
+        self.synced = 0
+        self.image = ClusterImage(EMPTY)
+        self.progress: Progress | None = None  # while it leads
+        self.lost_in: int | None = None  # the leader epoch in which it noticed that it has lost records
+        self.answers: dict[Member, LogEnd] = {}  # where logs ended, asked as controller
+
+    @property
+    def me(self) -> Member:
+        return Member(self.id, self.epoch)
+
+    @property
+    def state(self) -> PartitionState | None:
+        return self.image.partitions.get(KEY)
+
+    def truncate(self, offset: int) -> None:
+        del self.log[offset:]
+        self.epochs.truncate_from_end(len(self.log))
+        self.high_watermark = min(self.high_watermark, len(self.log))
+        self.synced = min(self.synced, len(self.log))
+
+    def append(self, records: Iterable[tuple[int, int]]) -> None:
+        for record in records:
+            self.epochs.assign(record[0], len(self.log))
+            self.log.append(record)

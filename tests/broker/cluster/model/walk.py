@@ -1,0 +1,124 @@
+"""Random walks through a `World`, from a seed: `python -m tests.broker.cluster.model.walk SECONDS [FIRST_SEED]`."""
+
+import sys
+import time
+from collections.abc import Callable
+from random import Random
+
+from tests.broker.cluster.model.claims import Bad
+from tests.broker.cluster.model.parts import Broker
+from tests.broker.cluster.model.world import World
+
+DEPTH = 90
+Step = Callable[[World, Random], str | None]
+
+
+def _broker(world: World, random: Random) -> Broker:
+    return world.brokers[random.randrange(4)]
+
+
+def _leader(world: World, random: Random) -> Broker:
+    leading = [broker for broker in world.brokers if broker.progress is not None]
+    return random.choice(leading) if leading else world.brokers[0]
+
+
+def _crash(world: World, random: Random) -> str | None:
+    kind = random.choice(("clean", "kill", "power"))
+    broker = _broker(world, random)
+    return world.crash(broker, kind, random.randint(0, len(broker.log)))
+
+
+def _fail(world: World, random: Random) -> str | None:
+    broker = _broker(world, random)
+    return world.fail(broker, random.randint(0, len(broker.log)))
+
+
+def _look(world: World, random: Random) -> str | None:
+    broker = _broker(world, random)
+    behind = world.cell.revision - broker.image.revision
+    if not broker.is_up or not behind:
+        return None
+    return world.look(broker, broker.image.revision + random.choice((behind, random.randint(1, behind))))
+
+
+def _wait(world: World, random: Random) -> str | None:
+    world.now += random.choice((1.0, 4.0, 11.0))
+    return None
+
+
+def _fetch(world: World, random: Random) -> str | None:
+    how = random.random()
+    return world.fetch(
+        _broker(world, random), is_late=how < 0.1, is_answered=how > 0.35, count=random.choice((1, 1, 2))
+    )
+
+
+def _reassign(world: World, random: Random) -> str | None:
+    target = tuple(random.sample(range(4), random.choice((1, 2, 3, 3))))
+    return world.reassign(
+        _broker(world, random), None if random.random() < 0.2 else target, is_late=random.random() < 0.2
+    )
+
+
+STEPS: dict[str, tuple[float, Step]] = {
+    "write": (4, lambda world, random: world.write(_leader(world, random))),
+    "flush": (4, lambda world, random: world.flush(_broker(world, random))),
+    "fetch": (12, _fetch),
+    "propose": (4, lambda world, random: world.propose(_leader(world, random), is_late=random.random() < 0.5)),
+    "deliver": (4, lambda world, random: world.deliver(random.randrange(100))),
+    "look": (9, _look),
+    "wait": (2, _wait),
+    "crash": (1, _crash),
+    "start": (2, lambda world, random: world.start(_broker(world, random))),
+    "expire": (1, lambda world, random: world.expire(_broker(world, random))),
+    "again": (2, lambda world, random: world.register_again(_broker(world, random))),
+    "elect": (3, lambda world, random: world.elect(_broker(world, random), is_late=random.random() < 0.1)),
+    "ask": (1.5, lambda world, random: world.ask(_broker(world, random))),
+    "fence": (1, lambda world, random: world.fence(_broker(world, random), is_late=random.random() < 0.2)),
+    "prefer": (0.5, lambda world, random: world.prefer(_broker(world, random), is_late=random.random() < 0.3)),
+    "unclean": (0.1, lambda world, random: world.elect_unclean(_broker(world, random))),
+    "drain": (0.3, lambda world, random: world.drain(_broker(world, random))),
+    "reassign": (0.5, _reassign),
+    "fail": (0.4, _fail),
+    "disown": (1.5, lambda world, random: world.disown(_broker(world, random), is_late=random.random() < 0.2)),
+    "minimum": (0.3, lambda world, random: world.set_min_isr(_broker(world, random), random.choice((1, 2, 3)))),
+}
+NAMES = tuple(STEPS)
+
+
+def walk(seed: int, faults: frozenset[str] = frozenset(), depth: int = DEPTH) -> World:
+    """Walk until `depth` steps have done something. Raises Bad, with the trace as a note."""
+    random = Random(seed)
+    world = World(random, min_isr=random.choice((1, 2, 2, 3)), flushes=random.random() < 0.3, faults=faults)
+    weights = [STEPS[name][0] * random.choice((0, 0.2, 1, 1, 3)) for name in NAMES]
+    if not sum(weights):
+        return world
+    try:
+        for name in random.choices(NAMES, weights, k=6 * depth):
+            said = STEPS[name][1](world, random)
+            if said is not None:
+                world.trace.append(said)
+                world.claims.check()
+                if len(world.trace) == depth:
+                    break
+    except Bad as bad:
+        bad.add_note("\n".join([f"seed {seed}", *world.trace]))
+        raise
+    return world
+
+
+def main(seconds: float, seed: int) -> None:
+    """Walk from one seed after another; print the trace of the first violation."""
+    begun, first, steps, acked, elections, dead = time.monotonic(), seed, 0, 0, 0, 0
+    while time.monotonic() - begun < seconds:
+        world = walk(seed)
+        seed += 1
+        steps, acked = steps + len(world.trace), acked + len(world.claims.committed)
+        elections, dead = elections + world.elections, dead + len(world.claims.given_up)
+    print(
+        f"no violation in {seed - first} walks: {steps} steps, {acked} records, {elections} elections, {dead} destroyed"
+    )
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
