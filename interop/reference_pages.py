@@ -35,7 +35,7 @@ SERVED = ROOT / "tests" / "fixtures" / "kafka" / "4.3.1" / "served.json"
 PAGES: Mapping[Path, tuple[str, ...]] = {
     DOCS / "kafka-compatibility.md": ("apis", "not-served"),
     DOCS / "settings.md": ("broker-settings", "topic-settings", "fixed-settings"),
-    DOCS / "metrics.md": ("metrics", "partition-metrics"),
+    DOCS / "metrics.md": ("metrics", "cluster-metrics", "partition-metrics"),
     DOCS / "command-line.md": ("commands",),
 }
 Kafka = Mapping[str, Any]  # what a real Kafka serves, from SERVED
