@@ -1,6 +1,7 @@
 # What one does with a checkout. Needs make and Python 3.11 or newer; everything else goes into .venv and build.
 #
 #   make run        serve on the default ports from ./data
+#   make cluster    run etcd and three brokers on 127.0.0.1 to 127.0.0.3, with data in ./data/cluster
 #   make test       run the whole suite, except what needs real Kafka or a container engine
 #   make interop    test with real Kafka, clients in Java, Node, Go and C, pip and the image in podman (says what is missing)
 #   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
@@ -44,7 +45,7 @@ EXTRAS := .venv/extras
 SOURCES := $(shell sed -n 's/^    "\(.*\.py[xi]*\)".*,$$/\1/p' setup.py) $(wildcard protocol/*/*.pxi)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup pure run test lint interop interop-clients interop-packages sparks bench bench-guard figures coverage \
+.PHONY: help setup pure run cluster test lint interop interop-clients interop-packages sparks bench bench-guard figures coverage \
 	fixtures docs lock dist clean
 
 help:
@@ -85,6 +86,10 @@ pure: $(INSTALLED)
 run: $(INSTALLED)
 	@$(BYTE_COMPILE)
 	$(BIN)/warmlog serve --data-dir ./data $(ARGS)
+
+cluster: $(INSTALLED)
+	@$(BYTE_COMPILE)
+	$(BIN)/python deploy/cluster.py $(ARGS)
 
 test: setup
 	$(BIN)/pytest -m "not interop" $(ARGS)

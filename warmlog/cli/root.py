@@ -11,6 +11,7 @@ COMMANDS = {
     "produce": ("warmlog.cli.records.produce", "produce", "Send the lines of standard input to a topic."),
     "consume": ("warmlog.cli.records.consume", "consume", "Print the records of a topic."),
     "group": ("warmlog.cli.root", "group", "List, describe, reset and delete consumer groups."),
+    "cluster": ("warmlog.cli.root", "cluster", "Describe the brokers of a cluster and their partitions."),
     "mirror": ("warmlog.cli.mirror", "mirror", "Mirror topics of another cluster; promote the copies."),
     "transaction": ("warmlog.cli.root", "transaction", "List, describe and abort transactions; find hanging ones."),
     "log": ("warmlog.cli.root", "log", "Inspect and repair the files of a data directory, with or without a broker."),
@@ -31,6 +32,14 @@ GROUP_COMMANDS = {
     "describe": ("warmlog.cli.group", "describe", "Show members, offsets and lag of groups."),
     "reset": ("warmlog.cli.group", "reset", "Reset the committed offsets of a group."),
     "delete": ("warmlog.cli.group", "delete", "Delete groups and their committed offsets."),
+}
+
+CLUSTER_COMMANDS = {
+    "describe": (
+        "warmlog.cli.cluster",
+        "describe",
+        "Show brokers, leaders, in-sync replicas, and what is under-replicated.",
+    ),
 }
 
 TRANSACTION_COMMANDS = {
@@ -82,6 +91,9 @@ root = RootGroup(
     no_args_is_help=True,
 )
 topic = LazyGroup(name="topic", table=TOPIC_COMMANDS, help="Create, list, describe, alter and delete topics.")
+cluster = LazyGroup(
+    name="cluster", table=CLUSTER_COMMANDS, help="Describe the brokers of a cluster and their partitions."
+)
 group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, reset and delete consumer groups.")
 transaction = LazyGroup(
     name="transaction", table=TRANSACTION_COMMANDS, help="List, describe and abort transactions; find hanging ones."
