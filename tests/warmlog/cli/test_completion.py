@@ -16,7 +16,19 @@ def test_the_script_of_each_shell_calls_the_command(shell: str) -> None:
     [
         (
             "warmlog ",
-            {"serve", "topic", "transaction", "produce", "consume", "group", "cluster", "mirror", "log", "pipeline", "completion"},
+            {
+                "serve",
+                "topic",
+                "transaction",
+                "produce",
+                "consume",
+                "group",
+                "cluster",
+                "mirror",
+                "log",
+                "pipeline",
+                "completion",
+            },
         ),
         ("warmlog to", {"topic"}),
         ("warmlog log v", {"verify"}),
