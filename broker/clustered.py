@@ -115,6 +115,7 @@ class ClusterMember:
         self.brokers = ClusterBrokers(self.node, PeerSettings(client_id=f"broker-{settings.node_id}"), random=random)
         self._random = random
         self._controller: Controller | None = None
+        self._replicas: Replicas | None = None
 
     def _known(self) -> KnownStore | None:
         state = self._state
@@ -161,7 +162,7 @@ class ClusterMember:
                 patience_s=FETCH_PATIENCE_S,
             )
             follower = Follower(brokers, limits=limits, random=self._random)
-            replicas = Replicas(
+            self._replicas = replicas = Replicas(
                 node,
                 partitions,
                 brokers=brokers,
@@ -225,7 +226,7 @@ class ClusterMember:
         known = self.store.known
         if known is not None:
             self._state = _State(
-                since=self.node.since,
+                since=self.node.since if self._replicas is None else self._replicas.history,
                 directories=tuple([each.directory_id for each in self._directories.live]),
                 etcd_cluster=known.cluster_id,
                 identity=known.identity,

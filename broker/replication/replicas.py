@@ -96,6 +96,7 @@ class Replicas:
             topic = partitions.topic(partition.topic)
             if topic is not None:
                 self._adopt(PartitionKey(topic.id, partition.index), partition)
+        self._lost.update([place for place in self._here if partitions.was_cut(*place)])
         node.on_change.append(self._note)
         partitions.on_offline.append(self._lost_disk)
 
@@ -105,6 +106,14 @@ class Replicas:
     def find(self, topic: str, index: int) -> LocalReplica | None:
         """Return a replica on this broker, or None."""
         return self._here.get((topic, index))
+
+    @property
+    def history(self) -> int:
+        """The first epoch of the history that the data here continues after a clean stop.
+
+        NO_EPOCH while a replica has to leave ISR and ELR: the next run would not know that its records are lost.
+        """
+        return NO_EPOCH if self._lost else self._node.since
 
     async def ask_log_ends(self, key: PartitionKey, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
         """Ask brokers where their logs of a partition end; see `LogEnds.ask`."""
@@ -183,8 +192,8 @@ class Replicas:
         The broker must be registered.
         """
         self._first_epoch = self._node.epoch
-        if self._node.since < self._first_epoch:
-            self._lost.update([place for place in self._here if self._partitions.was_cut(*place)])
+        if self._node.since == self._first_epoch:
+            self._lost.clear()  # in another history they are not eligible anyway
         self._untried.update(self._all_places())
         self._due.update(dict.fromkeys(self._untried))
         self._unmark_removed()
@@ -308,11 +317,13 @@ class Replicas:
             return transaction([change]) if isinstance(change, Change) else None
 
         self._lost.discard(place)
+        has_left = False
         try:
             await self._node.commit(make)
-        except (StoreError, RefusedError):
-            self._lost.add(place)
-            raise
+            has_left = True
+        finally:
+            if not has_left:  # the broker may be stopping: see `history`
+                self._lost.add(place)
         self._shared.counts.disowned += 1
         logger.warning("%s-%d: left the in-sync replicas: records or their disk may be lost", *place)
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,6 +15,7 @@ from broker.log.directory.data_directories import DataDirectories
 from broker.log.directory.data_directory import CLUSTER_STATE
 from broker.log.io.disk import Disk
 from broker.metrics.registry import Metrics
+from broker.replication.replicas import Replicas
 from broker.settings.settings import load_settings
 from tests.broker.clients import running
 from tests.broker.cluster.etcd_process import EtcdProcess
@@ -57,4 +59,22 @@ async def test_no_history_is_kept_from_the_opening_of_the_logs_to_the_registrati
         member = ClusterMember(loaded, directories, Metrics(), Disk())
         await member.load()
         member.close()
+    assert since(tmp_path) == NO_EPOCH
+
+
+async def test_a_clean_stop_does_not_hide_a_replica_that_has_to_leave_the_isr(
+    tmp_path: Path, settings: Mapping[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store did not answer before the broker stopped, say."""
+    await started_and_stopped(tmp_path, settings)
+    replicas: list[Replicas] = []
+    made = Replicas.__init__
+
+    def make(self: Replicas, *arguments: Any, **options: Any) -> None:
+        replicas.append(self)
+        made(self, *arguments, **options)
+
+    monkeypatch.setattr(Replicas, "__init__", make)
+    async with running(tmp_path, settings):
+        replicas[0]._lost.add(("t", 0))
     assert since(tmp_path) == NO_EPOCH
