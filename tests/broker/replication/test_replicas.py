@@ -1,0 +1,255 @@
+"""Brokers with real partitions and logs that replicate over a simulated network."""
+
+import shutil
+
+import pytest
+import trio
+
+from broker.cluster import admin
+from tests.broker.replication.simulated_brokers import Brokers, simulate
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_an_acknowledged_append_is_on_all_in_sync_replicas() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        for number in range(5):
+            await brokers.stored(b"v%d" % number)
+            ends = [brokers[number].local().log.log_end_offset for number in (1, 2, 3)]  # type: ignore[union-attr]
+            assert ends == [number + 1] * 3
+        assert await brokers.alike(1, 2, 3)
+        await brokers.until(lambda: brokers[2].local().log.high_watermark == 5)  # type: ignore[union-attr]
+
+    simulate(main)
+
+
+def test_a_killed_leader_is_replaced_and_truncates_what_nobody_else_has() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3], min_insync_replicas="1")
+        await brokers.stored(b"kept")
+        for other in (2, 3):
+            brokers.network.cut("machine-1", f"machine-{other}")
+        await brokers.append(b"lost", b"lost", replicas_ms=-1)
+        await brokers[1].kill()
+        brokers.network.heal()
+        await brokers.until(lambda: brokers.state().leader_id != 1)
+        await brokers.stored(b"next")
+        await brokers.start(1)
+        content = await brokers.alike(1, 2, 3)
+        assert b"lost" not in content
+        assert b"kept" in content
+        assert b"next" in content
+
+    simulate(main)
+
+
+def test_replicas_start_with_their_checkpointed_high_watermark() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3], min_insync_replicas="1")
+        await brokers.stored(b"shown")
+        await brokers.until(lambda: brokers[1].local().log.high_watermark == 1)  # type: ignore[union-attr]
+        for other in (2, 3):
+            brokers.network.cut(f"machine-{other}", "machine-1")
+        await brokers.append(b"not shown", replicas_ms=-1)
+        await brokers[1].stop()
+        brokers.network.heal()
+        await brokers.start(1)
+        assert brokers[1].opened["t", 0] == (1, 2)
+
+    simulate(main)
+
+
+def test_an_in_sync_replica_whose_log_is_gone_does_not_lead_with_nothing() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"kept")
+        await brokers.alike(1, 2, 3)
+        for number in (3, 2, 1):
+            await brokers[number].stop()
+        shutil.rmtree(brokers[1].directories[0] / "t-0")
+        await brokers.start(1)
+        await brokers.start(2, 3)
+        assert b"kept" in await brokers.alike(1, 2, 3)
+
+    simulate(main)
+
+
+def test_a_deleted_topic_leaves_nothing_and_its_name_begins_anew() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"old")
+        old = brokers.key().topic
+        await brokers.delete()
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"new")
+        content = await brokers.alike(1, 2, 3)
+        assert b"old" not in content
+        assert b"new" in content
+        await brokers.until(lambda: old not in brokers[1].node.image.gone)
+
+    simulate(main)
+
+
+def test_a_broker_that_was_down_does_not_take_the_log_of_a_recreated_topic() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"old")
+        await brokers.alike(1, 2, 3)
+        old = brokers.key().topic
+        await brokers[3].stop()
+        await brokers.delete()
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"new")
+        await brokers.start(3)
+        assert b"old" not in await brokers.alike(1, 2, 3)
+        await brokers.until(lambda: old not in brokers[1].node.image.gone)
+
+    simulate(main)
+
+
+def test_a_replica_whose_disk_is_full_leaves_the_isr_and_returns() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"a")
+        status = brokers[3].local().log.space_status  # type: ignore[union-attr]
+        status.is_short = True
+        await brokers.stored(b"b")
+        assert brokers.in_sync() == {1, 2}
+        await brokers.stored(b"c")
+        status.is_short = False
+        await brokers.alike(1, 2, 3)
+
+    simulate(main)
+
+
+def test_a_leader_whose_log_fails_is_replaced_at_once_and_returns_when_it_is_rebuilt() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"kept")
+        leader = brokers.leader()
+        assert leader is not None
+        leader.log.fail("a test")
+        leader.on_health()  # type: ignore[misc]
+        assert brokers[1].partitions.get("t", 0) is None
+        await brokers.stored(b"next")
+        assert brokers.in_sync() == {2, 3}
+        await brokers[1].failed_logs.check()
+        content = await brokers.alike(1, 2, 3)
+        assert b"kept" in content
+
+    simulate(main)
+
+
+def test_the_only_replica_leads_again_when_its_failed_log_is_rebuilt_and_raises_no_epoch_itself() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2)
+        await brokers.create([1])
+        await brokers.stored(b"kept")
+        leader = brokers.leader()
+        assert leader is not None
+        leader.log.fail("a test")
+        leader.on_health()  # type: ignore[misc]
+        await brokers.until(lambda: brokers.state().leader is None)
+        await brokers[1].failed_logs.check()
+        await brokers.stored(b"next")
+        assert leader.log.leader_epoch == brokers.state().leader_epoch
+        assert b"kept" in brokers.content(1)
+
+    simulate(main)
+
+
+def test_a_replica_whose_data_directory_goes_offline_is_disowned() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3, directories=2)
+        await brokers.create_all([[1, 2, 3], [1, 2, 3]])
+        for index in (0, 1):
+            await brokers.stored(b"kept", index=index)
+        first = brokers[1].local(index=0), brokers[1].local(index=1)
+        there = next(each for each in first if each is not None and each.data_directory.endswith("-1"))
+        brokers[1].partitions.take_offline(there.data_directory, "a test")
+        await brokers.until(lambda: 1 not in brokers.in_sync(index=there.index))
+        await brokers.stored(b"next", index=there.index)
+        other = 1 - there.index
+        assert brokers.state(index=other).leader_id == 1
+
+    simulate(main)
+
+
+def test_a_reassignment_moves_a_replica() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2])
+        await brokers.stored(b"kept")
+        assert brokers[3].local() is None
+        assert await admin.reassign_partition(brokers[1].node, brokers.key(), [3, 2]) is None
+        await brokers.until(lambda: set(brokers.state().replicas) == {2, 3} and not brokers.state().adding)
+        await brokers.until(lambda: brokers[1].local() is None)
+        await brokers.stored(b"next")
+        assert b"kept" in await brokers.alike(2, 3)
+        assert not list(brokers[1].directories[0].glob("t-0"))
+
+    simulate(main)
+
+
+def test_a_growing_replication_factor_gives_an_only_replica_followers() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1])
+        await brokers.stored(b"kept")
+        assert await admin.reassign_partition(brokers[1].node, brokers.key(), [1, 2, 3]) is None
+        await brokers.stored(b"next")
+        assert b"kept" in await brokers.alike(1, 2, 3)
+        assert await admin.reassign_partition(brokers[1].node, brokers.key(), [1]) is None
+        await brokers.until(lambda: brokers.state().replicas == (1,))
+        await brokers.stored(b"last")
+
+    simulate(main)
+
+
+def test_replication_goes_on_after_all_leases_were_lost() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        for number in range(3):
+            await brokers.stored(b"v%d" % number)
+            brokers.store.expire_all()
+        await brokers.until(lambda: len(brokers[1].node.image.brokers) == 3)
+        await brokers.stored(b"last")
+        await brokers.alike(1, 2, 3)
+
+    simulate(main)
+
+
+def test_with_flush_messages_1_every_in_sync_replica_has_synced_what_is_acknowledged() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3], flush_messages="1")
+        for number in range(3):
+            await brokers.stored(b"v%d" % number)
+            points = [brokers[each].local().log.recovery_point for each in (1, 2, 3)]  # type: ignore[union-attr]
+            assert points == [number + 1] * 3
+
+    simulate(main)
+
+
+def test_a_new_partition_does_not_wait_for_a_fetch_that_waits() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2)
+        await brokers.create([1, 2], "first")
+        await brokers.stored(b"v", topic="first")
+        await trio.sleep(0.2)
+        begun = trio.current_time()
+        await brokers.create([1, 2], "second", min_insync_replicas="2")
+        await brokers.stored(b"v", topic="second")
+        assert trio.current_time() - begun < 0.3
+
+    simulate(main)
