@@ -85,6 +85,7 @@ class SimulatedBroker:
         self._stopping = trio.Event()
         self._ended = trio.Event()
         self._ended.set()
+        self.is_serving = False
         self.node: ClusterNode
         self.partitions: Partitions
         self.replicas: Replicas
@@ -113,6 +114,7 @@ class SimulatedBroker:
             with trio.CancelScope() as self._scope, ExitStack() as stack:
                 await self._run(stack, since, task_status)
         finally:
+            self.is_serving = False
             self._ended.set()
 
     async def stop(self) -> None:
@@ -147,6 +149,7 @@ class SimulatedBroker:
             }
             async with trio.open_nursery() as nursery:
                 await self._serve(nursery, since if is_clean else NO_EPOCH)
+                self.is_serving = True
                 task_status.started()
                 await self._stopping.wait()
                 with trio.move_on_after(30):

@@ -82,6 +82,11 @@ class Socket:
             raise trio.BrokenResourceError
         self._send(bytes(data))
 
+    async def aclose(self) -> None:
+        """Close this end."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
     # -- the network's side --
 
     def _send(self, data: bytes | None) -> None:
