@@ -9,7 +9,7 @@ kafka.coordinator.transaction.TransactionStateManager.loadTransactionMetadata.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from protocol.records.layout import BatchHeader
@@ -29,12 +29,14 @@ class Latest(NamedTuple):
 class Replay:
     """Apply batches in order; `latest` is the result."""
 
-    def __init__(self) -> None:
+    def __init__(self, end: int = 0) -> None:
+        """`end`: the offset up to which the partition is read."""
+        self.end = end
         self.latest: dict[bytes, Latest] = {}
         self._pending: dict[int, dict[bytes, Latest]] = {}  # open transactions by producer id
 
     @property
-    def open_transactions(self) -> Mapping[int, Mapping[bytes, Latest]]:
+    def open_transactions(self) -> dict[int, dict[bytes, Latest]]:
         """The latest records of transactions without a marker so far, by producer id; they are not in `latest`."""
         return self._pending
 

@@ -16,11 +16,11 @@ from typing import Self
 
 import trio
 
-from broker.coordinator_log.log import LogProducer, Rows
+from broker.coordinator_log.appends import LogProducer, Rows
 from broker.groups.pending_offsets import PendingOffset
 from broker.groups.registry import Checkpoint, GroupRegistry
+from broker.groups.shard import GroupShard
 from broker.groups.state import Group
-from broker.groups.topic import TOPIC
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, OffsetToCommit
@@ -61,12 +61,9 @@ class OffsetCommits:
         """Expire offsets and groups every `offsets.retention.check.interval.ms`, until cancelled."""
         while True:
             await trio.sleep(self._groups.settings.offsets_retention_check_interval_ms / 1000)
-            for group in self._groups.all():
-                try:
-                    await self._clean_up(group)
-                except Exception:  # a defect triggered by one group must not stop the others
-                    logger.exception("group %.200r: expiring offsets failed", group.group_id)
-                await trio.lowlevel.checkpoint()
+            async with trio.open_nursery() as nursery:
+                for shard in self._groups.shards():
+                    nursery.start_soon(self._clean_up_all, shard)
 
     # -- requests --
 
@@ -101,14 +98,15 @@ class OffsetCommits:
             indexes = valid[start : start + OFFSETS_PER_STEP]
             error = ErrorCode.NONE if producer is None else _failure_of(writes)
             error = error or await self._check_commit(name, committer, in_transaction=producer is not None)
-            if error is ErrorCode.NONE:
+            shard = self._groups.shard_of(name)
+            if error is ErrorCode.NONE and shard is not None:
                 chosen = [offsets[index] for index in indexes]
-                writes.append((indexes, self._write_offsets(name, chosen, retention_ms, producer)))
+                writes.append((indexes, self._write_offsets(shard, name, chosen, retention_ms, producer)))
             else:
                 for index in indexes:
                     errors[index] = error
             await checkpoint()
-        with trio.move_on_after(self._groups.settings.offsets_commit_timeout_ms / 1000):
+        with self._time_limit():
             for _, write in writes:
                 await write.wait()
         for indexes, write in writes:
@@ -142,7 +140,7 @@ class OffsetCommits:
             if committer.generation >= 0:
                 return ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.GROUP_ID_NOT_FOUND
             group = self._groups.create(name)
-        if in_transaction and len(self._groups.pending) >= self._groups.settings.max_transaction_partitions:
+        if in_transaction and self._groups.pending_count >= self._groups.settings.max_transaction_partitions:
             return ErrorCode.POLICY_VIOLATION
         if in_transaction:
             return group.check_transactional_commit(committer.member_id, committer.instance_id, committer.generation)
@@ -151,7 +149,12 @@ class OffsetCommits:
         return error
 
     def _write_offsets(
-        self, name: str, offsets: Sequence[OffsetToCommit], retention_ms: int | None, producer: LogProducer | None
+        self,
+        shard: GroupShard,
+        name: str,
+        offsets: Sequence[OffsetToCommit],
+        retention_ms: int | None,
+        producer: LogProducer | None,
     ) -> "_Write":
         """Append offsets, and put them into memory once they are written."""
         now_ms = self._groups.clock()
@@ -174,27 +177,24 @@ class OffsetCommits:
         ]
 
         def put(record_offsets: Sequence[int]) -> None:
-            if not self._groups.log.partition_count:  # `__consumer_offsets` was deleted, and these records with it
-                return
-            if self._groups.get(name) is None:  # the group was deleted during the write, without these offsets
-                self._groups.create(name)
+            if shard.get(name) is None:  # the group was deleted during the write, without these offsets
+                shard.create(name)
             deleted = {topic for topic, topic_id in topic_ids.items() if self._topic_id(topic) != topic_id}
             if deleted:
-                self._remove_deleted(name, [entry[:2] for entry in entries if entry[0] in deleted])
-            for (topic, partition, value), offset in zip(entries, record_offsets, strict=True):
+                self._remove_deleted(shard, name, [entry[:2] for entry in entries if entry[0] in deleted])
+            for (topic, partition, value), offset in zip(entries, record_offsets, strict=False):
                 if topic in deleted:
                     continue
                 if producer is None:
-                    self._groups.offsets.put(name, topic, partition, value, offset)
+                    shard.offsets.put(name, topic, partition, value, offset)
                 else:
-                    entry = PendingOffset(name, topic, partition, value, offset)
-                    self._groups.put_pending(self._groups.log.partition_of(name), producer.id, entry)
+                    shard.put_pending(producer.id, PendingOffset(name, topic, partition, value, offset))
 
         try:
             rows: Rows = [*encode_offsets(name, entries)]
         except MalformedError:  # every other field has been checked: the metadata exceeds a record's length field
             return _Write.refused(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-        return self._write(name, rows, put, producer)
+        return self._write(shard, name, rows, put, producer)
 
     def check_delete_offsets(self, name: str) -> ErrorCode:
         """Return whether offsets of a group may be deleted at all."""
@@ -214,80 +214,94 @@ class OffsetCommits:
         """
         errors: list[ErrorCode] = []
         writes: list[tuple[int, _Write]] = []
+        shard = self._groups.shard_of(name)
+        if shard is None:
+            return [ErrorCode.NOT_COORDINATOR] * len(partitions)
         for start in range(0, len(partitions), OFFSETS_PER_STEP):
             pairs = partitions[start : start + OFFSETS_PER_STEP]
-            checked = [self._check_delete(name, *pair) for pair in pairs]
+            checked = [self._check_delete(shard, name, *pair) for pair in pairs]
             valid = [pair for pair, error in zip(pairs, checked, strict=True) if error is ErrorCode.NONE]
-            committed = [pair for pair in valid if self._has_offset(name, *pair)]
+            committed = [pair for pair in valid if _has_offset(shard, name, *pair)]
             if committed:
-                writes.append((start, self._write_tombstones(name, committed)))
+                writes.append((start, self._write_tombstones(shard, name, committed)))
             errors += checked
             await checkpoint()
+        with self._time_limit():
+            for _, write in writes:
+                await write.wait()
+        if not self._groups.is_served(shard):
+            return [ErrorCode.NOT_COORDINATOR] * len(partitions)
         for start, write in writes:
-            written = await write.wait()
-            if written is not ErrorCode.NONE:
+            if write.error is not ErrorCode.NONE:
                 stop = min(start + OFFSETS_PER_STEP, len(errors))
-                errors[start:stop] = [error or written for error in errors[start:stop]]
+                errors[start:stop] = [error or write.error for error in errors[start:stop]]
         return errors
 
-    def _has_offset(self, name: str, topic: str, partition: int) -> bool:
-        """Return whether an offset is committed, or will be if an open transaction commits."""
-        is_pending = self._groups.pending.is_pending(name, topic, partition)
-        return is_pending or self._groups.offsets.get(name, topic, partition) is not None
-
-    def _check_delete(self, name: str, topic: str, partition: int) -> ErrorCode:
+    def _check_delete(self, shard: GroupShard, name: str, topic: str, partition: int) -> ErrorCode:
         if not self._partition_exists(topic, partition):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        group = self._groups.get(name)
+        group = shard.get(name)
         is_subscribed = group is not None and group.generation.is_subscribed(topic)
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
 
-    async def delete(self, name: str, checkpoint: Checkpoint = trio.lowlevel.checkpoint) -> ErrorCode:
-        """Delete a group that has no members, with its offsets."""
+    async def delete(self, name: str) -> ErrorCode:
+        """Delete a group that has no members, with its offsets.
+
+        Waits for at most `offsets.commit.timeout.ms`; what has begun is completed in any case.
+        """
         error = self._groups.available(name)
-        group = self._groups.get(name)
-        if error is not ErrorCode.NONE or group is None:
+        shard = self._groups.shard_of(name)
+        group = None if shard is None else shard.get(name)
+        if error is not ErrorCode.NONE or shard is None or group is None:
             return error or ErrorCode.GROUP_ID_NOT_FOUND
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        self._groups.drop(group)
-        pending = [pair for pair in self._groups.pending.of(name) if self._groups.offsets.get(name, *pair) is None]
+        self._groups.drop(shard, group)
+        deletion = _Write()
+        self._groups.log.spawn(partial(self._delete, shard, group, deletion))
+        with self._time_limit():
+            await deletion.wait()
+        return deletion.error
+
+    async def _delete(self, shard: GroupShard, group: Group, deletion: "_Write") -> None:
+        """Write the tombstones of a group that was dropped; restore it if that fails."""
+        name = group.group_id
+        pending = [pair for pair in shard.pending.of(name) if shard.offsets.get(name, *pair) is None]
         for start in range(0, len(pending), OFFSETS_PER_STEP):
-            await self._write_tombstones(name, pending[start : start + OFFSETS_PER_STEP]).wait()
-            await checkpoint()
-        error = await self._remove(name, self._groups.offsets.of(name), checkpoint, with_group=True)
+            await self._write_tombstones(shard, name, pending[start : start + OFFSETS_PER_STEP]).wait()
+            await trio.lowlevel.checkpoint()
+        error = await self._remove(shard, name, shard.offsets.of(name), with_group=True)
         if error is not ErrorCode.NONE:
-            self._groups.restore(group)
-        return error
+            self._groups.restore(shard, group)
+        deletion.settle(error)
+
+    def _time_limit(self) -> trio.CancelScope:
+        """Return the time that a request may wait for what it has written; see `_Write.error`."""
+        return trio.move_on_after(self._groups.settings.offsets_commit_timeout_ms / 1000)
 
     def topic_deleted(self, topic: str) -> None:
-        """Remove the offsets committed for a deleted topic; if it is `__consumer_offsets` itself, all groups.
+        """Remove the offsets committed for a deleted topic.
 
         The first tombstones are appended before this returns, the rest in the background.
         """
-        if topic == TOPIC:
-            self._groups.close_all()
-            self._groups.offsets.clear()
-            self._groups.pending.clear()
-            self._groups.log.forget()
-            return
-        removed: dict[str, set[int]] = {}
-        for name, indexes in self._groups.offsets.remove_topic(topic).items():
-            removed.setdefault(name, set()).update(indexes)
-        for name, index in self._groups.pending.remove_topic(topic):
-            removed.setdefault(name, set()).add(index)
-        steps = self._append_tombstones(topic, removed)
-        if next(steps, None) is not None:
-            self._groups.log.spawn(partial(_take_steps, steps))
+        for shard in self._groups.shards():
+            removed: dict[str, set[int]] = {}
+            for name, indexes in shard.offsets.remove_topic(topic).items():
+                removed.setdefault(name, set()).update(indexes)
+            for name, index in shard.pending.remove_topic(topic):
+                removed.setdefault(name, set()).add(index)
+            steps = self._append_tombstones(shard, topic, removed)
+            if next(steps, None) is not None:
+                self._groups.log.spawn(partial(_take_steps, steps))
 
-    def _remove_deleted(self, name: str, partitions: Iterable[tuple[str, int]]) -> None:
+    def _remove_deleted(self, shard: GroupShard, name: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Write tombstones for offsets of topics that were deleted while the offsets were written."""
         # Not for one that was committed for a new topic of the same name: it replaces the earlier record.
-        unused = [pair for pair in partitions if not self._has_offset(name, *pair)]
+        unused = [pair for pair in partitions if not _has_offset(shard, name, *pair)]
         if unused:
-            self._write_tombstones(name, unused)
+            self._write_tombstones(shard, name, unused)
 
-    def _append_tombstones(self, topic: str, removed: Mapping[str, Iterable[int]]) -> Iterator[bool]:
+    def _append_tombstones(self, shard: GroupShard, topic: str, removed: Mapping[str, Iterable[int]]) -> Iterator[bool]:
         """Append tombstones for the removed offsets of a topic, by group; yield after each batch."""
         for name, partitions in removed.items():
             indexes = sorted(partitions)
@@ -296,17 +310,17 @@ class OffsetCommits:
                     (encode_offset_key(name, topic, index), None)
                     for index in indexes[start : start + OFFSETS_PER_STEP]
                     # An offset that is there again was committed for a new topic of the same name.
-                    if self._groups.offsets.get(name, topic, index) is None
+                    if shard.offsets.get(name, topic, index) is None
                 ]
                 if rows:
-                    self._groups.log.append(name, rows, partial(_log_failed_tombstones, name))
+                    self._groups.log.append(name, rows, partial(_log_failed_tombstones, name), term=shard.term)
                 yield True
 
     async def _remove(
         self,
+        shard: GroupShard,
         name: str,
         offsets: Iterable[tuple[str, int, OffsetAndMetadata]],
-        checkpoint: Checkpoint = trio.lowlevel.checkpoint,
         *,
         with_group: bool,
     ) -> ErrorCode:
@@ -320,78 +334,94 @@ class OffsetCommits:
             unchanged = [
                 (topic, partition)
                 for topic, partition, value in step
-                if self._groups.offsets.get(name, topic, partition) is value
+                if shard.offsets.get(name, topic, partition) is value
             ]
             if unchanged:
-                writes.append(self._write_tombstones(name, unchanged))
-            await checkpoint()
-        if with_group and self._groups.get(name) is None:
-            writes.append(self._write(name, [(encode_group_key(name), None)], lambda _: None))
+                writes.append(self._write_tombstones(shard, name, unchanged))
+            await trio.lowlevel.checkpoint()
+        if with_group and shard.get(name) is None:
+            writes.append(self._write(shard, name, [(encode_group_key(name), None)], lambda _: None))
         outcomes = [await write.wait() for write in writes]
         return next((error for error in outcomes if error is not ErrorCode.NONE), ErrorCode.NONE)
 
-    def _write_tombstones(self, name: str, partitions: Sequence[tuple[str, int]]) -> "_Write":
+    def _write_tombstones(self, shard: GroupShard, name: str, partitions: Sequence[tuple[str, int]]) -> "_Write":
         """Write tombstones for offsets, and remove the offsets from memory once they are written."""
         rows: Rows = [(encode_offset_key(name, *pair), None) for pair in partitions]
 
         def remove(record_offsets: Sequence[int]) -> None:
-            for (topic, partition), offset in zip(partitions, record_offsets, strict=True):
-                self._groups.offsets.remove(name, topic, partition, offset)
-                self._groups.pending.remove(name, topic, partition, offset)
+            for (topic, partition), offset in zip(partitions, record_offsets, strict=False):
+                shard.offsets.remove(name, topic, partition, offset)
+                shard.pending.remove(name, topic, partition, offset)
 
-        return self._write(name, rows, remove)
+        return self._write(shard, name, rows, remove)
 
     def _write(
-        self, name: str, rows: Rows, then: Callable[[Sequence[int]], None], producer: LogProducer | None = None
+        self,
+        shard: GroupShard,
+        name: str,
+        rows: Rows,
+        then: Callable[[Sequence[int]], None],
+        producer: LogProducer | None = None,
     ) -> "_Write":
-        """Append records, and call `then` with their offsets once they are written, even if nobody waits for it."""
+        """Append records, and call `then` with the offsets of those that are written, even if nobody waits for it."""
         write = _Write()
 
-        pending, index = self._groups.pending, self._groups.log.partition_of(name)
-
         def settled(error: ErrorCode, record_offsets: Sequence[int]) -> None:
-            if error is ErrorCode.NONE:
+            if record_offsets:
                 then(record_offsets)
             if producer is not None:
-                pending.end_write(index, producer.id)
+                shard.pending.end_write(producer.id)
             write.settle(error)
 
         if producer is not None:
-            pending.begin_write(index, producer.id)
-        self._groups.log.append(name, rows, settled, producer=producer)
+            shard.pending.begin_write(producer.id)
+        self._groups.log.append(name, rows, settled, term=shard.term, producer=producer)
         return write
 
     # -- expiry --
 
-    async def _clean_up(self, group: Group) -> None:
+    async def _clean_up_all(self, shard: GroupShard) -> None:
+        for _, group in sorted(shard.groups.items()):
+            try:
+                await self._clean_up(shard, group)
+            except Exception:  # a defect triggered by one group must not stop the others
+                logger.exception("group %.200r: expiring offsets failed", group.group_id)
+            await trio.lowlevel.checkpoint()
+
+    async def _clean_up(self, shard: GroupShard, group: Group) -> None:
         """Remove a group's expired offsets, and the group itself if it is empty and no offset is left."""
         name = group.group_id
-        if self._groups.get(name) is not group or self._groups.available(name) is not ErrorCode.NONE:
+        is_served = shard.get(name) is group and self._groups.is_served(shard)
+        if not is_served or self._groups.available(name) is not ErrorCode.NONE:
             return
         retention_ms = self._groups.settings.offsets_retention_minutes * MS_PER_MINUTE
-        pending = self._groups.pending
         expired = [
             entry
-            for entry in self._groups.offsets.expired(group, self._groups.clock(), retention_ms)
-            if not pending.is_pending(name, *entry[:2])
+            for entry in shard.offsets.expired(group, self._groups.clock(), retention_ms)
+            if not shard.pending.is_pending(name, *entry[:2])
         ]
-        count = sum(1 for _ in self._groups.offsets.of(name))
-        has_pending = group.pending_count > 0 or pending.has_any(name)
+        count = sum(1 for _ in shard.offsets.of(name))
+        has_pending = group.pending_count > 0 or shard.pending.has_any(name)
         is_unused = group.state is GroupState.EMPTY and len(expired) == count and not has_pending
         if is_unused:
-            self._groups.drop(group)
+            self._groups.drop(shard, group)
         if expired or is_unused:
-            error = await self._remove(name, expired, trio.lowlevel.checkpoint, with_group=is_unused)
+            error = await self._remove(shard, name, expired, with_group=is_unused)
             if error is not ErrorCode.NONE:
                 logger.warning(
                     "group %.200r: writing tombstones for expired offsets failed, will retry: %s", name, error.name
                 )
                 if is_unused:
-                    self._groups.restore(group)
+                    self._groups.restore(shard, group)
 
     def _topic_id(self, name: str) -> bytes:
         topic = self._partitions.topic(name)
         return NO_TOPIC_ID if topic is None else topic.id.bytes
+
+
+def _has_offset(shard: GroupShard, name: str, topic: str, partition: int) -> bool:
+    """Return whether an offset is committed, or will be if an open transaction commits."""
+    return shard.pending.is_pending(name, topic, partition) or shard.offsets.get(name, topic, partition) is not None
 
 
 class _Write:

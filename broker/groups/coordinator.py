@@ -105,6 +105,8 @@ class GroupCoordinator:
     def list_groups(self) -> Iterator[ListedGroup]:
         """Yield the groups by name. The list is taken at the first step, each group's state when it is yielded."""
         for group in self._groups.all():
+            if group.state is GroupState.DEAD:
+                continue  # its log partition has another leader now
             kind = group.generation.protocol_type or ""
             yield ListedGroup(group=group.group_id, protocol_type=kind, state=group.state)
 

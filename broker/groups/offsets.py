@@ -5,7 +5,7 @@ Invariant: of two values for one partition, the one whose record is later in the
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirationConditionImpl.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from broker.groups.state import Group
@@ -21,7 +21,7 @@ class Committed(NamedTuple):
 
 
 class Offsets:
-    """The committed offsets of all groups, by group, topic and partition."""
+    """The committed offsets of the groups of a shard, by group, topic and partition."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, Committed]]] = {}
@@ -87,14 +87,15 @@ class Offsets:
                 del self._groups[group]
         return removed
 
-    def remove_groups(self, is_chosen: Callable[[str], bool]) -> None:
-        """Remove the offsets of some groups."""
-        for group in [group for group in self._groups if is_chosen(group)]:
-            del self._groups[group]
-
-    def clear(self) -> None:
-        """Remove all offsets."""
-        self._groups.clear()
+    def forget(self, count: int) -> bool:
+        """Forget offsets of whole topics, at least `count` of them; return whether others are left."""
+        while self._groups and count > 0:
+            name, topics = self._groups.popitem()
+            while topics and count > 0:
+                count -= len(topics.popitem()[1])
+            if topics:
+                self._groups[name] = topics
+        return bool(self._groups)
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[tuple[str, int, OffsetAndMetadata]]:
         """Return a group's offsets whose retention time is over.

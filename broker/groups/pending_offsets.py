@@ -1,9 +1,9 @@
 """Offsets committed within transactions that are still open.
 
 Invariants:
-1. A pending offset is visible to no reader; a marker in its log partition commits or drops it.
-2. A marker in one partition of `__consumer_offsets` does not touch the offsets of another: a transaction may span both.
-3. An offset is ended by the first marker behind its record, even if the marker is reported before the record: while an
+1. A pending offset is visible to no reader; a marker in its log partition commits or drops it. A transaction may span
+   several partitions of `__consumer_offsets`: each has its own `PendingOffsets`.
+2. An offset is ended by the first marker behind its record, even if the marker is reported before the record: while an
    append is under way, or the log partition is being loaded.
 
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager (pendingTransactionalOffsets, openTransactions);
@@ -19,7 +19,6 @@ from protocol.kafka.group_records import OffsetAndMetadata
 from protocol.records.markers import Outcome
 
 _Place: TypeAlias = tuple[str, str, int]  # group, topic, partition
-_Producer: TypeAlias = tuple[int, int]  # log partition, producer id
 
 
 class PendingOffset(NamedTuple):
@@ -35,10 +34,9 @@ class PendingOffset(NamedTuple):
 class Transaction:
     """The offsets of a transaction in one log partition."""
 
-    __slots__ = ("log_partition", "offsets")
+    __slots__ = ("offsets",)
 
-    def __init__(self, log_partition: int) -> None:
-        self.log_partition = log_partition
+    def __init__(self) -> None:
         self.offsets: dict[_Place, PendingOffset] = {}
 
     def __len__(self) -> int:
@@ -46,16 +44,16 @@ class Transaction:
 
 
 class PendingOffsets:
-    """The pending offsets of all groups, by log partition and producer id."""
+    """The pending offsets of the groups of one log partition, by producer id."""
 
     def __init__(self) -> None:
-        self._open: dict[_Producer, Transaction] = {}
+        self._open: dict[int, Transaction] = {}
         self._ended: set[Transaction] = set()  # their markers are written, some of their offsets not taken yet
         self._groups: dict[str, dict[str, dict[int, set[Transaction]]]] = {}  # by group, topic and partition
         self._count = 0
-        self._writes: Counter[_Producer] = Counter()  # appends that are not reported yet
-        self._loading: set[int] = set()  # log partitions
-        self._markers: dict[_Producer, list[tuple[int, Outcome]]] = {}  # reported meanwhile, with their offsets
+        self._writes: Counter[int] = Counter()  # appends that are not reported yet
+        self._is_loading = False
+        self._markers: dict[int, list[tuple[int, Outcome]]] = {}  # reported meanwhile, with their offsets
 
     def __len__(self) -> int:
         """Return the number of offsets, counted for each transaction that has one."""
@@ -63,44 +61,43 @@ class PendingOffsets:
 
     # -- changes --
 
-    def begin_write(self, log_partition: int, producer_id: int) -> None:
+    def begin_write(self, producer_id: int) -> None:
         """Note that offsets of a producer are about to be appended."""
-        self._writes[log_partition, producer_id] += 1
+        self._writes[producer_id] += 1
 
-    def end_write(self, log_partition: int, producer_id: int) -> None:
+    def end_write(self, producer_id: int) -> None:
         """Note that an append was reported. Call it after `put`."""
-        producer = (log_partition, producer_id)
-        self._writes[producer] -= 1
-        if not self._writes[producer]:
-            del self._writes[producer]
-            self._forget_markers(producer)
+        self._writes[producer_id] -= 1
+        if not self._writes[producer_id]:
+            del self._writes[producer_id]
+            self._forget_markers(producer_id)
 
-    def begin_loading(self, log_partition: int) -> None:
-        """Note that a log partition is about to be read."""
-        self._loading.add(log_partition)
+    def begin_loading(self) -> None:
+        """Note that the log partition is about to be read."""
+        self._is_loading = True
 
-    def finish_loading(self, log_partition: int) -> None:
-        """Note that the pending offsets of a log partition were `put`, or that it cannot be read."""
-        self._loading.discard(log_partition)
-        for producer in list(self._markers):
-            self._forget_markers(producer)
+    def finish_loading(self) -> None:
+        """Note that the pending offsets of the log partition were `put`."""
+        self._is_loading = False
+        for producer_id in list(self._markers):
+            self._forget_markers(producer_id)
 
-    def _forget_markers(self, producer: _Producer) -> None:
-        if producer not in self._writes and producer[0] not in self._loading:
-            self._markers.pop(producer, None)
+    def _forget_markers(self, producer_id: int) -> None:
+        if producer_id not in self._writes and not self._is_loading:
+            self._markers.pop(producer_id, None)
 
-    def outcome_of(self, log_partition: int, producer_id: int, record_offset: int) -> Outcome | None:
+    def outcome_of(self, producer_id: int, record_offset: int) -> Outcome | None:
         """Return how the transaction of a record that is being reported has ended already, or None."""
-        for offset, outcome in self._markers.get((log_partition, producer_id), ()):
+        for offset, outcome in self._markers.get(producer_id, ()):
             if offset > record_offset:
                 return outcome
         return None
 
-    def put(self, log_partition: int, producer_id: int, pending: PendingOffset) -> None:
+    def put(self, producer_id: int, pending: PendingOffset) -> None:
         """Add an offset; a later one of the same transaction replaces it."""
-        transaction = self._open.get((log_partition, producer_id))
+        transaction = self._open.get(producer_id)
         if transaction is None:
-            transaction = self._open[log_partition, producer_id] = Transaction(log_partition)
+            transaction = self._open[producer_id] = Transaction()
         place = (pending.group, pending.topic, pending.partition)
         known = transaction.offsets.get(place)
         if known is not None and known.record_offset > pending.record_offset:
@@ -111,12 +108,11 @@ class PendingOffsets:
             self._groups.setdefault(group, {}).setdefault(topic, {}).setdefault(partition, set()).add(transaction)
             self._count += 1
 
-    def end(self, log_partition: int, producer_id: int, marker_offset: int, outcome: Outcome) -> Transaction | None:
+    def end(self, producer_id: int, marker_offset: int, outcome: Outcome) -> Transaction | None:
         """Note that a marker was written. Return its transaction, whose offsets stay pending until `take`."""
-        producer = (log_partition, producer_id)
-        if producer in self._writes or log_partition in self._loading:
-            self._markers.setdefault(producer, []).append((marker_offset, outcome))
-        transaction = self._open.pop(producer, None)
+        if producer_id in self._writes or self._is_loading:
+            self._markers.setdefault(producer_id, []).append((marker_offset, outcome))
+        transaction = self._open.pop(producer_id, None)
         if transaction is not None:
             self._ended.add(transaction)
         return transaction
@@ -145,20 +141,13 @@ class PendingOffsets:
                     self._remove(transaction, (group, topic, partition))
                 yield group, partition
 
-    def remove_partition(self, log_partition: int) -> None:
-        """Remove what a log partition holds: it has gone offline."""
-        for transaction in [*self._open.values(), *self._ended]:
-            if transaction.log_partition == log_partition:
-                for place in list(transaction.offsets):
-                    self._remove(transaction, place)
-        self._open = {producer: each for producer, each in self._open.items() if producer[0] != log_partition}
-        self._ended = {each for each in self._ended if each.log_partition != log_partition}
-
-    def clear(self) -> None:
-        """Remove all offsets."""
-        for transaction in [*self._open.values(), *self._ended]:
-            transaction.offsets = {}
-        self._open, self._ended, self._groups, self._count = {}, set(), {}, 0
+    def forget(self, count: int) -> bool:
+        """Forget `count` offsets of one transaction; return whether any are left."""
+        if not self._ended and self._open:
+            self._ended.add(self._open.popitem()[1])
+        for transaction in [*islice(self._ended, 1)]:
+            self.take(transaction, count)
+        return bool(self._open or self._ended)
 
     # -- queries --
 

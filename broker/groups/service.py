@@ -1,17 +1,17 @@
 """The group coordinator: wire its parts together, run and stop them, and export their metrics."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import trio
 
 from broker.coordinator_log.log import CoordinatorLog
 from broker.groups.commits import OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
+from broker.groups.offsets import Committed
 from broker.groups.registry import GroupRegistry
 from broker.groups.topic import OFFSETS_TOPIC, TOPIC
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from broker.settings.settings import Settings
 from protocol.groups import GroupState
@@ -36,9 +36,6 @@ class GroupService:
         self.commits = OffsetCommits(self.registry, partitions)
         self._partitions = partitions
         partitions.changes.on_deleted.append(self.commits.topic_deleted)
-        partitions.on_offline.append(self._offline)
-        partitions.on_lead.append(self._lead)
-        partitions.on_resign.append(lambda partition: self._offline(partition.topic, partition.index))
 
     async def run(self) -> None:
         """Load groups, serve their timers and expire offsets, until cancelled."""
@@ -77,21 +74,18 @@ class GroupService:
             lambda: [((), self.registry.completed_rebalances)],
         )
 
-    def _lead(self, partition: Partition) -> None:
-        self.registry.log.lead(partition)
-
-    def _offline(self, topic: str, partition: int) -> None:
-        if topic == TOPIC:
-            self.registry.lose(partition)
-
     def _states(self) -> Iterator[tuple[tuple[str, ...], float]]:
         states = [group.state for group in self.registry.all()]
         for state in GroupState:
             if state is not GroupState.DEAD:
                 yield (state.value,), states.count(state)
 
+    def _offsets(self) -> Iterator[tuple[str, str, Mapping[int, Committed]]]:
+        for shard in self.registry.shards():
+            yield from shard.offsets.by_topic()
+
     def _lags(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        for group, topic, committed in self.registry.offsets.by_topic():
+        for group, topic, committed in self._offsets():
             lag = 0
             for index, entry in committed.items():
                 partition = self._partitions.local(topic, index)
@@ -100,5 +94,5 @@ class GroupService:
             yield (group, topic), lag
 
     def _committed(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        for group, topic, committed in self.registry.offsets.by_topic():
+        for group, topic, committed in self._offsets():
             yield (group, topic), sum(entry.value.offset for entry in committed.values())

@@ -3,7 +3,7 @@
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService.groupMetadataTopicConfigs.
 """
 
-from broker.coordinator_log.log import CoordinatorTopic, TopicLayout
+from broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
 from broker.settings.settings import Settings
 
 TOPIC = "__consumer_offsets"

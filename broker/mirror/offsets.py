@@ -44,13 +44,13 @@ class OffsetCopies:
 
     def _changed(self, group: str, offsets: Iterable[FetchedOffset]) -> Iterator[OffsetToCommit]:
         """Yield what to commit: offsets that differ from those committed here."""
-        committed = self._groups.registry.offsets
+        shard = self._groups.registry.shard_of(group)
         for one in offsets:
             partition = self._partitions.get(one.topic, one.partition)
             if partition is None or partition.mirror_of != self._cluster_id or one.offset == NO_OFFSET:
                 continue
             offset = min(one.offset, partition.log.high_watermark)
-            here = committed.get(group, one.topic, one.partition)
+            here = None if shard is None else shard.offsets.get(group, one.topic, one.partition)
             if here is None or (here.offset, here.metadata) != (offset, one.metadata):
                 yield OffsetToCommit(
                     topic=one.topic,

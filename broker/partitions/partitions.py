@@ -117,8 +117,8 @@ class Partitions:
             self.changes = ClusterTopics(node, self._map, settings, self._configs)
         self._all_open = False
         self.on_offline: list[Callable[[str, int], None]] = []  # each is called with a lost partition
-        self.on_lead: list[Callable[[Partition], None]] = []  # in a cluster: when this broker begins to lead one
-        self.on_resign: list[Callable[[Partition], None]] = []  # and when it stops
+        self.on_lead: list[Callable[[Partition], None]] = []  # each is called with one that this broker leads now
+        self.on_resign: list[Callable[[Partition], None]] = []  # and one that it leads no more, unless it is `offline`
 
     @property
     def progress(self) -> StartProgress:
@@ -322,6 +322,9 @@ class Partitions:
     def lead(self, partition: Partition) -> None:
         """Let clients reach a partition, which this broker leads from now on."""
         self._map.partitions[partition.topic, partition.index] = partition
+        self._report_led(partition)
+
+    def _report_led(self, partition: Partition) -> None:
         for led in self.on_lead:
             led(partition)
 
@@ -511,6 +514,8 @@ class Partitions:
                 self._lose(self._map.local[log.topic, log.partition], OUT_OF_SERVICE)
         for partition in partitions:
             partition.appends.flushes.flush_recovered()
+            if self.get(partition.topic, partition.index) is partition:  # else only the cluster knows who leads it
+                self._report_led(partition)
 
     async def _open_known(self, topic: Topic, held: Sequence[int]) -> None:
         """Open logs of a topic; those in offline directories are marked offline. Raises OSError, LogError."""

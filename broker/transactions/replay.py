@@ -1,6 +1,6 @@
 """Decode the latest record of each key of a `__transaction_state` partition."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from broker.coordinator_log.replay import Latest
 from protocol.kafka.codec.bounds import MalformedError
@@ -16,7 +16,7 @@ from protocol.kafka.transaction_records import (
 class ReplayedTransactions:
     """Decodes the latest records of a partition; iterate once, then read the counts."""
 
-    def __init__(self, latest: Mapping[bytes, Latest], partition: int, partition_of: Callable[[str], int]) -> None:
+    def __init__(self, latest: dict[bytes, Latest], partition: int, partition_of: Callable[[str], int]) -> None:
         """`partition_of`: returns the log partition of a transactional id."""
         self.foreign = 0  # records of types and versions that are not known; ignored, as Kafka does
         self.misplaced = 0  # written when the topic had another number of partitions; ignored
@@ -30,7 +30,8 @@ class ReplayedTransactions:
         Raises MalformedError for a record that cannot be read: if it were skipped, the id would be treated as new, with
         its producers not fenced and its transaction not ended.
         """
-        for data, record in self._latest.items():
+        while self._latest:  # emptied on the way: freeing all of them at once would hold the event loop
+            data, record = self._latest.popitem()
             try:
                 key = decode_transaction_key(data)
                 value = decode_transaction(record.value)

@@ -16,21 +16,18 @@ from typing import Any, TypeAlias
 import trio
 
 from broker.coordinator_log.log import CoordinatorLog
-from broker.coordinator_log.replay import Replay
 from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from broker.settings.settings import Settings
 from broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
 from broker.transactions.effects import Answer, Append, Discard, Effect, Producer, RetryLater, Stuck, WriteMarkers
+from broker.transactions.loading import LoadedIds
 from broker.transactions.markers import Marker, MarkerWriter
 from broker.transactions.peers import Peers, ask_coordinator
 from broker.transactions.producer_ids import ProducerIds
-from broker.transactions.replay import ReplayedTransactions
 from broker.transactions.topic import STATE_TOPIC, TOPIC
 from broker.transactions.verification import TransactionSupport, produce_error
 from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
 from protocol.records.markers import Outcome
 from protocol.transactions import TRANSACTION_FEATURE, TopicIndex, TransactionVersion
@@ -97,17 +94,13 @@ class TransactionService:
             max_partitions_in_all=settings.max_transaction_partitions,
         )
         self.coordinator = TransactionCoordinator(ids, limits, partition_of=self.log.partition_of)
-        self._loads = {index: self.coordinator.begin_loading(index) for index in self.log.unread}
         self._retries: list[RetryLater] = []
         self._stored: dict[str, trio.Event] = {}  # by transactional id: set by the next append of its state
         self._has_retries = trio.Event()
         self._next_warning_at = -math.inf
         self._is_applying = False
         self._is_stopped = False
-        partitions.changes.on_deleted.append(self._deleted)
-        partitions.on_offline.append(self._offline)
-        partitions.on_lead.append(self._lead)
-        partitions.on_resign.append(lambda partition: self._offline(partition.topic, partition.index))
+        self.log.bind(LoadedIds(self.coordinator, self.apply_effects, self.log.partition_of, clock))
 
     async def run(self) -> None:
         """Load the log, abort transactions that time out and expire unused ids, until cancelled."""
@@ -124,10 +117,7 @@ class TransactionService:
                 settings.transaction_remove_expired_transaction_cleanup_interval_ms,
                 self.coordinator.expire,
             )
-            while True:
-                for index in self.log.unread:
-                    await self._load(index)
-                await self.log.wait_unread()
+            nursery.start_soon(self.log.run)
 
     def stop(self) -> None:
         """Answer all waiting requests with an error, and reject further ones. Markers may still be written."""
@@ -151,18 +141,7 @@ class TransactionService:
         """Create `__transaction_state` unless it exists; return NONE, or COORDINATOR_NOT_AVAILABLE if that fails."""
         if self._is_stopped:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        known = self.log.partition_count
-        error = await self.log.ensure()
-        if self._partitions.is_clustered:
-            return error  # what this broker leads is loaded when it begins to lead
-        if error is ErrorCode.NONE and not known and not self.coordinator.has_partitions:  # else a concurrent call did
-            unread = self.log.unread
-            for index in range(self.log.partition_count):
-                if index in unread:
-                    self._loads[index] = self.coordinator.begin_loading(index)
-                else:
-                    self._serve_empty(index)
-        return error
+        return await self.log.ensure()
 
     async def initialize(self, request: InitRequest) -> Answer:
         """InitProducerId with a transactional id. Raises MetadataError."""
@@ -251,7 +230,6 @@ class TransactionService:
         """Return the other broker that coordinates an id; None if this one does, or nobody."""
         if self._peers is None:
             return None
-        self.log.find()
         index = self.log.partition_of(transactional_id)
         is_here = self._partitions.get(TOPIC, index) is not None
         return None if is_here else self._peers.leader_id(TOPIC, index)
@@ -393,75 +371,6 @@ class TransactionService:
             for effect in retries:
                 self.coordinator.retry(effect)
             self.apply_effects()
-
-    # -- the log --
-
-    def _lead(self, partition: Partition) -> None:
-        """Load the ids of a log partition that this broker leads from now on."""
-        if self.log.lead(partition):
-            self._loads[partition.index] = self.coordinator.begin_loading(partition.index)
-            self.apply_effects()
-
-    def _offline(self, topic: str, index: int) -> None:
-        """Stop serving the ids of a log partition that has gone offline, or that another broker leads."""
-        if topic == TOPIC:
-            self.log.lose(index)
-            self.coordinator.unload(index)
-            self.apply_effects()
-
-    def _deleted(self, topic: str) -> None:
-        """Reset after `__transaction_state` was deleted."""
-        if topic == TOPIC:
-            for index in range(self.log.partition_count):
-                self.coordinator.unload(index)
-            self.apply_effects()
-            self.log.forget()
-
-    async def _load(self, index: int) -> None:
-        number = self._loads.pop(index, None)
-        if number is None:
-            number = self.coordinator.begin_loading(index)
-        turn = self.log.turn_of(index)
-        replay = await self.log.read(index)
-        is_good = replay is not None and await self._load_replay(number, index, replay)
-        if self.log.turn_of(index) != turn:
-            return  # another broker has led it meanwhile; it is loaded again if it is led again
-        if not is_good:
-            self.coordinator.unload(index)
-        self.log.finish_reading(index, good=is_good)
-        self.apply_effects()
-
-    async def _load_replay(self, number: int, index: int, replay: Replay) -> bool:
-        stored = ReplayedTransactions(replay.latest, index, self.log.partition_of)
-        try:
-            rows = await trio.to_thread.run_sync(lambda: list(stored))  # a record of many partitions takes long
-        except MalformedError as error:
-            logger.error("%s-%d: cannot load transactional ids: %s", TOPIC, index, error)  # noqa: TRY400  # no traceback
-            return False
-        for _ in self.coordinator.load(number, index, self._leader_epoch(index), rows, self._clock()):
-            self.apply_effects()
-            await trio.lowlevel.checkpoint()
-        if stored.misplaced:
-            logger.warning(
-                "%s-%d: ignored %d transactional ids that belong to another partition: they were written to a topic "
-                "whose partition count (transaction.state.log.num.partitions) was not %d as it is here",
-                TOPIC,
-                index,
-                stored.misplaced,
-                self.log.partition_count,
-            )
-        if stored.foreign:
-            logger.info("%s-%d: ignored %d records of unknown types", TOPIC, index, stored.foreign)
-        return True
-
-    def _serve_empty(self, index: int) -> None:
-        number = self.coordinator.begin_loading(index)
-        for _ in self.coordinator.load(number, index, self._leader_epoch(index), (), self._clock()):
-            pass
-
-    def _leader_epoch(self, index: int) -> int:
-        partition = self._partitions.get(TOPIC, index)
-        return 0 if partition is None else partition.log.leader_epoch
 
 
 async def _free(transactions: dict[str, Any]) -> None:

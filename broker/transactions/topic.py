@@ -4,7 +4,7 @@ Source: kafka.coordinator.transaction.TransactionStateManager.transactionTopicCo
 org.apache.kafka.coordinator.transaction.TransactionLogConfig.
 """
 
-from broker.coordinator_log.log import CoordinatorTopic, TopicLayout
+from broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
 from broker.settings.settings import Settings
 
 TOPIC = "__transaction_state"

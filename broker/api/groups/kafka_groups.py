@@ -15,7 +15,9 @@ from broker.groups.commits import Committer, OffsetCommits
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.registry import GroupRegistry
 from broker.groups.service import GroupService
+from broker.groups.shard import GroupShard
 from broker.partitions.partitions import Partitions
+from broker.partitions.topics.catalog import NO_LEADER
 from broker.transactions.service import TransactionService
 from protocol.errors import ErrorCode
 from protocol.groups import (
@@ -124,12 +126,10 @@ class MembersApi:
         return FindCoordinatorResponse(coordinators=await context.answer(found, request.keys))
 
     def _coordinator_of(self, log: CoordinatorLog, key: str) -> int:
-        """Return the broker that coordinates a key: the leader of its partition, or this one if there is no other."""
-        partitions = self._partitions
-        topic = partitions.topic(log.topic)
-        if not partitions.is_clustered or topic is None:
-            return partitions.node_id
-        return partitions.catalog.partition(topic, log.partition_of(key)).leader
+        """Return the broker that coordinates a key, the leader of its partition, or NO_LEADER."""
+        topic = self._partitions.topic(log.topic)
+        index = log.partition_of(key)
+        return NO_LEADER if topic is None else self._partitions.catalog.partition(topic, index).leader
 
     async def _check_coordinator(self, key_type: int) -> tuple[ErrorCode, str | None]:
         if key_type == CoordinatorType.GROUP:
@@ -215,24 +215,36 @@ class CommittedOffsetsApi:
         error = self._groups.available(asked.group)
         if error is not ErrorCode.NONE:
             return FetchedOffsets(group=asked.group, error=error)
-        offsets = self._groups.offsets
+        shard = self._groups.shard_of(asked.group)
+        if shard is None:  # nothing has been committed by any group
+            fetched = await context.map(_not_committed, asked.partitions or ())
+            return FetchedOffsets(group=asked.group, partitions=fetched)
+        found = await self._fetch_from(shard, asked, context, is_stable=is_stable)
+        if not self._groups.is_served(shard):  # its offsets are being freed
+            return FetchedOffsets(group=asked.group, error=ErrorCode.NOT_COORDINATOR)
+        return FetchedOffsets(group=asked.group, partitions=tuple(found))
+
+    async def _fetch_from(
+        self, shard: GroupShard, asked: OffsetFetchGroup, context: Context, *, is_stable: bool
+    ) -> list[FetchedOffset]:
+        offsets, pending = shard.offsets, shard.pending
         found: list[FetchedOffset] = []
         if asked.partitions is None:
             for topic, partition, committed in offsets.of(asked.group):
-                if is_stable and self._groups.pending.is_pending(asked.group, topic, partition):
+                if is_stable and pending.is_pending(asked.group, topic, partition):
                     found.append(_unstable(topic, partition))
                 else:
                     found.append(self._fetched(topic, partition, committed))
                 await context.checkpoint()
         else:
             for one in asked.partitions:
-                if is_stable and self._groups.pending.is_pending(asked.group, one.topic, one.partition):
+                if is_stable and pending.is_pending(asked.group, one.topic, one.partition):
                     found.append(_unstable(one.topic, one.partition))
                 else:
                     committed_offset = offsets.get(asked.group, one.topic, one.partition)
                     found.append(self._fetched(one.topic, one.partition, committed_offset))
                 await context.checkpoint()
-        return FetchedOffsets(group=asked.group, partitions=tuple(found))
+        return found
 
     def _fetched(self, topic: str, partition: int, committed: OffsetAndMetadata | None) -> FetchedOffset:
         if committed is None:
@@ -300,10 +312,14 @@ class GroupsApi:
         deleted: dict[str, DeletedGroup] = {}
         for name in request.groups:
             if name not in deleted:
-                error = await self._commits.delete(name, context.checkpoint)
+                error = await context.wait(self._commits.delete(name))
                 deleted[name] = DeletedGroup(group=name, error=error)
             await context.checkpoint()
         return DeleteGroupsResponse(groups=tuple(deleted.values()))
+
+
+def _not_committed(asked: TopicPartition) -> FetchedOffset:
+    return FetchedOffset(topic=asked.topic, partition=asked.partition)
 
 
 def _unstable(topic: str, partition: int) -> FetchedOffset:

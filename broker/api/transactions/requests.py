@@ -11,7 +11,8 @@ from itertools import chain
 from broker.api.context import Context
 from broker.api.handler import Handler
 from broker.api.transactions.admission import support_of
-from broker.coordinator_log.log import CoordinatorLog, LogProducer
+from broker.coordinator_log.appends import LogProducer
+from broker.coordinator_log.log import CoordinatorLog
 from broker.groups.commits import Committer, OffsetCommits
 from broker.groups.topic import TOPIC as OFFSETS_TOPIC
 from broker.metadata.topic import is_internal

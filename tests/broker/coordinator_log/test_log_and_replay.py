@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.coordinator_log.log import abs_int32, java_hash
 from broker.coordinator_log.replay import Replay
+from broker.coordinator_log.topic import abs_int32, java_hash
 from protocol.records.batch import headers
 from protocol.records.builder import build_batch
 from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT

@@ -108,7 +108,16 @@ class Serving:
         return (await self.service.commits.commit(group, committer, [requested], retention_ms=retention_ms))[0]
 
     def committed(self, group: str = "g", topic: str = "orders", partition: int = 0) -> OffsetAndMetadata | None:
-        return self.service.registry.offsets.get(group, topic, partition)
+        shard = self.service.registry.shard_of(group)
+        return None if shard is None else shard.offsets.get(group, topic, partition)
+
+    def offsets(self, group: str = "g") -> list[tuple[str, int, OffsetAndMetadata]]:
+        shard = self.service.registry.shard_of(group)
+        return [] if shard is None else [*shard.offsets.of(group)]
+
+    def has_pending(self, group: str = "g") -> bool:
+        shard = self.service.registry.shard_of(group)
+        return shard is not None and shard.pending.has_any(group)
 
 
 @asynccontextmanager

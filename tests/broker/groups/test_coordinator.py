@@ -6,7 +6,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.groups.registry import GroupRegistry
 from broker.settings.settings import Settings
 from protocol.errors import ErrorCode
 from protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse
@@ -261,15 +260,11 @@ async def test_loading_many_records_yields_to_other_tasks(tmp_path: Path, mock_c
         assert settled == [ErrorCode.NONE]
     async with serving(tmp_path, offsets_topic_num_partitions=1, reads=False) as group:
         turns = 0
-
-        async def load(registry: GroupRegistry) -> None:
-            await registry._load_all()
-            nursery.cancel_scope.cancel()
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(load, group.service.registry)
-            while True:
+            nursery.start_soon(group.service.run)
+            while group.service.registry.available_all() is not ErrorCode.NONE:
                 await trio.lowlevel.checkpoint()
                 turns += 1
+            nursery.cancel_scope.cancel()
         assert turns > 2 * count // 500
-        assert sum(1 for _ in group.service.registry.offsets.of("g")) == count
+        assert len(group.offsets()) == count

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.coordinator_log import log as coordinator_log
-from broker.coordinator_log.log import java_hash
+from broker.coordinator_log import reading
+from broker.coordinator_log.topic import java_hash
 from tests.broker.clients import running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 
@@ -54,7 +54,7 @@ async def test_groups_in_the_wrong_partition_are_logged_and_not_served(
 async def test_groups_are_loaded_despite_a_flipped_bit_in_the_active_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator_log, "READ_BYTES", 100)  # so that a small log is read by its index
+    monkeypatch.setattr(reading, "READ_BYTES", 100)  # so that a small log is read by its index
     settings = {"offsets.topic.num.partitions": 1, "log.index.interval.bytes": 0}
     async with running(tmp_path, settings) as broker:
         await (await broker.connect()).create(TOPIC)

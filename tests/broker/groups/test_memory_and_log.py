@@ -6,7 +6,7 @@ from random import Random
 import pytest
 import trio
 
-from broker.coordinator_log.log import LogProducer
+from broker.coordinator_log.appends import LogProducer
 from broker.groups.registry import GroupRegistry
 from broker.groups.service import GroupService
 from broker.groups.topic import TOPIC
@@ -71,9 +71,14 @@ async def replace_topic(broker: Serving, topic: str) -> None:
 
 def known(registry: GroupRegistry) -> tuple[dict[tuple[str, str, int], int], set[tuple[str, str, int]]]:
     """Return the committed offsets, and the partitions with pending ones."""
-    offsets = registry.offsets
-    committed = {(group, topic, at): value.offset for group in GROUPS for topic, at, value in offsets.of(group)}
-    return committed, {(group, *place) for group in GROUPS for place in registry.pending.of(group)}
+    committed: dict[tuple[str, str, int], int] = {}
+    pending: set[tuple[str, str, int]] = set()
+    for group in GROUPS:
+        shard = registry.shard_of(group)
+        assert shard is not None
+        committed |= {(group, topic, at): value.offset for topic, at, value in shard.offsets.of(group)}
+        pending |= {(group, *place) for place in shard.pending.of(group)}
+    return committed, pending
 
 
 @pytest.mark.parametrize("fault", FAULTS)

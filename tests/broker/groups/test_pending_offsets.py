@@ -26,27 +26,25 @@ def pending(number: int, record_offset: int, *, group: str = "g", topic: str = "
 
 
 def ended(offsets: PendingOffsets, producer_id: int) -> list[PendingOffset]:
-    """End a transaction in log partition 0; return its offsets."""
-    transaction = offsets.end(0, producer_id, 100, Outcome.COMMIT)
+    """End a transaction; return its offsets."""
+    transaction = offsets.end(producer_id, 100, Outcome.COMMIT)
     return [] if transaction is None else offsets.take(transaction, 100)
 
 
-def test_a_marker_takes_the_offsets_of_its_producer_and_log_partition_only() -> None:
+def test_a_marker_takes_the_offsets_of_its_producer_only() -> None:
     offsets = PendingOffsets()
-    offsets.put(0, PRODUCER, pending(1, 10))
-    offsets.put(0, OTHER, pending(2, 11, topic="others"))
-    offsets.put(1, PRODUCER, pending(3, 5, group="h"))
+    offsets.put(PRODUCER, pending(1, 10))
+    offsets.put(OTHER, pending(2, 11, topic="others"))
     assert ended(offsets, PRODUCER) == [pending(1, 10)]
     assert ended(offsets, PRODUCER) == []
     assert not offsets.is_pending("g", "words", 0)
     assert offsets.is_pending("g", "others", 0)
-    assert offsets.is_pending("h", "words", 0)
 
 
 def test_an_offset_is_pending_until_the_last_transaction_with_one_ends() -> None:
     offsets = PendingOffsets()
-    offsets.put(0, PRODUCER, pending(1, 10))
-    offsets.put(0, OTHER, pending(2, 11))
+    offsets.put(PRODUCER, pending(1, 10))
+    offsets.put(OTHER, pending(2, 11))
     ended(offsets, OTHER)
     assert offsets.is_pending("g", "words", 0)
     assert offsets.has_any("g")
@@ -56,16 +54,16 @@ def test_an_offset_is_pending_until_the_last_transaction_with_one_ends() -> None
 
 def test_a_later_offset_of_a_transaction_replaces_the_earlier_one_in_any_order_of_arrival() -> None:
     offsets = PendingOffsets()
-    offsets.put(0, PRODUCER, pending(2, 11))
-    offsets.put(0, PRODUCER, pending(1, 10))
+    offsets.put(PRODUCER, pending(2, 11))
+    offsets.put(PRODUCER, pending(1, 10))
     assert ended(offsets, PRODUCER) == [pending(2, 11)]
     assert not offsets.has_any("g")
 
 
 def test_a_tombstone_removes_the_offsets_before_it() -> None:
     offsets = PendingOffsets()
-    offsets.put(0, PRODUCER, pending(1, 10))
-    offsets.put(0, OTHER, pending(2, 12))
+    offsets.put(PRODUCER, pending(1, 10))
+    offsets.put(OTHER, pending(2, 12))
     offsets.remove("g", "words", 0, 11)
     assert ended(offsets, PRODUCER) == []
     assert ended(offsets, OTHER) == [pending(2, 12)]
@@ -73,30 +71,34 @@ def test_a_tombstone_removes_the_offsets_before_it() -> None:
 
 def test_the_offsets_of_a_deleted_topic_are_removed_and_named_once() -> None:
     offsets = PendingOffsets()
-    offsets.put(0, PRODUCER, pending(1, 10))
-    offsets.put(0, OTHER, pending(2, 12))
-    offsets.put(0, PRODUCER, pending(3, 13, topic="others"))
+    offsets.put(PRODUCER, pending(1, 10))
+    offsets.put(OTHER, pending(2, 12))
+    offsets.put(PRODUCER, pending(3, 13, topic="others"))
     assert list(offsets.remove_topic("words")) == [("g", 0)]
     assert offsets.of("g") == [("others", 0)]
     assert ended(offsets, PRODUCER) == [pending(3, 13, topic="others")]
 
 
-def test_a_lost_log_partition_takes_its_offsets_with_it() -> None:
+def test_the_offsets_are_forgotten_in_steps() -> None:
     offsets = PendingOffsets()
-    offsets.put(0, PRODUCER, pending(1, 10))
-    offsets.put(1, PRODUCER, pending(2, 3, group="h"))
-    offsets.remove_partition(0)
+    for at in range(5):
+        offsets.put(PRODUCER, pending(at, 10 + at, at=at))
+    offsets.put(OTHER, pending(9, 20))
+    steps = 1
+    while offsets.forget(2):
+        steps += 1
+    assert steps == 4
+    assert len(offsets) == 0
     assert not offsets.has_any("g")
-    assert offsets.has_any("h")
 
 
 def test_the_offsets_of_an_ended_transaction_are_pending_until_they_are_taken() -> None:
     offsets = PendingOffsets()
     for at in range(3):
-        offsets.put(0, PRODUCER, pending(at, 10 + at, at=at))
-    transaction = offsets.end(0, PRODUCER, 20, Outcome.COMMIT)
+        offsets.put(PRODUCER, pending(at, 10 + at, at=at))
+    transaction = offsets.end(PRODUCER, 20, Outcome.COMMIT)
     assert transaction is not None
-    offsets.put(0, PRODUCER, pending(9, 21))  # of the next transaction
+    offsets.put(PRODUCER, pending(9, 21))  # of the next transaction
     assert len(offsets.take(transaction, 2)) == 2
     assert offsets.of("g") == [("words", 0), ("words", 2)]
     offsets.remove("g", "words", 2, 22)
@@ -108,27 +110,25 @@ def test_the_offsets_of_an_ended_transaction_are_pending_until_they_are_taken() 
 
 def test_a_record_that_is_reported_after_its_marker_has_the_outcome_of_that_marker() -> None:
     offsets = PendingOffsets()
-    offsets.begin_write(0, PRODUCER)
-    offsets.begin_write(0, PRODUCER)
-    offsets.end(0, PRODUCER, 11, Outcome.ABORT)
-    offsets.end(0, PRODUCER, 21, Outcome.COMMIT)
-    outcomes = [offsets.outcome_of(0, PRODUCER, record_offset) for record_offset in (10, 20, 30)]
+    offsets.begin_write(PRODUCER)
+    offsets.begin_write(PRODUCER)
+    offsets.end(PRODUCER, 11, Outcome.ABORT)
+    offsets.end(PRODUCER, 21, Outcome.COMMIT)
+    outcomes = [offsets.outcome_of(PRODUCER, record_offset) for record_offset in (10, 20, 30)]
     assert outcomes == [Outcome.ABORT, Outcome.COMMIT, None]
-    offsets.end_write(0, PRODUCER)
-    assert offsets.outcome_of(0, PRODUCER, 10) is Outcome.ABORT
-    offsets.end_write(0, PRODUCER)
-    assert offsets.outcome_of(0, PRODUCER, 10) is None  # nothing is on its way: markers are not kept
+    offsets.end_write(PRODUCER)
+    assert offsets.outcome_of(PRODUCER, 10) is Outcome.ABORT
+    offsets.end_write(PRODUCER)
+    assert offsets.outcome_of(PRODUCER, 10) is None  # nothing is on its way: markers are not kept
 
 
 def test_a_marker_that_is_written_while_its_log_partition_is_loaded_ends_what_is_loaded() -> None:
     offsets = PendingOffsets()
-    offsets.begin_loading(0)
-    offsets.end(0, PRODUCER, 11, Outcome.COMMIT)
-    offsets.end(1, PRODUCER, 11, Outcome.COMMIT)
-    assert offsets.outcome_of(0, PRODUCER, 10) is Outcome.COMMIT
-    assert offsets.outcome_of(1, PRODUCER, 10) is None
-    offsets.finish_loading(0)
-    assert offsets.outcome_of(0, PRODUCER, 10) is None
+    offsets.begin_loading()
+    offsets.end(PRODUCER, 11, Outcome.COMMIT)
+    assert offsets.outcome_of(PRODUCER, 10) is Outcome.COMMIT
+    offsets.finish_loading()
+    assert offsets.outcome_of(PRODUCER, 10) is None
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from broker.coordinator_log.log import CoordinatorLog
+from broker.coordinator_log.reading import read_partition
 from broker.transactions.replay import ReplayedTransactions
 from broker.transactions.topic import STATE_TOPIC
 from protocol.errors import ErrorCode
 from protocol.kafka.transaction_records import StoredTransaction, encode_transaction, encode_transaction_key
 from protocol.transactions import TransactionState, TransactionVersion
+from tests.broker.coordinator_log.loads import Loads
 from tests.broker.rig import START_MS, rig
 
 
@@ -36,6 +38,7 @@ async def test_transactions_are_read_as_they_were_appended(tmp_path: Path) -> No
     }
     async with rig(tmp_path) as broker:
         log = CoordinatorLog(STATE_TOPIC, broker.partitions, broker.writer, lambda: START_MS)
+        log.bind(Loads())
         await log.ensure()
         errors: list[ErrorCode] = []
         for name, state in states.items():
@@ -46,7 +49,8 @@ async def test_transactions_are_read_as_they_were_appended(tmp_path: Path) -> No
         assert errors == [ErrorCode.NONE] * 5
         found: dict[str, StoredTransaction] = {}
         for index in range(log.partition_count):
-            replay = await log.read(index)
-            assert replay is not None
+            partition = broker.partitions.get(STATE_TOPIC.name, index)
+            assert partition is not None
+            replay = await read_partition(partition)
             found |= dict(ReplayedTransactions(replay.latest, index, log.partition_of))
         assert found == states

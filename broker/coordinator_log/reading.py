@@ -1,0 +1,86 @@
+"""Read a partition of a coordinator's topic from its start to its end.
+
+Invariants:
+1. Reading does not hold the event loop: a worker reads and decompresses, the loop processes `PIECE` records at a time.
+2. What was read is not used before the high watermark covers it: until then another broker that lacks the end of the
+   log may become leader, and clients would have seen what was never stored.
+
+Source: org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
+"""
+
+from collections.abc import AsyncIterator
+from typing import TypeAlias
+
+import trio
+
+from broker.coordinator_log.replay import Replay
+from broker.log.io.files import FileSlice
+from broker.log.io.residency import ColdReadError
+from broker.partitions.partition import Partition, StorageError
+from broker.partitions.reads.waiters import FetchWaiter
+from protocol.records.batch import headers, verify_crc
+from protocol.records.layout import BatchHeader
+from protocol.records.reader import Record, decode_batch
+
+READ_BYTES = 1 << 20  # per read: some thousands of records, a few ms in the worker
+PIECE = 500  # records processed between two checkpoints: half a millisecond
+
+Loaded: TypeAlias = list[tuple[BatchHeader, list[Record]]]
+
+
+async def read_partition(partition: Partition) -> Replay:
+    """Read a partition as it is now, and wait until the high watermark covers that.
+
+    Raises OSError, LogError, ProtocolError, StorageError.
+    """
+    replay = Replay(partition.log.log_end_offset)
+    async for header, records in _batches_of(partition, replay.end):
+        for start in range(0, len(records), PIECE):
+            replay.take(header, records[start : start + PIECE])
+            await trio.lowlevel.checkpoint()
+    while partition.log.high_watermark < replay.end:
+        await _change_of(partition)
+    return replay
+
+
+async def _change_of(partition: Partition) -> None:
+    """Wait until the high watermark has moved, or anything else has changed."""
+    changed = trio.Event()
+    waiter = FetchWaiter(1, changed.set)
+    partition.enlist(waiter)
+    try:
+        await changed.wait()
+    finally:
+        partition.dismiss(waiter)
+
+
+async def _batches_of(partition: Partition, end: int) -> AsyncIterator[tuple[BatchHeader, list[Record]]]:
+    """Yield every batch below `end`, control batches included."""
+    offset = partition.log.log_start_offset
+    while offset < end:
+        try:
+            found = partition.read(offset, READ_BYTES, min_one_message=True, to_log_end=True)
+        except ColdReadError as cold:
+            await trio.to_thread.run_sync(cold.job)
+            continue
+        if found is None:  # its index is being rebuilt
+            await _change_of(partition)
+            continue
+        if found.slice is None:
+            return
+        loaded = await trio.to_thread.run_sync(_load, found.slice)
+        if not loaded:
+            raise StorageError(f"no batch can be read at offset {offset}")
+        for header, records in loaded:
+            yield header, records
+            offset = header.next_offset
+
+
+def _load(part: FileSlice) -> Loaded:
+    """Read a slice, and check and decompress its complete batches. Blocks: runs in a worker."""
+    data = part.read_all()
+    loaded = []
+    for position, header in headers(data):
+        verify_crc(data, position, header)
+        loaded.append((header, decode_batch(data, position, header)))
+    return loaded

@@ -1,0 +1,89 @@
+"""One time for which this broker leads a partition of a coordinator's topic, and the state that is kept for it.
+
+    on_lead ──► LOADING ──► SERVING ──► OVER     on_resign, the partition goes offline, the topic is deleted
+                   │                     ▲
+                   └─ cannot be read ──► REFUSED
+
+A term that is over never changes anything again: its load is cancelled, and its appends have failed. What another
+broker writes afterwards, or what is cut off the log, is found by the load of the next term.
+"""
+
+from enum import Enum, auto
+from typing import Protocol
+
+import trio
+
+from broker.coordinator_log.replay import Replay
+from broker.partitions.partition import Partition
+from protocol.errors import ErrorCode
+
+
+class TermState(Enum):
+    """What becomes of requests for a name of the partition."""
+
+    LOADING = auto()
+    SERVING = auto()
+    REFUSED = auto()
+    OVER = auto()
+
+
+_ERRORS = {
+    TermState.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    TermState.SERVING: ErrorCode.NONE,
+    TermState.REFUSED: ErrorCode.NOT_COORDINATOR,
+    TermState.OVER: ErrorCode.NOT_COORDINATOR,
+}
+
+
+class Unsettled(Protocol):
+    """An append whose outcome is not reported yet."""
+
+    def fail(self) -> None:
+        """Report that the term is over."""
+
+
+class Term:
+    """A term. Belongs to the event loop."""
+
+    __slots__ = ("index", "leader_epoch", "loading", "partition", "state", "unsettled")
+
+    def __init__(self, partition: Partition) -> None:
+        """Begin a term of a partition that has its leader epoch."""
+        self.partition = partition
+        self.index = partition.index
+        self.leader_epoch = partition.log.leader_epoch
+        self.state = TermState.LOADING
+        self.loading = trio.CancelScope()
+        self.unsettled: dict[Unsettled, None] = {}  # in the order of the log
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this broker has ceased to lead the partition since."""
+        return self.state is TermState.OVER
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the partition has no records to load."""
+        log = self.partition.log
+        return log.log_end_offset == log.log_start_offset
+
+    @property
+    def error(self) -> ErrorCode:
+        """NONE, or the code that answers requests for a name of the partition."""
+        return _ERRORS[self.state]
+
+
+class Shards(Protocol):
+    """The state that a coordinator keeps, by term. Calls come from the event loop."""
+
+    def begin(self, term: Term) -> None:
+        """Begin without state. If the term `is_empty` it is served at once, and not loaded."""
+
+    async def load(self, term: Term, replay: Replay) -> bool:
+        """Take the state from the records; return False if it must not be served.
+
+        Cancelled when the term ends. The records may be removed from `replay` on the way.
+        """
+
+    def end(self, term: Term) -> None:
+        """Drop the state, and let waiting requests be answered with NOT_COORDINATOR. Must not take long."""

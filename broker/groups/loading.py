@@ -1,0 +1,152 @@
+"""Load a shard from the records of its log partition, without holding the event loop.
+
+The records are removed from the replay on the way: freeing a million of them at once would hold it, too.
+
+Source: org.apache.kafka.coordinator.group.GroupCoordinatorShard (replay).
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from broker.coordinator_log.reading import PIECE
+from broker.coordinator_log.replay import Latest, Replay
+from broker.groups.pending_offsets import PendingOffset
+from broker.groups.shard import GroupShard
+from broker.groups.state import Group
+from broker.groups.topic import TOPIC
+from protocol.kafka.codec.bounds import MalformedError
+from protocol.kafka.group_records import (
+    GroupKey,
+    Key,
+    OffsetKey,
+    StoredGroup,
+    decode_group,
+    decode_key,
+    decode_offset,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Contents:
+    """What was found besides offsets. `groups` are names and values that are not decoded yet."""
+
+    groups: dict[str, bytes] = field(default_factory=dict)
+    groups_with_offsets: dict[str, None] = field(default_factory=dict)
+    unsupported: int = 0
+    misplaced: int = 0
+
+
+class ShardLoad:
+    """Loads one shard."""
+
+    def __init__(
+        self,
+        shard: GroupShard,
+        partition_of: Callable[[str], int],
+        restore: Callable[[str, StoredGroup], Group],
+        restored: Callable[[Group], None],
+    ) -> None:
+        """`partition_of` returns the log partition of a name, `restore` a stored group.
+
+        `restored` is called with each group, which is part of the shard then.
+        """
+        self._shard = shard
+        self._index = shard.term.index
+        self._partition_of = partition_of
+        self._restore = restore
+        self._restored = restored
+        self._contents = _Contents()
+
+    async def run(self, replay: Replay) -> None:
+        """Take over the latest values of a partition."""
+        contents, shard = self._contents, self._shard
+        shard.loaded_to = replay.end
+        for number, (data, latest) in enumerate(_taken(replay.latest)):
+            self._take(data, latest)
+            if number % PIECE == 0:
+                await trio.lowlevel.checkpoint()
+        for producer_id, pending in _taken(replay.open_transactions):
+            for number, (data, latest) in enumerate(_taken(pending)):
+                self._take_pending(producer_id, data, latest)
+                if number % PIECE == 0:
+                    await trio.lowlevel.checkpoint()
+        self._report_ignored()
+        for name, value in _taken(contents.groups):
+            self._take_group(name, value)
+            await trio.lowlevel.checkpoint()
+        for number, (name, _) in enumerate(_taken(contents.groups_with_offsets)):
+            if shard.get(name) is None:
+                shard.create(name)
+            if number % PIECE == 0:
+                await trio.lowlevel.checkpoint()
+
+    def _take(self, data: bytes, latest: Latest) -> None:
+        try:
+            self._take_row(decode_key(data), latest)
+        except MalformedError as error:
+            self._report_malformed(latest, error)
+
+    def _take_row(self, key: Key, latest: Latest) -> None:
+        """Take the latest record of a key. Raises MalformedError."""
+        contents = self._contents
+        if not isinstance(key, OffsetKey | GroupKey):
+            contents.unsupported += 1
+        elif self._partition_of(key.group) != self._index:
+            contents.misplaced += 1
+        elif isinstance(key, OffsetKey):
+            self._shard.offsets.put(*key, decode_offset(latest.value), latest.offset)
+            contents.groups_with_offsets[key.group] = None
+        else:
+            contents.groups[key.group] = latest.value
+
+    def _take_pending(self, producer_id: int, data: bytes, latest: Latest) -> None:
+        """Take an offset of a transaction that is still open."""
+        try:
+            key = decode_key(data)
+            if isinstance(key, OffsetKey) and self._partition_of(key.group) == self._index:
+                value = decode_offset(latest.value)
+                self._shard.put_pending(producer_id, PendingOffset(*key, value, latest.offset))
+                self._contents.groups_with_offsets[key.group] = None
+        except MalformedError as error:
+            self._report_malformed(latest, error)
+
+    def _take_group(self, name: str, value: bytes) -> None:
+        """Serve a group as its record describes it; one that cannot be decoded loses its members."""
+        try:
+            group = self._restore(name, decode_group(value))
+        except MalformedError as error:
+            logger.warning("group %.200r: dropped its members, its record is malformed: %s", name, error)
+            return
+        self._shard.groups[name] = group
+        self._restored(group)
+
+    def _report_malformed(self, latest: Latest, error: MalformedError) -> None:
+        logger.warning("%s-%d: ignored malformed record at offset %d: %s", TOPIC, self._index, latest.offset, error)
+
+    def _report_ignored(self) -> None:
+        contents = self._contents
+        if contents.misplaced:
+            logger.warning(
+                "%s-%d: ignored %d records of groups that belong to another partition: they were written to a topic "
+                "with another number of partitions (offsets.topic.num.partitions)",
+                TOPIC,
+                self._index,
+                contents.misplaced,
+            )
+        if contents.unsupported:
+            logger.info("%s-%d: ignored %d records of newer group protocols", TOPIC, self._index, contents.unsupported)
+
+
+def _taken(items: dict[K, V]) -> Iterator[tuple[K, V]]:
+    """Yield the items of a dictionary, and remove them."""
+    while items:
+        yield items.popitem()
