@@ -252,7 +252,7 @@ class Cleaner:
         known: tuple[dict[Partition, Any], ...] = (self.uncleanable, self._deaths, self._not_before)
         for each in known:
             for partition in list(each):
-                if self._partitions.get(partition.topic, partition.index) is not partition:
+                if self._partitions.local(partition.topic, partition.index) is not partition:
                     del each[partition]
 
 

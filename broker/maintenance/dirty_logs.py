@@ -107,7 +107,7 @@ class DirtyLogs:
         for partition, outcome in zip(partitions, outcomes, strict=True):
             if isinstance(outcome, Cleanable):
                 found.append(Due(partition, outcome))
-            elif self._partitions.get(partition.topic, partition.index) is partition:  # else it was deleted meanwhile
+            elif self._partitions.local(partition.topic, partition.index) is partition:  # else it was deleted meanwhile
                 self._failed(partition, outcome)
         return found
 

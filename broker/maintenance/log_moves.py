@@ -123,7 +123,7 @@ class LogMoves:
             for name, found in directory.future_directories():
                 path = directory.partition_path(name)
                 await trio.to_thread.run_sync(partial(shutil.rmtree, path, ignore_errors=True))
-                partition = self._partitions.get(found.topic, found.partition)
+                partition = self._partitions.local(found.topic, found.partition)
                 if partition is not None and partition not in self._moves:
                     logger.info("%s-%d: restarting its move to %s", found.topic, found.partition, directory.path)
                     self.begin(partition, directory)
@@ -161,13 +161,13 @@ class LogMoves:
         """Copy and switch over; return whether the log has moved. Raises OSError, LogError."""
         partition, target = move.partition, move.target
         holder = self._directories.holder(partition.topic, partition.index)
-        if holder is None or not self._is_served(partition):
+        if holder is None or not self._is_here(partition):
             return False
         usable = (await trio.to_thread.run_sync(target.space)).usable_bytes
         if usable < partition.log.size:
             raise NoRoomError(f"the log has {partition.log.size:,} bytes, and {usable:,} are free")
         await self._workers(target).keep_up(partial(log_move.prepare, holder.directory_id))
-        while self._is_served(partition) and target in self._directories.live:
+        while self._is_here(partition) and target in self._directories.live:
             await self._catch_up(move, log_move)
             is_close = log_move.has_sealed and log_move.remaining_bytes <= MUCH_BYTES
             if is_close and await self._partitions.relocate(partition, log_move, target):
@@ -183,7 +183,7 @@ class LogMoves:
                 copied = await workers.keep_up(log_move.copy)
                 self.copied_bytes += copied
                 await self._keep_pace(move, copied)
-                if not self._is_served(move.partition):
+                if not self._is_here(move.partition):
                     return
             await workers.keep_up(log_move.sync_active)
             if log_move.remaining_bytes <= LITTLE_BYTES:
@@ -191,7 +191,7 @@ class LogMoves:
 
     async def _keep_pace(self, move: _Move, copied: int) -> None:
         """Sleep to keep the copying within its rate, which may change meanwhile."""
-        while copied > 0 and self._is_served(move.partition):
+        while copied > 0 and self._is_here(move.partition):
             rate = self._partitions.settings.replica_alter_log_dirs_io_max_bytes_per_second
             seconds = min(copied / rate, MAX_SLEEP_S) if rate else MAX_SLEEP_S
             copied -= math.ceil(seconds * rate)
@@ -207,8 +207,8 @@ class LogMoves:
     def _workers(self, directory: DataDirectory) -> DiskWorkers:
         return self._writer.workers(str(Path(directory.path)))
 
-    def _is_served(self, partition: Partition) -> bool:
-        return self._partitions.get(partition.topic, partition.index) is partition
+    def _is_here(self, partition: Partition) -> bool:
+        return self._partitions.local(partition.topic, partition.index) is partition
 
 
 def _status(move: _Move) -> MoveStatus:

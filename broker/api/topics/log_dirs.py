@@ -16,6 +16,7 @@ from broker.log.directory.data_directory import DataDirectory
 from broker.log.io.directory_names import MAX_NAME_SIZE, future_directory
 from broker.maintenance.log_moves import LogMoves, MoveStatus
 from broker.metadata.topic import InvalidTopicError
+from broker.partitions.appends.errors import NotLeaderError
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
@@ -90,7 +91,7 @@ class LogDirsApi:
             return dict.fromkeys(self._partitions)
         found: dict[Partition, None] = {}
         for asked in request.partitions:
-            partition = self._partitions.get(asked.topic, asked.partition)
+            partition = self._partitions.local(asked.topic, asked.partition)
             if partition is not None:
                 found[partition] = None
             await context.checkpoint()
@@ -114,7 +115,10 @@ class LogDirsApi:
         return begun()
 
     def _checked(self, path: str, asked: TopicPartition) -> tuple[Partition, DataDirectory]:
-        """Return the partition and its target directory. Raises RequestError, InvalidTopicError, UnknownTopicError."""
+        """Return the partition and its target directory.
+
+        Raises RequestError, InvalidTopicError, and what `Partitions.missing` returns.
+        """
         target = self._directories.find(path)
         if target is None and path in self._directories.offline:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
@@ -124,7 +128,13 @@ class LogDirsApi:
             raise InvalidTopicError(
                 f"{asked.topic}-{asked.partition} cannot be moved: its copy's directory name would be too long"
             )
-        return self._partitions.require(asked.topic, asked.partition), target
+        partition = self._partitions.local(asked.topic, asked.partition)
+        if partition is None:
+            missing = self._partitions.missing(asked.topic, asked.partition)
+            if isinstance(missing, NotLeaderError):
+                raise RequestError(ErrorCode.REPLICA_NOT_AVAILABLE, "this broker has no replica of the partition")
+            raise missing
+        return partition, target
 
 
 def _describe_partition(partition: Partition) -> LogDirPartition:
