@@ -122,7 +122,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "log.roll.jitter.hours": "Roll jitter in hours, used if log.roll.jitter.ms is not set.",
     "max.connections": "Maximum number of connections of each listener; further ones are refused.",
     "max.incremental.fetch.session.cache.slots": "Maximum number of incremental fetch sessions.",
-    "node.id": "ID of this broker.",
+    "node.id": "ID of this broker. A broker of a cluster must be given one.",
     "num.partitions": "Number of partitions of a new topic, unless its creation names a number.",
     "num.recovery.threads.per.data.dir": "Number of threads for each data directory that recover logs after an "
     "unclean"

@@ -306,8 +306,8 @@ def load_settings(
 
     `data_dir` replaces the first of `log.dirs`.
 
-    Raises SettingError for an unreadable file, an unknown name, a value of the wrong type or out of range, or values
-    that conflict.
+    Raises SettingError for an unreadable file, an unknown name, a value of the wrong type or out of range, values that
+    conflict, or a broker of a cluster without an id.
     """
     values: dict[str, Any] = {}
     for name, value, origin in _given(config_file, environ or {}, assignments):
@@ -316,6 +316,8 @@ def load_settings(
             raise SettingError(f"{origin}: unknown setting {name!r}{nearest(name, FIELDS)}")
         values[field.name] = check_value(name, value, field.type, origin=origin)
     settings = Settings(**values)
+    if settings.warmlog_cluster_etcd and "node_id" not in values:
+        raise SettingError("node.id: a broker of a cluster (warmlog.cluster.etcd) needs an id of its own")
     if data_dir is not None:
         paths = data_dir, *settings.data_paths[1:]
         settings = msgspec.structs.replace(settings, log_dirs=",".join(map(str, paths)))

@@ -23,7 +23,7 @@ from tests.broker.cluster.etcd_process import EtcdProcess
 
 @pytest.fixture
 def settings(session_etcd: EtcdProcess) -> Mapping[str, object]:
-    return {"warmlog.cluster.etcd": session_etcd.url, "warmlog.cluster.id": uuid4().hex}
+    return {"node.id": 1, "warmlog.cluster.etcd": session_etcd.url, "warmlog.cluster.id": uuid4().hex}
 
 
 def since(data: Path) -> int:

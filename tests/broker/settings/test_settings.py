@@ -48,6 +48,14 @@ def test_the_source_of_a_mirror_has_several_addresses() -> None:
     assert source_addresses("") == []
 
 
+def test_a_broker_of_a_cluster_must_be_given_an_id() -> None:
+    member = ["warmlog.cluster.etcd=http://127.0.0.1:2379"]
+    with pytest.raises(SettingError, match=r"^node\.id: a broker of a cluster"):
+        load_settings(assignments=member)
+    assert load_settings(assignments=[*member, "node.id=1"]).node_id == 1
+    assert load_settings().node_id == 1
+
+
 def test_variables_that_others_set_are_left_alone() -> None:
     environ = {"WARMLOG_NATIVE": "x:1", "WARMLOG_PORT_9092_TCP_ADDR": "10.0.0.1", "WARMLOG_SERVICE_HOST": "10.0.0.1"}
     assert load_settings(environ=environ) == Settings()
