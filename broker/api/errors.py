@@ -13,8 +13,9 @@ from broker.log.errors import (
     TooManyProducersError,
     TransactionCoordinatorFencedError,
 )
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, MirroredTopicError
+from broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError
+from broker.metadata.store import MetadataError, MetadataTimeoutError
+from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, MirroredTopicError, RefusedError
 from broker.partitions.partition import Partition, StorageError
 from broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
 from broker.settings.types import SettingError
@@ -44,6 +45,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (NotReadyError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (LogError, ErrorCode.KAFKA_STORAGE_ERROR),  # all others: a failed log, or an index that cannot be rebuilt
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (MetadataTimeoutError, ErrorCode.REQUEST_TIMED_OUT),
     (MetadataError, ErrorCode.KAFKA_STORAGE_ERROR),
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
     (TopicExistsError, ErrorCode.TOPIC_ALREADY_EXISTS),
@@ -52,6 +54,9 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (InvalidPartitionsError, ErrorCode.INVALID_PARTITIONS),
     (MirroredTopicError, ErrorCode.POLICY_VIOLATION),
     (SettingError, ErrorCode.INVALID_CONFIG),
+    (TooFewBrokersError, ErrorCode.INVALID_REPLICATION_FACTOR),
+    (InvalidAssignmentError, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    (RefusedError, ErrorCode.INVALID_REQUEST),
 )
 
 # Exceptions caused by the request or the disk. Any other exception is a defect and reaches the dispatcher's error

@@ -1,15 +1,18 @@
 """Change topics, settings and counters of the cluster, from any broker.
 
-Every call returns when this broker's image has the change.
+Every call returns when this broker's image has the change. While the store is away it waits; `in_time` bounds that.
 
 Nothing here validates names or settings, which handlers do; all that depends on the cluster is decided in `topics` and
 `rules`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain
 from random import Random
+from typing import TypeVar
 from uuid import UUID
+
+import trio
 
 from broker.cluster import topics
 from broker.cluster.image import ClusterImage, PartitionKey
@@ -23,20 +26,28 @@ from broker.cluster.rules import (
     reassign,
     transaction,
 )
+from broker.cluster.store import StoreError
 from broker.cluster.topics import PARTITIONS_PER_STEP, Assignment
 from broker.cluster.values import PartitionState, TopicState, TopicStatus
-from broker.metadata.assignment import assign_replicas
+from broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError, assign_replicas
+from broker.metadata.store import MetadataError, MetadataTimeoutError
 from broker.metadata.topic import RefusedError
 
+COMMIT_TIMEOUT_S = 20.0  # less than clients wait for a reply, usually 30 s
+
 Configs = Mapping[str, str]
+T = TypeVar("T")
 
 
-class TooFewBrokersError(RefusedError):
-    """A replication factor is larger than the number of brokers that are alive."""
-
-
-class InvalidAssignmentError(RefusedError):
-    """An assignment of replicas is not possible."""
+async def in_time(change: Callable[[], Awaitable[T]]) -> T:
+    """Make a change that a client waits for. Raises MetadataTimeoutError if the store stays away, MetadataError."""
+    try:
+        with trio.fail_after(COMMIT_TIMEOUT_S):
+            return await change()
+    except trio.TooSlowError:
+        raise MetadataTimeoutError("the cluster's store does not answer; try again later") from None
+    except StoreError as error:
+        raise MetadataError(str(error)) from error
 
 
 def place(

@@ -14,7 +14,7 @@ from broker.metadata.topic import Mirror, Topic
 class ClusterMetadata:
     """A `MetadataStore` of which only that is used which topics do not need: they are in the cluster's store.
 
-    Calls that change the cluster's store come from worker threads.
+    Calls that change the cluster's store come from worker threads; they raise what `admin.in_time` does.
     """
 
     def __init__(self, node: ClusterNode, local: MetadataStore) -> None:
@@ -32,15 +32,13 @@ class ClusterMetadata:
 
     def set_feature_levels(self, levels: Mapping[str, int]) -> None:
         """Store levels of features; those of others stay."""
-        trio.from_thread.run(admin.set_features, self._node, levels)
+        trio.from_thread.run(admin.in_time, lambda: admin.set_features(self._node, levels))
 
     def take_producer_ids(self, count: int, *, at_least: int = 0) -> int:
         """Allocate consecutive producer ids that no broker of the cluster has had."""
-
-        async def take() -> int:
-            return await admin.take_producer_ids(self._node, count, at_least=at_least)
-
-        return trio.from_thread.run(take)
+        return trio.from_thread.run(
+            admin.in_time, lambda: admin.take_producer_ids(self._node, count, at_least=at_least)
+        )
 
     # -- what a broker keeps for itself --
 

@@ -1,8 +1,18 @@
-"""Replica placement for new partitions, as a pure function."""
+"""Replica placement for new partitions, as a pure function, and the errors of impossible placements."""
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from random import Random
+
+from broker.metadata.topic import RefusedError
+
+
+class TooFewBrokersError(RefusedError):
+    """A replication factor is larger than the number of brokers that are alive."""
+
+
+class InvalidAssignmentError(RefusedError):
+    """An assignment of replicas is not possible."""
 
 
 def assign_replicas(

@@ -1,4 +1,4 @@
-"""The interface of a metadata store. The embedded implementation is `sqlite.py`; a cluster will have another one.
+"""The interface of a metadata store. A broker by itself has `sqlite.py`; `broker.cluster.metadata` is a cluster's.
 
 Calls block, so callers run them in workers. Implementations are thread-safe.
 """
@@ -12,6 +12,10 @@ from broker.metadata.topic import Mirror, Topic
 
 class MetadataError(Exception):
     """The store cannot be read or written: newer layout, damaged, read-only, full. `str()` is one line naming it."""
+
+
+class MetadataTimeoutError(MetadataError):
+    """The store of a cluster does not answer: a change may be made all the same, later."""
 
 
 class MetadataStore(Protocol):

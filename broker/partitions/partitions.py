@@ -140,6 +140,11 @@ class Partitions:
         """Return the limit on idempotent producers over all logs."""
         return self._storage.budget
 
+    @property
+    def default_replication_factor(self) -> int:
+        """Return the number of replicas of a topic that is created without one."""
+        return 1 if self._node is None else self.settings.default_replication_factor
+
     def clock(self) -> int:
         """Return the time in milliseconds since the epoch."""
         return self._storage.clock()

@@ -72,12 +72,16 @@ class ConfigsApi:
     async def list_resources(
         self, request: ListConfigResourcesRequest, context: Context
     ) -> ListConfigResourcesResponse:
-        """List the resources that have settings: this broker, its loggers, and topics."""
+        """List the resources that have settings: brokers, their loggers, and topics."""
         types = frozenset(request.types) or _ALL_TYPES
         if not types <= _ALL_TYPES:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown resource types {sorted(types - _ALL_TYPES)}")
-        node = str(self._partitions.node_id)
-        found = [(int(kind), node) for kind in (ResourceType.BROKER_LOGGER, ResourceType.BROKER) if kind in types]
+        found = [
+            (int(kind), str(broker.node_id))
+            for kind in (ResourceType.BROKER_LOGGER, ResourceType.BROKER)
+            if kind in types
+            for broker in self._partitions.catalog.brokers()
+        ]
         if ResourceType.TOPIC in types:
             for topic in self._partitions.topics():
                 await context.checkpoint()
@@ -206,7 +210,7 @@ class ConfigsApi:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"a broker id must be a number, not {name!r}")
         if int(name) != self._partitions.node_id:
             raise RequestError(
-                ErrorCode.INVALID_REQUEST, f"unknown broker {name}: the only broker has id {self._partitions.node_id}"
+                ErrorCode.INVALID_REQUEST, f"broker {name} was asked for, but this is broker {self._partitions.node_id}"
             )
 
 

@@ -89,11 +89,7 @@ class AssignmentsApi:
             return PartitionResult(topic=asked.topic, partition=asked.partition, error=code, message=message)
         reason: str | None = "The only replica is offline."
         if self._node is not None:
-            from broker.cluster.admin import elect_leader  # a broker by itself does not need it
-            from broker.cluster.image import PartitionKey
-
-            key = PartitionKey(topic.id, asked.partition)
-            reason = await elect_leader(self._node, key, is_unclean=election_type == _UNCLEAN)
+            reason = await _elect_in(self._node, topic, asked.partition, is_unclean=election_type == _UNCLEAN)
         if reason is None:
             return PartitionResult(topic=asked.topic, partition=asked.partition)
         code = _NO_CANDIDATE[election_type]
@@ -107,22 +103,18 @@ class AssignmentsApi:
         """Begin to move partitions to other replicas, or cancel that."""
         altered = []
         for asked in request.partitions:
-            altered.append(await self._altered(asked))
+            altered.append(await self._altered(asked, may_change_factor=request.may_change_factor))
             await context.checkpoint()
         return AlterPartitionReassignmentsResponse(partitions=tuple(altered))
 
-    async def _altered(self, asked: Reassignment) -> PartitionResult:
+    async def _altered(self, asked: Reassignment, *, may_change_factor: bool) -> PartitionResult:
         try:
             topic = self._check(asked)
+            if asked.replicas is not None and not may_change_factor:
+                self._check_factor(topic, asked.partition, len(asked.replicas))
         except EXPECTED as error:
             return _failed(asked, error)
-        reason = None
-        if self._node is not None:
-            from broker.cluster.admin import reassign_partition
-            from broker.cluster.image import PartitionKey
-
-            key = PartitionKey(topic.id, asked.partition)
-            reason = await reassign_partition(self._node, key, asked.replicas)
+        reason = None if self._node is None else await _reassign_in(self._node, topic, asked)
         if reason is None:
             return PartitionResult(topic=asked.topic, partition=asked.partition)
         is_cancelled = asked.replicas is None
@@ -150,6 +142,14 @@ class AssignmentsApi:
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"unknown broker {unknown}: there is only {there_are}"
             )
         return topic
+
+    def _check_factor(self, topic: Topic, index: int, factor: int) -> None:
+        """Raise RequestError if this is not the replication factor of a partition (KIP-860)."""
+        found = self._partitions.catalog.partition(topic, index)
+        current = len(found.replicas) - len(found.removing)
+        if factor != current:
+            message = f"The replication factor is changed from {current} to {factor}"
+            raise RequestError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
     async def list_ongoing(
         self, request: ListPartitionReassignmentsRequest, context: Context
@@ -184,6 +184,24 @@ class AssignmentsApi:
         if topic is None or not 0 <= asked.partition < topic.partitions:
             raise UnknownTopicError(f"no partition {asked.topic}-{asked.partition}")
         return topic
+
+
+async def _elect_in(node: "ClusterNode", topic: Topic, index: int, *, is_unclean: bool) -> str | None:
+    """Elect a leader in the cluster's store. Return why that is not possible, or None. Raises MetadataError."""
+    from broker.cluster import admin  # a broker by itself does not need it
+    from broker.cluster.image import PartitionKey
+
+    key = PartitionKey(topic.id, index)
+    return await admin.in_time(lambda: admin.elect_leader(node, key, is_unclean=is_unclean))
+
+
+async def _reassign_in(node: "ClusterNode", topic: Topic, asked: Reassignment) -> str | None:
+    """Begin or cancel a reassignment in the cluster's store; see `_elect_in`."""
+    from broker.cluster import admin
+    from broker.cluster.image import PartitionKey
+
+    key = PartitionKey(topic.id, asked.partition)
+    return await admin.in_time(lambda: admin.reassign_partition(node, key, asked.replicas))
 
 
 def _failed(asked: TopicPartition | Reassignment, error: Exception) -> PartitionResult:

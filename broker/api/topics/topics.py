@@ -90,7 +90,7 @@ class TopicsApi:
             plan = self._partitions.plan_topic
             if not isinstance(asked, KafkaNewTopic):
                 return plan(asked.name, asked.partitions, asked.configs)
-            planned = plan(asked.name, 1, asked.configs)  # the name and the settings are checked first
+            planned = plan(asked.name, 1, asked.configs, replication_factor=1)  # name and settings are checked first
             if asked.null_configs:
                 names = ", ".join(asked.null_configs)
                 raise RequestError(ErrorCode.INVALID_CONFIG, f"settings without a value: {names}")
@@ -98,7 +98,7 @@ class TopicsApi:
                 assignment = await self._assignment(asked, context)
                 return plan(asked.name, len(assignment), asked.configs, assignment=assignment)
             factor = self._factor(asked.replication_factor)
-            if asked.partitions == 1 and factor == _BROKER_CHOOSES:
+            if (asked.partitions, factor) == (1, 1):
                 return planned
             return plan(asked.name, asked.partitions, asked.configs, replication_factor=factor)
         except EXPECTED as error:
@@ -121,13 +121,14 @@ class TopicsApi:
         )
 
     def _factor(self, factor: int) -> int:
-        """Return the requested replication factor. Raises RequestError for one that is not possible."""
+        """Return the replication factor of a new topic. Raises RequestError for one that is not possible."""
         brokers = len(self._partitions.catalog.brokers())
-        if factor == _BROKER_CHOOSES or 1 <= factor <= brokers:
-            return factor
+        chosen = self._partitions.default_replication_factor if factor == _BROKER_CHOOSES else factor
+        if 1 <= chosen <= brokers:
+            return chosen
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {factor}: must be {_BROKER_CHOOSES} (default), or 1 to the number of brokers that are "
+            f"replication factor {chosen}: must be {_BROKER_CHOOSES} (default), or 1 to the number of brokers that are "
             f"alive, {brokers}",
         )
 

@@ -11,7 +11,11 @@ UNKNOWN_EPOCH = -1
 
 
 class PartitionInfo(NamedTuple):
-    """The brokers of a partition. `eligible`: those that have all committed records although they are not in sync."""
+    """The brokers of a partition.
+
+    `eligible`: those that have all committed records although they are not in sync. `adding` and `removing` are not
+    empty while a reassignment is in progress.
+    """
 
     leader: int
     leader_epoch: int
@@ -19,6 +23,8 @@ class PartitionInfo(NamedTuple):
     in_sync: tuple[int, ...]
     eligible: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
 
 class BrokerInfo(NamedTuple):

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
 from broker.cluster.node import ClusterNode
+from broker.cluster.store import ABSENT
 from broker.cluster.values import PartitionState
 from broker.metadata.topic import Topic
 from broker.partitions.topics.catalog import NO_LEADER, UNKNOWN_EPOCH, BrokerInfo, PartitionInfo
@@ -14,6 +15,12 @@ class ClusterCatalog:
 
     def __init__(self, node: ClusterNode) -> None:
         self._node = node
+        self._brokers_changed = ABSENT  # the latest revision that changed a registration
+        node.on_change.append(self._follow)
+
+    def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
+        if delta.brokers:
+            self._brokers_changed = image.revision
 
     @property
     def _image(self) -> ClusterImage:
@@ -37,11 +44,9 @@ class ClusterCatalog:
         ]
 
     def state_of(self, topic: Topic, index: int) -> int:
-        """Return the revision of the partition's state."""
+        """Return the latest revision that changed the partition's state, or a registration."""
         found = self._image.partitions.get(PartitionKey(topic.id, index))
-        if found is None:
-            return UNKNOWN_EPOCH
-        return found.revision if _leader(self._image, found) != NO_LEADER else -found.revision - 1
+        return UNKNOWN_EPOCH if found is None else max(found.revision, self._brokers_changed)
 
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
         """Return the partition's state. A leader whose registration has ended is none, until another is elected."""
@@ -59,6 +64,8 @@ def _info(image: ClusterImage, state: PartitionState) -> PartitionInfo:
         tuple([member.broker for member in state.isr]),
         tuple([member.broker for member in state.elr]),
         tuple([broker for broker in state.replicas if broker not in image.brokers]),
+        state.adding,
+        state.removing,
     )
 
 

@@ -8,17 +8,18 @@ The same interface as `TopicChanges`, which keeps topics of a broker by itself.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
 from broker.cluster import admin
 from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, ImageDelta
 from broker.cluster.node import ClusterNode
-from broker.cluster.store import StoreError
 from broker.cluster.values import TopicState, TopicStatus
+from broker.metadata.assignment import InvalidAssignmentError
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import (
+    InvalidPartitionsError,
     InvalidTopicError,
     RefusedError,
     Topic,
@@ -32,8 +33,6 @@ from broker.partitions.topics.topic_changes import Change, TopicExistsError, gro
 from broker.partitions.topics.topic_map import TopicMap
 from broker.settings.live import LiveSettings, Overrides
 from broker.settings.topics import LogConfigs, check_topic_configs
-
-COMMIT_TIMEOUT_S = 30.0  # for the store to be back; then the client is told to try again
 
 logger = logging.getLogger(__name__)
 
@@ -102,10 +101,10 @@ class ClusterTopics:
         assert topic.assignment is not None, "planned here"
         assignment = topic.assignment
         try:
-            await _in_time(lambda: admin.create_topic(self._node, topic.name, state, assignment))
+            await admin.in_time(lambda: admin.create_topic(self._node, topic.name, state, assignment))
         except RefusedError as error:
             is_there = topic.name in self._node.image.topics
-            failures[topic.name] = TopicExistsError(str(error)) if is_there else MetadataError(str(error))
+            failures[topic.name] = TopicExistsError(str(error)) if is_there else error
         except MetadataError as error:
             failures[topic.name] = error
 
@@ -136,24 +135,31 @@ class ClusterTopics:
         added = self._placed(topic, count, assignment)
         if validate_only:
             return topic
-        if change is not None and configs != topic.configs:
-            asked = change
-            await _in_time(
-                lambda: admin.set_topic_configs(self._node, name, lambda old: check_topic_configs(asked(old), settings))
-            )
-        if added:
-            await _in_time(lambda: admin.grow_topic(self._node, name, topic.id, added, topic.partitions))
-        return self._map.topics[name]
+        try:
+            if change is not None and configs != topic.configs:
+                await self._set_configs(name, lambda old: check_topic_configs(change(old), settings))
+            if added:
+                await admin.in_time(lambda: admin.grow_topic(self._node, name, topic.id, added, topic.partitions))
+        except RefusedError as error:  # another broker was first
+            raise InvalidPartitionsError(str(error)) if name in self._map.topics else unknown_topic(name) from None
+        return self._map.topics.get(name, topic)
+
+    async def _set_configs(self, name: str, change: Change) -> None:
+        await admin.in_time(lambda: admin.set_topic_configs(self._node, name, change))
 
     def _placed(self, topic: Topic, count: int, assignment: Sequence[Sequence[int]] | None) -> Sequence[Sequence[int]]:
         """Return the replicas of the partitions that are added. Raises RefusedError."""
         if count == topic.partitions:
             return ()
-        if assignment is not None:
-            admin.check_assignment(self._node.image, assignment)
-            return assignment
         first = self._node.image.partition(topic.name, 0)
         factor = 1 if first is None else len(first.replicas) - len(first.adding)
+        if assignment is not None:
+            admin.check_assignment(self._node.image, assignment)
+            if len(assignment[0]) != factor:
+                raise InvalidAssignmentError(
+                    f"a new partition is assigned to {len(assignment[0])} brokers, but those that exist have {factor}"
+                )
+            return assignment
         return admin.place(
             self._node.image,
             count - topic.partitions,
@@ -173,14 +179,14 @@ class ClusterTopics:
             return
         if overrides.cluster != live.overrides.cluster:
             broker = live.overrides.broker
-            await _in_time(
+            await admin.in_time(
                 lambda: admin.set_broker_configs(
                     self._node, BROKER_DEFAULTS, lambda old: change(Overrides(cluster=old, broker=broker)).cluster
                 )
             )
         if overrides.broker != live.overrides.broker:
             cluster = live.overrides.cluster
-            await _in_time(
+            await admin.in_time(
                 lambda: admin.set_broker_configs(
                     self._node, str(self._node.id), lambda old: change(Overrides(cluster=cluster, broker=old)).broker
                 )
@@ -204,7 +210,7 @@ class ClusterTopics:
 
     async def _delete(self, name: str, failures: Failures) -> None:
         try:
-            await _in_time(lambda: admin.delete_topic(self._node, name))
+            await admin.in_time(lambda: admin.delete_topic(self._node, name))
         except RefusedError:
             failures[name] = unknown_topic(name)
         except MetadataError as error:
@@ -268,14 +274,3 @@ class ClusterTopics:
 
 def _is_visible(state: TopicState) -> bool:
     return state.status is TopicStatus.LIVE
-
-
-async def _in_time(change: Callable[[], Awaitable[None]]) -> None:
-    """Change the store. Raises MetadataError if it stays away, RefusedError."""
-    try:
-        with trio.fail_after(COMMIT_TIMEOUT_S):
-            await change()
-    except trio.TooSlowError:
-        raise MetadataError("the cluster's store does not answer; try again later") from None
-    except StoreError as error:
-        raise MetadataError(str(error)) from error

@@ -6,9 +6,9 @@ import trio.testing
 from trio.testing import MockClock
 
 from broker.cluster import admin
-from broker.cluster.admin import InvalidAssignmentError, TooFewBrokersError
 from broker.cluster.image import BROKER_DEFAULTS, PartitionKey
 from broker.cluster.values import TopicStatus
+from broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError
 from broker.metadata.topic import RefusedError
 from tests.broker.cluster.nodes import created, in_sync, three_nodes, topic
 

@@ -1,0 +1,76 @@
+"""Settings of the topics and brokers of a cluster."""
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from protocol.errors import ErrorCode
+from protocol.kafka.config_values import ResourceType
+from tests.broker.clustered.three_brokers import IDS, LIMIT_S, NONE, Cluster, topic
+
+DYNAMIC_BROKER, DYNAMIC_DEFAULT = 2, 3
+
+
+async def alter(cluster: Cluster, kind: int, name: str, setting: str, value: str, *, at: int = 1) -> int:
+    configs = [{"name": setting, "config_operation": 0, "value": value}]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+    reply = await cluster.clients[at].ask("IncrementalAlterConfigs", resources=[resource])
+    (found,) = reply["responses"]
+    return int(found["error_code"])
+
+
+async def described(cluster: Cluster, kind: int, name: str, setting: str, *, at: int) -> dict[str, Any]:
+    asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": [setting]}]
+    reply = await cluster.clients[at].ask("DescribeConfigs", resources=asked)
+    (found,) = reply["results"]
+    return dict(found["configs"][0]) if found["configs"] else {"error_code": found["error_code"]}
+
+
+async def until(
+    cluster: Cluster, kind: int, name: str, setting: str, condition: Callable[[dict[str, Any]], bool], *, at: int
+) -> None:
+    """Ask a broker until a setting is as wanted."""
+    with trio.fail_after(LIMIT_S):
+        while not condition(await described(cluster, kind, name, setting, at=at)):
+            pass
+
+
+async def test_settings_of_a_topic_are_altered_at_any_broker_and_known_to_all(cluster: Cluster) -> None:
+    await cluster.create(topic("t", [(1, 2, 3)]))
+    await cluster.until("t", lambda one: True, at=3)
+    assert await alter(cluster, ResourceType.TOPIC, "t", "retention.ms", "77", at=3) == NONE
+    for at in IDS:
+        await until(cluster, ResourceType.TOPIC, "t", "retention.ms", lambda one: one["value"] == "77", at=at)
+
+
+async def test_defaults_of_all_brokers_are_known_to_all(cluster: Cluster) -> None:
+    assert await alter(cluster, ResourceType.BROKER, "", "log.retention.ms", "77", at=2) == NONE
+    for at in IDS:
+        await until(
+            cluster,
+            ResourceType.BROKER,
+            str(at),
+            "log.retention.ms",
+            lambda one: (one["value"], one["config_source"]) == ("77", DYNAMIC_DEFAULT),
+            at=at,
+        )
+
+
+async def test_settings_of_one_broker_are_its_own(cluster: Cluster) -> None:
+    assert await alter(cluster, ResourceType.BROKER, "2", "log.retention.ms", "77", at=2) == NONE
+    mine = await described(cluster, ResourceType.BROKER, "2", "log.retention.ms", at=2)
+    assert (mine["value"], mine["config_source"]) == ("77", DYNAMIC_BROKER)
+    other = await described(cluster, ResourceType.BROKER, "1", "log.retention.ms", at=1)
+    assert other["config_source"] != DYNAMIC_BROKER
+
+
+async def test_settings_of_a_broker_are_asked_for_there(cluster: Cluster) -> None:
+    assert await alter(cluster, ResourceType.BROKER, "2", "log.retention.ms", "77") == ErrorCode.INVALID_REQUEST
+    found = await described(cluster, ResourceType.BROKER, "2", "log.retention.ms", at=1)
+    assert found["error_code"] == ErrorCode.INVALID_REQUEST
+
+
+async def test_all_brokers_are_listed_as_resources(cluster: Cluster) -> None:
+    reply = await cluster.clients[2].ask("ListConfigResources", resource_types=(ResourceType.BROKER,))
+    assert [one["resource_name"] for one in reply["config_resources"]] == ["1", "2", "3"]
