@@ -80,6 +80,12 @@ class LocalReplica:
         """Whether this broker leads the partition."""
         return self.leader_epoch != NO_EPOCH
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether this broker leads, and cannot append, because its disk is full."""
+        log = self.partition.log
+        return self.leads and log.space_status.is_short and not log.uses_reserve
+
     def is_in_role(self, state: PartitionState) -> bool:
         """Whether it has the role that a state gives it."""
         if not self.is_sound:

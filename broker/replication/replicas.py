@@ -17,6 +17,7 @@ Source: kafka.server.ReplicaManager (applyDelta), KIP-966 for replicas that lost
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -26,7 +27,7 @@ import trio
 
 from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
 from broker.cluster.node import ClusterNode
-from broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, transaction
+from broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, step_down, transaction
 from broker.cluster.store import StoreError
 from broker.cluster.topics import removed
 from broker.cluster.values import NO_EPOCH, Member, PartitionState
@@ -47,6 +48,7 @@ from broker.settings.settings import Settings
 STEPS = 256  # at the same time
 CHECKS_PER_TURN = 100  # of leaders: about a millisecond
 RETRY_S = 1.0  # after a step has failed
+FULL_DISK_INTERVAL_S = 1.0
 
 Place: TypeAlias = tuple[str, int]  # a topic's name, partition
 
@@ -82,6 +84,8 @@ class Replicas:
         self._here: dict[Place, LocalReplica] = {}
         self._places: dict[PartitionKey, Place] = {}  # of those
         self._lost: set[Place] = set()  # replicas that have to leave ISR and ELR first
+        self._topics = Counter[UUID]()  # how many replicas of each are here
+        self._stuck: set[Place] = set()  # leaders on full disks, which others should replace
         self._unmarking: set[UUID] = set()
         self._first_epoch = NO_EPOCH  # of this broker since startup
         self._due: dict[Place, None] = {}
@@ -127,11 +131,15 @@ class Replicas:
         place = partition.topic, partition.index
         local = self._here[place] = LocalReplica(key, partition, self._shared)
         self._places[key] = place
+        self._topics[key.topic] += 1
         partition.on_health = partial(self._examine, local)
+        if not local.is_sound:
+            self._lost.add(place)
 
     def _forget(self, place: Place) -> None:
         local = self._here.pop(place)
         del self._places[local.key]
+        self._topics[local.key.topic] -= 1
         local.partition.on_health = None
 
     # -- what is due ---------------------------------------------------------------------------------------------------
@@ -199,6 +207,7 @@ class Replicas:
         self._unmark_removed()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._check_leaders)
+            nursery.start_soon(self._watch_disks)
             nursery.start_soon(self._begin_due, nursery)
             if self._untried:
                 await self._all_tried.wait()
@@ -252,6 +261,14 @@ class Replicas:
                 if number % CHECKS_PER_TURN == 0:
                     await trio.lowlevel.checkpoint()
 
+    async def _watch_disks(self) -> None:
+        """Look for leaders on full disks, now and then: others may replace them."""
+        while True:
+            await trio.sleep(FULL_DISK_INTERVAL_S)
+            for place in [place for place, local in self._here.items() if local.is_stuck]:
+                self._stuck.add(place)
+                self._want(place)
+
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     async def _advance(self, place: Place) -> bool:
@@ -276,7 +293,10 @@ class Replicas:
                 self._adopt(key, await self._partitions.make_replica(*place))
         elif local.is_in_role(state):
             local.update(state)
-            return False
+            if place not in self._stuck:
+                return False
+            self._stuck.discard(place)
+            await self._step_down(place, local)
         else:
             local.end()
             await local.quiet()
@@ -327,6 +347,14 @@ class Replicas:
         self._shared.counts.disowned += 1
         logger.warning("%s-%d: left the in-sync replicas: records or their disk may be lost", *place)
 
+    async def _step_down(self, place: Place, local: LocalReplica) -> None:
+        """Let another in-sync replica lead, if there is one."""
+        leader = self._node.image.partitions[local.key].leader
+        if local.is_stuck and leader is not None:
+            change = step_down(self._node.image, local.key, leader)
+            if isinstance(change, Change) and await self._node.attempt(transaction([change])):
+                logger.warning("%s-%d: handed over to another leader, since the disk is full", *place)
+
     async def _drop(self, place: Place, local: LocalReplica) -> None:
         """Delete a replica that is not this broker's any more, or belonged to a deleted topic."""
         local.end()
@@ -343,9 +371,8 @@ class Replicas:
         """Remove the marks of deleted topics of which nothing is left here, as far as all data directories can tell."""
         if self._partitions.has_offline_directories:
             return
-        me, left = self._node.id, {local.key.topic for local in self._here.values()}
         for topic, brokers in self._node.image.gone.items():
-            if me in brokers and topic not in left and topic not in self._unmarking:
+            if self._node.id in brokers and not self._topics[topic] and topic not in self._unmarking:
                 self._unmarking.add(topic)
                 self._node.spawn(partial(self._unmark, topic))
 

@@ -87,6 +87,20 @@ def elect_preferred(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
     return _elected(image, key, _Choice(first, good))
 
 
+def step_down(image: ClusterImage, key: PartitionKey, me: Member) -> Change | Refusal:
+    """Let another replica of the ISR lead, and leave it: this broker has all records, and cannot append any more.
+
+    It stays eligible as those do that lag.
+    """
+    state = image.partitions.get(key)
+    if state is None or state.leader != me:
+        return Refusal(f"broker {me.broker} does not lead")
+    others = good_in_sync(image, state) - image.draining - {me.broker}
+    if not others:
+        return Refusal("no other replica is in sync")
+    return _elected(image, key, _Choice(in_order(state, others)[0], others))
+
+
 def _from_isr(image: ClusterImage, state: PartitionState) -> _Choice | None:
     """Choose the first replica in the ISR; one that drains only if the leader is gone and there is no other."""
     good = good_in_sync(image, state)

@@ -1,13 +1,16 @@
 """Create and delete the logs of single replicas, as a cluster assigns them to this broker.
 
-Replicas that are wanted at the same time are created together: each data directory is synced once for all of them.
+Replicas that are wanted, or unwanted, at the same time are dealt with together: each data directory is synced once for
+all of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
 
 import trio
 
 from broker.log.errors import NotReadyError, OfflineError
+from broker.log.io.directory_names import partition_directory
 from broker.log.partition_log import PartitionLog
 from broker.metadata.topic import Topic
 from broker.partitions.appends.writer import Writer
@@ -17,18 +20,56 @@ from broker.partitions.topics.partition_directories import PartitionDirectories
 from broker.partitions.topics.topic_map import TopicMap
 from broker.settings.topics import LogConfigs
 
+T = TypeVar("T")
 
-class _Wanted:
-    """A replica to create, and the outcome."""
 
-    __slots__ = ("done", "error", "index", "partition", "topic")
+class _Wish(Generic[T]):
+    """What a caller wants to be done, and the outcome."""
 
-    def __init__(self, topic: str, index: int) -> None:
-        self.topic = topic
-        self.index = index
+    __slots__ = ("done", "error", "made", "what")
+
+    def __init__(self, what: T) -> None:
+        self.what = what
         self.done = trio.Event()
-        self.partition: Partition | None = None
+        self.made: Partition | None = None
         self.error: Exception | None = None
+
+
+class _Together(Generic[T]):
+    """Collects wishes while earlier ones are being fulfilled, and fulfills them together."""
+
+    def __init__(self, fulfill: Callable[[Sequence[_Wish[T]]], Awaitable[None]], writer: Writer) -> None:
+        self._fulfill = fulfill
+        self._writer = writer
+        self._waiting: list[_Wish[T]] = []
+        self._is_running = False
+
+    async def wish(self, what: T) -> _Wish[T]:
+        """Return a wish once it is fulfilled. Raises its error."""
+        wish = _Wish(what)
+        self._waiting.append(wish)
+        if not self._is_running:
+            self._is_running = True
+            self._writer.spawn(self._run)
+        await wish.done.wait()
+        if wish.error is not None:
+            raise wish.error
+        return wish
+
+    async def _run(self) -> None:
+        try:
+            await trio.lowlevel.checkpoint()  # those of the same turn belong together
+            while self._waiting:
+                wishes, self._waiting = self._waiting, []
+                try:
+                    await self._fulfill(wishes)
+                except Exception as error:  # noqa: BLE001  # each caller raises it
+                    for one in wishes:
+                        one.error = one.error or error
+                for one in wishes:
+                    one.done.set()
+        finally:
+            self._is_running = False
 
 
 class ReplicaLogs:
@@ -53,54 +94,39 @@ class ReplicaLogs:
         self._writer = writer
         self._described = described
         self._opened = opened
-        self._wanted: list[_Wanted] = []
-        self._is_making = False
+        self._making = _Together(self._make_all, writer)
+        self._dropping = _Together(self._drop_all, writer)
 
     async def make(self, topic: str, index: int) -> Partition:
         """Create the log of a replica, or open what is there of it. Raises OSError, LogError."""
-        wanted = _Wanted(topic, index)
-        self._wanted.append(wanted)
-        if not self._is_making:
-            self._is_making = True
-            self._writer.spawn(self._make_wanted)
-        await wanted.done.wait()
-        if wanted.error is not None:
-            raise wanted.error
-        assert wanted.partition is not None
-        return wanted.partition
+        made = (await self._making.wish((topic, index))).made
+        assert made is not None
+        return made
 
-    async def _make_wanted(self) -> None:
-        try:
-            await trio.lowlevel.checkpoint()  # others of the same turn are created together with the first
-            while self._wanted:
-                batch, self._wanted = self._wanted, []
-                try:
-                    await self._make_all(batch)
-                except Exception as error:  # noqa: BLE001  # each caller raises it
-                    for one in batch:
-                        one.error = one.error or error
-                for one in batch:
-                    one.done.set()
-        finally:
-            self._is_making = False
+    async def drop(self, partition: Partition) -> None:
+        """Remove the log of a replica that this broker does not lead; its files are deleted later. Raises OSError."""
+        await self._dropping.wish(partition)
 
-    async def _make_all(self, batch: Sequence[_Wanted]) -> None:
+    # -- creating ------------------------------------------------------------------------------------------------------
+
+    async def _make_all(self, wishes: Sequence[_Wish[tuple[str, int]]]) -> None:
         new: list[NewLog] = []
-        for one in batch:
-            topic = self._described(one.topic)
+        for wish in wishes:
+            name, index = wish.what
+            topic = self._described(name)
             if topic is None:
-                one.error = NotReadyError(f"topic {one.topic!r} does not exist any more")
+                wish.error = NotReadyError(f"topic {name!r} does not exist any more")
                 continue
-            self._leave_offline(one.topic, one.index)
-            new.append(NewLog(topic, one.index, self._configs.of(topic.configs)))
+            self._leave_offline(name, index)
+            new.append(NewLog(topic, index, self._configs.of(topic.configs)))
         made = await self._directories.make(new)
         logs = {(log.topic, log.partition): log for each in made.logs.values() for log in each}
-        for one in batch:
-            log = logs.get((one.topic, one.index))
+        for wish in wishes:
+            log = logs.get(wish.what)
             if log is not None:
-                await self._publish(one, log)
+                await self._publish(wish, log)
             else:
-                one.error = one.error or made.failures.get(one.topic)
+                wish.error = wish.error or made.failures.get(wish.what[0])
 
     def _leave_offline(self, topic: str, index: int) -> None:
         """Forget the place of an earlier replica of this name, if its data directory is offline."""
@@ -109,26 +135,43 @@ class ReplicaLogs:
         if directories.holder(topic, index) is not None and directories.is_offline(topic, index):
             directories.release(topic, index)
 
-    async def _publish(self, wanted: _Wanted, log: PartitionLog) -> None:
-        key = log.topic, log.partition
-        if self._storage.directories.is_offline(*key):  # its disk failed while it was opened
+    async def _publish(self, wish: _Wish[tuple[str, int]], log: PartitionLog) -> None:
+        if self._storage.directories.is_offline(*wish.what):  # its disk failed while it was opened
             await trio.to_thread.run_sync(lambda: log.close(clean=False))
-            wanted.error = OfflineError(f"{log.topic}-{log.partition}: its data directory is offline")
+            wish.error = OfflineError(f"{log.topic}-{log.partition}: its data directory is offline")
             return
         self._opened(log)
         topic = self._described(log.topic)
         if topic is not None and log.config != (config := self._configs.of(topic.configs)):  # settings have changed
             log.reconfigure(config)
-        wanted.partition = self._map.local[key] = Partition(log, self._writer)
-        wanted.partition.appends.flushes.flush_recovered()
+        wish.made = self._map.local[wish.what] = Partition(log, self._writer)
+        wish.made.appends.flushes.flush_recovered()
 
-    async def drop(self, partition: Partition) -> None:
-        """Remove the log of a replica that this broker does not lead; its files are deleted later. Raises OSError."""
-        key = partition.topic, partition.index
-        if self._map.local.get(key) is partition:
-            del self._map.local[key]
-        await partition.retire()
-        topic = self._map.topics.get(partition.topic) or Topic(name=partition.topic, partitions=partition.index + 1)
-        left = await self._directories.move_away([partition], {partition.topic: topic}, trio.lowlevel.checkpoint)
-        if not left:
-            self._storage.directories.forget(*key)
+    # -- deleting ------------------------------------------------------------------------------------------------------
+
+    async def _drop_all(self, wishes: Sequence[_Wish[Partition]]) -> None:
+        topics: dict[str, Topic] = {}
+        doomed = [wish.what for wish in wishes]
+        for partition in doomed:
+            name, key = partition.topic, (partition.topic, partition.index)
+            if self._map.local.get(key) is partition:
+                del self._map.local[key]
+            topics[name] = self._map.topics.get(name) or Topic(name=name, partitions=1)  # deleted ones have defaults
+        async with trio.open_nursery() as retiring:
+            for partition in doomed:
+                retiring.start_soon(partition.retire)
+        left = await self._directories.move_away(doomed, topics, trio.lowlevel.checkpoint)
+        for wish in wishes:
+            name, index = wish.what.topic, wish.what.index
+            if name in left and await self._is_left(name, index):
+                wish.error = OSError(f"cannot remove {wish.what.log.directory}")
+            elif not self._storage.directories.is_offline(name, index):
+                self._storage.directories.forget(name, index)
+
+    async def _is_left(self, topic: str, index: int) -> bool:
+        """Whether the directory of a dropped replica still has its name, as far as its disk can tell."""
+        directories = self._storage.directories
+        holder = directories.holder(topic, index)
+        if holder is None or directories.is_offline(topic, index):
+            return False
+        return await trio.to_thread.run_sync(holder.has, partition_directory(topic, index))

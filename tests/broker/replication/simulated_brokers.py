@@ -14,21 +14,29 @@ from broker.cluster import admin
 from broker.cluster.image import PartitionKey
 from broker.cluster.memory import Faults, MemoryCluster
 from broker.cluster.values import PartitionState, TopicState
-from broker.log.errors import LogError
-from broker.log.io.disk import Disk
 from broker.partitions.appends.append import Append
-from broker.partitions.appends.errors import NotEnoughReplicasError
 from broker.partitions.partition import Partition
 from protocol.records.batch import headers
 from tests.broker.clients import batch
-from tests.broker.log.io.crashing_disk import CrashingDisk
+from tests.broker.replication.simulated_broker import SimulatedBroker
 from tests.cluster.simulation import loop
-from tests.cluster.simulation.broker import SimulatedBroker
 from tests.cluster.simulation.network import Network
 
 SPACE = UUID("11111111-2222-3333-4444-555555555555")
 LIMIT_S = 300.0
 STEP_S = 0.005  # of simulated time
+
+
+class Held(Faults):
+    """Holds up what a broker is told of changes in the store."""
+
+    def __init__(self) -> None:
+        self.released = trio.Event()
+        self.released.set()
+
+    async def before_changes(self) -> None:
+        await self.released.wait()
+        await super().before_changes()
 
 
 class Brokers:
@@ -39,8 +47,6 @@ class Brokers:
         self.store = MemoryCluster()
         self.network = Network(nursery, random)
         self.all: dict[int, SimulatedBroker] = {}
-        self.can_lose_power = False  # then disks forget what was not synced
-        self._crashes = 0
         self.settings: Sequence[str] = ("replica.lag.time.max.ms=10000",)
         self.faults: dict[int, Faults] = {}  # between a broker and the store
         self.nursery = nursery
@@ -54,39 +60,22 @@ class Brokers:
     def alive(self) -> list[SimulatedBroker]:
         return [broker for broker in self.all.values() if broker.is_running]
 
-    @property
-    def serving(self) -> list[SimulatedBroker]:
-        return [broker for broker in self.all.values() if broker.is_serving]
-
     async def start(self, *numbers: int, directories: int = 1) -> None:
         """Start brokers, each with its data directories, or start them again."""
         async with trio.open_nursery() as starting:
             for number in numbers:
                 if number not in self.all:
                     paths = [self.root / f"broker-{number}-{index}" for index in range(directories)]
-                    for path in paths:
-                        path.mkdir()
                     self.all[number] = SimulatedBroker(
                         self.store,
                         self.network,
                         number,
                         paths,
                         self._random,
-                        disk=CrashingDisk(paths[0]) if self.can_lose_power else Disk(),
                         faults=self.faults.get(number),
                         settings=self.settings,
                     )
                 starting.start_soon(self.nursery.start, self.all[number].run)
-
-    async def cut_power(self, number: int, random: Random) -> None:
-        """End a broker, and all that its disk has not synced."""
-        broker = self[number]
-        await broker.kill(is_power_cut=True)
-        assert isinstance(broker.disk, CrashingDisk)
-        self._crashes += 1
-        left = self.root / f"broker-{number}-crash-{self._crashes}"
-        broker.disk.crash(left, random)
-        broker.directories, broker.disk = [left], CrashingDisk(left)
 
     async def create(self, replicas: Sequence[int], topic: str = "t", **configs: str) -> None:
         await self.create_all([replicas], topic, **configs)
@@ -137,19 +126,6 @@ class Brokers:
         with trio.fail_after(LIMIT_S):
             await append.wait()
         return append
-
-    async def try_append(self, number: int, partition: Partition, value: bytes) -> Append | None:
-        """Append at a broker that believes to lead; return None if it refuses, or is killed meanwhile."""
-        broker = self[number]
-        try:
-            append = partition.append(batch(value), replicas_ms=10_000)
-        except (LogError, NotEnoughReplicasError):
-            return None
-        broker.writer.write_queued()
-        with trio.move_on_after(60):
-            await append.wait()
-            return append
-        return None
 
     async def stored(self, *values: bytes, topic: str = "t", index: int = 0) -> None:
         """Append records until they are acknowledged."""

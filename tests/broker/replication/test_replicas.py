@@ -1,12 +1,13 @@
 """Brokers with real partitions and logs that replicate over a simulated network."""
 
+import os
 import shutil
 
 import pytest
 import trio
 
 from broker.cluster import admin
-from tests.broker.replication.simulated_brokers import Brokers, simulate
+from tests.broker.replication.simulated_brokers import Brokers, Held, simulate
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -96,6 +97,24 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_begins_anew() -> None:
     simulate(main)
 
 
+def test_a_broker_that_hears_of_a_deletion_and_a_creation_at_once_keeps_them_apart() -> None:
+    async def main(brokers: Brokers) -> None:
+        held = Held()
+        brokers.faults[3] = held
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"old")
+        await brokers.alike(1, 2, 3)
+        held.released = trio.Event()
+        await brokers.delete()
+        await brokers.create([1, 2, 3])
+        held.released.set()
+        await brokers.stored(b"new")
+        assert b"old" not in await brokers.alike(1, 2, 3)
+
+    simulate(main)
+
+
 def test_a_broker_that_was_down_does_not_take_the_log_of_a_recreated_topic() -> None:
     async def main(brokers: Brokers) -> None:
         await brokers.start(1, 2, 3)
@@ -130,6 +149,34 @@ def test_a_replica_whose_disk_is_full_leaves_the_isr_and_returns() -> None:
     simulate(main)
 
 
+def test_a_leader_whose_disk_is_full_hands_over_to_one_that_has_room() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"a")
+        status = brokers[1].local().log.space_status  # type: ignore[union-attr]
+        status.is_short = True
+        await brokers.until(lambda: brokers.state().leader_id == 2)
+        await brokers.stored(b"b")
+        assert brokers.in_sync() == {2, 3}
+        status.is_short = False
+        await brokers.alike(1, 2, 3)
+
+    simulate(main)
+
+
+def test_the_last_replica_in_sync_leads_although_its_disk_is_full() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2)
+        await brokers.create([1])
+        await brokers.stored(b"a")
+        brokers[1].local().log.space_status.is_short = True  # type: ignore[union-attr]
+        await trio.sleep(5)
+        assert brokers.leader() is not None
+
+    simulate(main)
+
+
 def test_a_leader_whose_log_fails_is_replaced_at_once_and_returns_when_it_is_rebuilt() -> None:
     async def main(brokers: Brokers) -> None:
         await brokers.start(1, 2, 3)
@@ -154,14 +201,22 @@ def test_the_only_replica_leads_again_when_its_failed_log_is_rebuilt_and_raises_
         await brokers.start(1, 2)
         await brokers.create([1])
         await brokers.stored(b"kept")
+        await brokers.append(b"lost")
         leader = brokers.leader()
         assert leader is not None
-        leader.log.fail("a test")
-        leader.on_health()  # type: ignore[misc]
+        log, epoch = leader.log, brokers.state().leader_epoch
+        os.truncate(next(log.directory.glob("*.log")), log.size - 1)
+        log.fail("a test")
+        seen: list[tuple[int, int]] = []
+        report = leader.on_health
+        assert report is not None
+        leader.on_health = lambda: (seen.append((log.leader_epoch, log.log_end_offset)), report())[1]
+        leader.on_health()
         await brokers.until(lambda: brokers.state().leader is None)
         await brokers[1].failed_logs.check()
+        assert seen[-1] == (epoch, 1)
         await brokers.stored(b"next")
-        assert leader.log.leader_epoch == brokers.state().leader_epoch
+        assert log.leader_epoch == brokers.state().leader_epoch
         assert b"kept" in brokers.content(1)
 
     simulate(main)
@@ -195,6 +250,22 @@ def test_a_reassignment_moves_a_replica() -> None:
         await brokers.until(lambda: brokers[1].local() is None)
         await brokers.stored(b"next")
         assert b"kept" in await brokers.alike(2, 3)
+        assert not list(brokers[1].directories[0].glob("t-0"))
+
+    simulate(main)
+
+
+def test_a_broker_removes_a_replica_that_was_moved_away_while_it_was_down() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2])
+        await brokers.stored(b"kept")
+        await brokers.alike(1, 2)
+        await brokers[1].stop()
+        assert await admin.reassign_partition(brokers[2].node, brokers.key(), [3, 2]) is None
+        await brokers.until(lambda: set(brokers.state().replicas) == {2, 3} and not brokers.state().adding)
+        await brokers.start(1)
+        assert brokers[1].local() is None
         assert not list(brokers[1].directories[0].glob("t-0"))
 
     simulate(main)

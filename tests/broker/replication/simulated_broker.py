@@ -157,7 +157,7 @@ class SimulatedBroker:
                 self._network.stop_listening(self.machine)
                 nursery.cancel_scope.cancel()
             await self.partitions.close_all()
-            self._since = self.node.since
+            self._since = self.replicas.history
             await self.node.leave()
             background.cancel_scope.cancel()
 
