@@ -4,9 +4,11 @@ trio shuffles the tasks that are ready; here by a generator with a known seed. I
 no task can run. Calls that would run in worker threads run at once, on the loop, after a random pause on that clock.
 """
 
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any, TypeVar
@@ -15,6 +17,8 @@ from unittest.mock import patch
 import trio
 import trio.testing
 from trio._core import _run as trio_run
+
+from broker.partitions.disks import startup, storage
 
 T = TypeVar("T")
 
@@ -34,7 +38,7 @@ def run(seed: int, main: Callable[[Random], Awaitable[T]]) -> T:
 
 @contextmanager
 def _deterministic(seed: int) -> Iterator[None]:
-    threads = Random(f"threads {seed}")
+    threads, entropy = Random(f"threads {seed}"), Random(f"entropy {seed}")
 
     async def run_sync(work: Callable[..., Any], *arguments: object, **_: object) -> Any:
         await trio.sleep(threads.random() * MAX_THREAD_PAUSE_S)
@@ -46,12 +50,32 @@ def _deterministic(seed: int) -> Iterator[None]:
         stack.enter_context(patch.object(trio.to_thread, "run_sync", run_sync))
         stack.enter_context(patch.object(trio.from_thread, "check_cancelled", lambda: None))
         stack.enter_context(patch.object(time, "perf_counter", _now))
+        stack.enter_context(patch.object(time, "monotonic", _now))
+        stack.enter_context(patch.object(os, "urandom", entropy.randbytes))  # for uuid4
+        for module in (startup, storage):
+            stack.enter_context(patch.object(module, "ThreadPoolExecutor", _Inline))
         state = random.getstate()
         random.seed(seed)
         try:
             yield
         finally:
             random.setstate(state)
+
+
+class _Inline(Executor):
+    """Runs work at once instead of in threads."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Take no thread, whatever is asked for."""
+
+    def submit(self, fn: Callable[..., Any], /, *arguments: Any, **named: Any) -> "Future[Any]":
+        """Run work."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*arguments, **named))
+        except BaseException as error:  # noqa: BLE001  # raised where the result is taken
+            future.set_exception(error)
+        return future
 
 
 def _now() -> float:

@@ -66,7 +66,17 @@ class Socket:
             self.network.forget(self)
             self._send(None)
 
+    def vanish(self) -> None:
+        """Close this end without a word: its machine is gone."""
+        self._is_closed = True
+        self._arrived.set()
+
     # -- trio.SocketStream --
+
+    async def aclose(self) -> None:
+        """Close this end."""
+        self.close()
+        await trio.lowlevel.checkpoint()
 
     @property
     def socket(self) -> "Socket":
@@ -120,8 +130,8 @@ class Network:
         self._nursery = nursery
         self._random = random
         self._servers: dict[tuple[str, int], Serve] = {}
-        self._serving: dict[str, set[trio.CancelScope]] = {}  # by machine
-        self._open: set[Socket] = set()
+        self._serving: dict[str, dict[trio.CancelScope, None]] = {}  # by machine, in order of their beginning
+        self._open: dict[Socket, None] = {}
         self._cut: set[tuple[str, str]] = set()
         self._slow: set[tuple[str, str]] = set()
         self._changed = trio.Event()
@@ -142,7 +152,9 @@ class Network:
             scope.cancel()
         for end in [end for end in self._open if host in {end.here, end.there}]:
             self.forget(end)
-            if end.here != host and not is_power_cut:
+            if end.here == host:
+                end.vanish()
+            elif not is_power_cut:
                 end.reset()
 
     async def open_tcp_stream(self, host: str, port: int, **_: object) -> Socket:
@@ -156,9 +168,9 @@ class Network:
             raise ConnectionRefusedError(111, "Connection refused")
         near, far = Socket(self, here, host), Socket(self, host, here)
         near.peer, far.peer = far, near
-        self._open |= {near, far}
+        self._open.update({near: None, far: None})
         scope = trio.CancelScope()
-        self._serving.setdefault(host, set()).add(scope)
+        self._serving.setdefault(host, {})[scope] = None
         self._nursery.start_soon(self._serve, serve, far, scope)
         return near
 
@@ -166,11 +178,11 @@ class Network:
         MACHINE.set(end.here)
         with scope:
             await serve(end)
-        self._serving.get(end.here, set()).discard(scope)
+        self._serving.get(end.here, {}).pop(scope, None)
 
     def forget(self, end: Socket) -> None:
         """Forget a connection's end."""
-        self._open.discard(end)
+        self._open.pop(end, None)
 
     # -- faults --
 
@@ -187,10 +199,19 @@ class Network:
         """Delay what is sent in this direction."""
         self._slow.add((here, there))
 
+    def mend(self, here: str, there: str) -> None:
+        """End a cut or a delay in this direction."""
+        self._cut.discard((here, there))
+        self._slow.discard((here, there))
+        self._report_change()
+
     def heal(self) -> None:
         """End all cuts and delays."""
         self._cut.clear()
         self._slow.clear()
+        self._report_change()
+
+    def _report_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 

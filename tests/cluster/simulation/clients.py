@@ -1,0 +1,268 @@
+"""Clients of simulated brokers, which behave as Kafka's do and keep the history of what they saw.
+
+A producer is idempotent, sends one batch at a time to a partition, and sends it again, with the same sequence numbers,
+until it knows the outcome. A consumer reads one partition from its beginning to its end, wherever its leader is.
+"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, TypeVar
+
+import trio
+
+from broker.log.io.directory_names import decode_topic_id
+from broker.replication.connection import PeerConnection, PeerSettings
+from broker.replication.errors import PeerError
+from protocol.errors import ErrorCode
+from protocol.kafka.api import API_BY_KEY
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.peer import PeerApi
+from protocol.kafka.peer_apis import FETCH, METADATA, by_topic, error_of
+from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest, KafkaMetadataRequest
+from protocol.records.builder import build_batch
+from protocol.records.reader import decoded_batches
+from protocol.request import PartitionRecords, ProduceRequest
+from protocol.response import PartitionMetadata, ProducedPartition, ProduceResponse
+from tests.cluster.history import Outcome, PartitionHistory, Poll, Read, Sent
+from tests.cluster.simulation.machine import PORT, START_MS, host_of
+from tests.cluster.simulation.network import MACHINE
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+SETTINGS = PeerSettings(client_id="client", connect_timeout_s=2.0, request_timeout_s=4.0)
+PRODUCE_TIMEOUT_MS = 3000
+RETRY_S = 0.1
+
+
+def _produce_fields(request: ProduceRequest, _: int) -> dict[str, Any]:
+    topics = [
+        {
+            "name": topic,
+            "partition_data": tuple([{"index": one.partition, "records": one.records} for one in partitions]),
+        }
+        for topic, partitions in by_topic(request.partitions, lambda one: one.topic)
+    ]
+    return {
+        "transactional_id": None,
+        "acks": request.acks,
+        "timeout_ms": request.timeout_ms,
+        "topic_data": tuple(topics),
+    }
+
+
+def _produce_response(fields: Mapping[str, Any], _: ProduceRequest, __: int) -> ProduceResponse:
+    found = [
+        ProducedPartition(
+            topic=topic["name"],
+            partition=one["index"],
+            base_offset=one["base_offset"],
+            error=error_of(one["error_code"]),
+            message=one["error_message"],
+        )
+        for topic in fields["responses"]
+        for one in topic["partition_responses"]
+    ]
+    return ProduceResponse(partitions=tuple(found))
+
+
+PRODUCE = PeerApi(API_BY_KEY[0], 9, 12, _produce_fields, _produce_response)
+
+# After these, the same batch is sent again. It may be in the log already.
+RETRIABLE = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+}
+
+
+class Client:
+    """A machine with connections to brokers, and what it knows of their topics."""
+
+    def __init__(self, name: str, brokers: int, nursery: trio.Nursery, random: Random) -> None:
+        self.name = name
+        self.random = random
+        self.partitions: dict[tuple[str, int], PartitionMetadata] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        self._brokers = range(1, brokers + 1)
+        self._nursery = nursery
+        self._connections: dict[int, PeerConnection] = {}
+
+    async def ask(self, broker: int, api: PeerApi[Q, R], request: Q, *, waits_s: float = 0.0) -> R:
+        """Ask a broker. Raises PeerError."""
+        found = self._connections.get(broker)
+        if found is None or not found.is_open:
+            found = await PeerConnection.connect(host_of(broker), PORT, SETTINGS, self._nursery)
+            self._connections[broker] = found
+        return await found.ask(api, request, waits_s=waits_s)
+
+    async def leader_of(self, topic: str, partition: int) -> PartitionMetadata | None:
+        """Return what is known of a partition, after a refresh if it is not known."""
+        if (topic, partition) not in self.partitions:
+            try:
+                await self._refresh(topic)
+            except PeerError:
+                return None
+        return self.partitions.get((topic, partition))
+
+    def forget(self, topic: str, partition: int) -> None:
+        """Ask again for the leader of a partition."""
+        self.partitions.pop((topic, partition), None)
+
+    async def _refresh(self, topic: str) -> None:
+        request = KafkaMetadataRequest(topics=(topic,), topic_ids=(NO_TOPIC_ID,), auto_create=False)
+        response = await self.ask(self.random.choice(self._brokers), METADATA, request)
+        for found in response.topics:
+            if found.name == topic and found.error is ErrorCode.NONE and found.topic_id is not None:
+                self.topic_ids[topic] = decode_topic_id(found.topic_id).bytes
+                for one in found.partitions:
+                    if one.leader >= 0:
+                        self.partitions[topic, one.partition] = one
+
+
+class Recorder:
+    """The histories of the partitions of one topic, and what clients saw that no history can explain."""
+
+    def __init__(self, topic: str, partitions: int, note: Callable[[str], None]) -> None:
+        self.topic = topic
+        self.histories = [PartitionHistory() for _ in range(partitions)]
+        self.problems: list[str] = []
+        self.note = note
+        self.stored = 0
+
+    def problem(self, text: str) -> None:
+        """Note what must not happen."""
+        self.note(f"PROBLEM {text}")
+        self.problems.append(text)
+
+
+class Producer:
+    """Sends batches to one partition until told to end."""
+
+    def __init__(self, client: Client, producer_id: int, recorder: Recorder, partition: int) -> None:
+        self._client = client
+        self._id = producer_id
+        self._recorder = recorder
+        self._partition = partition
+        self._sequence = 0
+        self.is_ending = False
+
+    async def run(self) -> None:
+        """Send batches; the last one until its outcome is known."""
+        MACHINE.set(self._client.name)
+        random = self._client.random
+        history = self._recorder.histories[self._partition]
+        while not self.is_ending:
+            name = f"{self._client.name}/{self._partition}"
+            numbers = range(self._sequence, self._sequence + random.choice([1, 1, 2, 5]))
+            sent = [Sent(name, number, f"{name}:{number}".encode()) for number in numbers]
+            places = range(len(history.sent), len(history.sent) + len(sent))
+            history.sent += sent
+            base = await self._send(sent)
+            for place, one in zip(places, sent, strict=True):
+                offset = None if base < 0 else base + one.number - numbers.start
+                history.sent[place] = one._replace(outcome=Outcome.STORED, offset=offset)
+            self._recorder.stored += len(sent)
+            self._recorder.note(f"{name} stored {numbers.start}+{len(numbers)} at {base}")
+            self._sequence = numbers.stop
+            await trio.sleep(random.expovariate(20))
+
+    async def _send(self, sent: list[Sent]) -> int:
+        """Send a batch until it is stored; return its base offset."""
+        now_ms = START_MS + int(trio.current_time() * 1000)
+        padding = b"." * self._client.random.choice([10, 100, 400])
+        records = build_batch(
+            [(now_ms, padding, one.value, ()) for one in sent],
+            producer_id=self._id,
+            producer_epoch=0,
+            base_sequence=sent[0].number,
+        )
+        topic, partition = self._recorder.topic, self._partition
+        request = ProduceRequest(
+            partitions=(PartitionRecords(topic=topic, partition=partition, records=memoryview(records)),),
+            timeout_ms=PRODUCE_TIMEOUT_MS,
+        )
+        while True:
+            leader = await self._client.leader_of(topic, partition)
+            if leader is not None:
+                try:
+                    response = await self._client.ask(leader.leader, PRODUCE, request)
+                except PeerError:
+                    pass
+                else:
+                    [found] = response.partitions
+                    if found.error in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
+                        return found.base_offset
+                    self._recorder.note(f"{sent[0].value!r} refused by {leader.leader}: {found.error.name}")
+                    if found.error not in RETRIABLE:
+                        self._recorder.problem(f"{sent[0]}: broker {leader.leader}: {found.error.name} {found.message}")
+                        await trio.sleep(5)
+                self._client.forget(topic, partition)
+            await trio.sleep(RETRY_S * (1 + self._client.random.random()))
+
+
+class Consumer:
+    """Reads one partition from its beginning."""
+
+    def __init__(self, client: Client, recorder: Recorder, partition: int) -> None:
+        self._client = client
+        self._recorder = recorder
+        self.partition = partition
+        self.offset = 0
+        self._epoch = -1
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        MACHINE.set(self._client.name)
+        while True:
+            try:
+                is_read = await self.poll()
+            except PeerError:
+                is_read = False
+            if not is_read:
+                self._client.forget(self._recorder.topic, self.partition)
+                await trio.sleep(RETRY_S * (1 + self._client.random.random()))
+
+    async def poll(self) -> bool:
+        """Fetch once; return False after an error. Raises PeerError."""
+        topic, partition = self._recorder.topic, self.partition
+        leader = await self._client.leader_of(topic, partition)
+        if leader is None:
+            return False
+        wanted = KafkaFetchPartition(
+            topic=topic,
+            partition=partition,
+            offset=self.offset,
+            max_bytes=self._client.random.choice([1, 1000, 100_000]),
+            topic_id=self._client.topic_ids[topic],
+            current_leader_epoch=leader.leader_epoch,
+            last_fetched_epoch=self._epoch,
+        )
+        request = KafkaFetchRequest(partitions=(wanted,), max_wait_ms=500, uses_topic_ids=True)
+        response = await self._client.ask(leader.leader, FETCH, request, waits_s=0.5)
+        if response.error is not ErrorCode.NONE or not response.partitions:
+            return False
+        [found] = response.partitions
+        if found.error is ErrorCode.OFFSET_OUT_OF_RANGE or found.diverging_epoch >= 0:
+            self._recorder.problem(f"{self._client.name}: partition {partition} ends before {self.offset}: {found}")
+            await trio.sleep(5)
+        if found.error is not ErrorCode.NONE:
+            return False
+        reads = []
+        for header, records in decoded_batches(found.records, from_offset=self.offset):
+            reads += [Read(record.offset, bytes(record.value)) for record in records]
+            self._epoch = header.leader_epoch
+        self._recorder.histories[partition].polls.append(Poll(self._client.name, tuple(reads), found.high_watermark))
+        if reads:
+            self.offset = reads[-1].offset + 1
+            self._recorder.note(f"{self._client.name}/{partition} read to {self.offset} from {leader.leader}")
+        return True

@@ -1,0 +1,263 @@
+"""Faults of a simulated cluster, drawn from a seed: of processes, power, links, the store; and changes by operators.
+
+Each run draws how likely each kind of fault is, none for some of them, so that seeds differ in kind.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import trio
+
+from broker.cluster import admin
+from broker.cluster.image import EMPTY, ClusterImage, PartitionKey
+from broker.cluster.memory import Faults
+from broker.cluster.node import ClusterNode
+from broker.cluster.store import StoreError, StoreUnavailableError
+from broker.cluster.values import Member, TopicState
+from broker.metadata.topic import RefusedError
+from tests.cluster.simulation.machine import Machine
+
+if TYPE_CHECKING:
+    from tests.cluster.simulation.world import World
+
+CALL_TIMEOUT_S = 1.0  # of the store
+DURATIONS_S = (0.3, 2.0, 7.0)
+
+
+class StoreFaults(Faults):
+    """What lies between one broker and the store."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.is_away = False
+        self.rate = 0.0  # of failed calls, lost answers and broken watches
+        self.lag_s = 0.002  # on average
+
+    async def before(self) -> None:
+        """Delay or fail a call."""
+        await self._pass("the store cannot be reached")
+
+    async def after(self) -> None:
+        """Delay or lose an answer."""
+        await self._pass("the answer was lost")
+
+    async def before_changes(self) -> None:
+        """Delay or lose reports of changes."""
+        await self._pass("the watch was reset")
+
+    async def _pass(self, message: str) -> None:
+        await trio.sleep(self._random.expovariate(1 / self.lag_s))
+        if self.is_away:
+            await trio.sleep(CALL_TIMEOUT_S)
+        if self.is_away or self._random.random() < self.rate:
+            raise StoreUnavailableError(message)
+
+
+class Injector:
+    """Injects faults into a world until it is told to heal it."""
+
+    def __init__(self, world: "World", random: Random) -> None:
+        self._world = world
+        self._random = random
+        self._lost_at: dict[int, int] = {}  # the store's revision when a broker last lost its power
+        self._topics = 0
+        kinds: list[Callable[[], Awaitable[None]]] = [
+            self._kill,
+            self._cut_power,
+            self._restart,
+            self._cut_links,
+            self._slow_links,
+            self._reset_links,
+            self._isolate,
+            self._lose_store,
+            self._disturb_store,
+            self._expire_leases,
+            self._compact,
+            self._reassign,
+            self._elect,
+            self._change_topics,
+        ]
+        self._kinds = kinds
+        self._weights = [random.choice([0, 1, 1, 3]) for _ in kinds]
+        if not any(self._weights):
+            self._weights[0] = 1
+        self._pause_s = random.choice([0.3, 1.0, 3.0])
+
+    async def run(self, duration_s: float) -> None:
+        """Begin faults one after the other; return when all of them have ended and everything is healed."""
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(duration_s):
+                while True:
+                    await trio.sleep(self._random.expovariate(1 / self._pause_s))
+                    [kind] = self._random.choices(self._kinds, self._weights)
+                    nursery.start_soon(kind)
+            for faults in self._world.store_faults.values():
+                faults.is_away, faults.rate, faults.lag_s = False, 0.0, 0.002
+            self._world.network.heal()
+        self._world.network.heal()
+
+    # -- brokers --
+
+    def _running(self) -> Machine | None:
+        """Return a machine whose broker serves."""
+        found = [machine for machine in self._world.machines if machine.life is not None]
+        return self._random.choice(found) if found else None
+
+    async def _kill(self) -> None:
+        found = [machine for machine in self._world.machines if machine.is_up and not machine.is_stopping]
+        if found:
+            await self._end(self._random.choice(found), is_power_cut=False)
+
+    async def _cut_power(self) -> None:
+        found = [machine for machine in self._world.machines if machine.is_up and self._may_lose(machine)]
+        if found:
+            machine = self._random.choice(found)
+            self._lost_at[machine.id] = self._world.store.revision
+            await self._end(machine, is_power_cut=True)
+
+    async def _end(self, machine: Machine, *, is_power_cut: bool) -> None:
+        self._world.note(f"{'cut the power of' if is_power_cut else 'kill'} broker {machine.id}")
+        await machine.kill(is_power_cut=is_power_cut)
+        await trio.sleep(self._random.choice((0.01, *DURATIONS_S)))
+        self._world.note(f"start broker {machine.id}")
+        machine.start()
+
+    def _may_lose(self, machine: Machine) -> bool:
+        """Whether every partition keeps a replica in its ISR or ELR that has lost nothing."""
+        image = self._world.image()
+        return not machine.is_stopping and all(
+            any(member.broker != machine.id and self._is_intact(member) for member in (*state.isr, *state.elr))
+            for state in image.partitions.values()
+            if machine.id in {member.broker for member in (*state.isr, *state.elr)}
+        )
+
+    def _is_intact(self, member: Member) -> bool:
+        return member.epoch > self._lost_at.get(member.broker, 0)
+
+    async def _restart(self) -> None:
+        machine = self._running()
+        if machine is not None and not machine.is_stopping:
+            self._world.note(f"stop broker {machine.id}")
+            await machine.stop()
+            self._world.note(f"broker {machine.id} has stopped")
+            if not machine.is_up:
+                await trio.sleep(self._random.choice(DURATIONS_S))
+                self._world.note(f"start broker {machine.id}")
+                machine.start()
+
+    # -- links --
+
+    async def _cut_links(self) -> None:
+        one, other = self._random.sample(self._world.hosts, 2)
+        pairs = self._random.choice([[(one, other)], [(one, other), (other, one)]])
+        self._world.note(f"cut {pairs}")
+        await self._disturb(pairs, self._world.network.cut)
+
+    async def _slow_links(self) -> None:
+        one = self._random.choice(self._world.hosts)
+        pairs = [(one, other) for other in self._world.hosts if self._random.random() < 0.5]
+        self._world.note(f"slow {pairs}")
+        await self._disturb(pairs, self._world.network.slow)
+
+    async def _isolate(self) -> None:
+        one = self._random.choice(self._world.machines).name
+        pairs = [pair for other in self._world.hosts for pair in ((one, other), (other, one)) if other != one]
+        if self._random.random() < 0.5:
+            pairs = [pair for pair in pairs if not any(host.startswith("client") for host in pair)]
+        self._world.note(f"isolate {one}: {len(pairs)}")
+        await self._disturb(pairs, self._world.network.cut)
+
+    async def _disturb(self, pairs: list[tuple[str, str]], how: Callable[[str, str], None]) -> None:
+        for pair in pairs:
+            how(*pair)
+        await trio.sleep(self._random.choice(DURATIONS_S))
+        for pair in pairs:
+            self._world.network.mend(*pair)
+
+    async def _reset_links(self) -> None:
+        one, other = self._random.sample(self._world.hosts, 2)
+        self._world.note(f"reset {one} {other}")
+        self._world.network.reset_between(one, other)
+
+    # -- the store --
+
+    async def _lose_store(self) -> None:
+        machines = self._world.machines
+        found = machines if self._random.random() < 0.3 else [self._random.choice(machines)]
+        self._world.note(f"no store for {[machine.id for machine in found]}")
+        for machine in found:
+            self._world.store_faults[machine.name].is_away = True
+        await trio.sleep(self._random.choice(DURATIONS_S))
+        for machine in found:
+            self._world.store_faults[machine.name].is_away = False
+
+    async def _disturb_store(self) -> None:
+        faults = self._world.store_faults[self._random.choice(self._world.machines).name]
+        faults.rate, faults.lag_s = self._random.choice([0.0, 0.1, 0.4]), self._random.choice([0.002, 0.1, 1.0])
+        self._world.note(f"disturb the store: {faults.rate} {faults.lag_s}")
+        await trio.sleep(self._random.choice(DURATIONS_S))
+        faults.rate, faults.lag_s = 0.0, 0.002
+
+    async def _expire_leases(self) -> None:
+        self._world.note("expire all leases")
+        self._world.store.expire_all()
+
+    async def _compact(self) -> None:
+        self._world.store.compact(self._world.store.revision)
+
+    # -- operators --
+
+    def _node(self) -> ClusterNode | None:
+        machine = self._running()
+        return None if machine is None or machine.life is None else machine.life.member.node
+
+    async def _reassign(self) -> None:
+        node = self._node()
+        if node is None or not node.image.partitions:
+            return
+        key = self._random.choice(sorted(node.image.partitions))
+        brokers = [machine.id for machine in self._world.machines]
+        target = self._random.choice([None, self._random.sample(brokers, 3), self._random.sample(brokers, 2)])
+        self._world.note(f"reassign {self._name(node.image, key)} to {target}")
+        with suppress(StoreError, RefusedError), trio.move_on_after(5):
+            await admin.reassign_partition(node, key, target)
+
+    async def _elect(self) -> None:
+        node = self._node()
+        if node is None or not node.image.partitions:
+            return
+        key = self._random.choice(sorted(node.image.partitions))
+        self._world.note(f"elect the preferred leader of {self._name(node.image, key)}")
+        with suppress(StoreError, RefusedError), trio.move_on_after(5):
+            await admin.elect_leader(node, key, is_unclean=False)
+
+    def _name(self, image: ClusterImage, key: PartitionKey) -> str:
+        return f"{image.names.get(key.topic)}-{key.partition}"
+
+    async def _change_topics(self) -> None:
+        node = self._node()
+        if node is None:
+            return
+        others = sorted(name for name in node.image.topics if name != self._world.topic)
+        with suppress(StoreError, RefusedError), trio.move_on_after(10):
+            if others and self._random.random() < 0.5:
+                name = self._random.choice(others)
+                self._world.note(f"delete topic {name}")
+                await admin.delete_topic(node, name)
+            else:
+                self._topics += 1
+                name = f"other{self._topics % 3}"
+                self._world.note(f"create topic {name}")
+                made = TopicState(id=uuid4(), partitions=2)
+                assignment = admin.place(node.image, 2, self._random.choice([1, 2, 3]), self._random)
+                await admin.create_topic(node, name, made, assignment)
+
+
+def image_of(world: "World") -> ClusterImage:
+    """Return the store's content."""
+    image = ClusterImage(EMPTY)
+    image.replace(world.store.range(""))
+    return image

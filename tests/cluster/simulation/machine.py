@@ -1,0 +1,281 @@
+"""A simulated machine with one broker: the real code from the data directory to the Kafka listener.
+
+The machine outlives its brokers: `kill` ends one at once, as SIGKILL or a power cut does, `stop` in good order, and
+`start` begins the next one on what is left of the data.
+"""
+
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import trio
+
+from broker.api.addresses import Advertised
+from broker.api.cluster.features import Features
+from broker.api.cluster.greeting import GreetingApi
+from broker.api.dispatch import Dispatcher
+from broker.api.fetch.fetches import Fetches
+from broker.api.fetch.sessions import FetchSessions
+from broker.api.records.epochs import EpochsApi
+from broker.api.records.offsets import OffsetsApi
+from broker.api.topics.metadata import MetadataApi
+from broker.cluster.memory import Faults, MemoryCluster, MemoryStore
+from broker.cluster.metadata import ClusterMetadata
+from broker.cluster.store import KnownStore
+from broker.clustered import ClusterMember, Reachable
+from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from broker.log.io.files import OpenFiles
+from broker.log.io.residency import Residency
+from broker.metadata.sqlite import SqliteMetadataStore
+from broker.metrics.registry import Metrics
+from broker.net.deadlines import Deadlines
+from broker.net.wire import KafkaWire
+from broker.partitions.appends.writer import Writer
+from broker.partitions.disks.storage import Storage
+from broker.partitions.partitions import Partitions
+from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
+from broker.settings.live import LiveSettings
+from broker.settings.settings import load_settings
+from protocol.kafka.api import Codec
+from protocol.response import HelloResponse
+from tests.broker.log.io.crashing_disk import CrashingDisk
+from tests.cluster.simulation.network import MACHINE, Network
+from tests.cluster.simulation.server import SimulatedListener
+
+PORT = 9092
+START_MS = 1_700_000_000_000
+CLUSTER = "simulated"
+SETTINGS = (
+    "warmlog.cluster.etcd=http://simulated:2379",
+    f"warmlog.cluster.id={CLUSTER}",
+    "warmlog.cluster.lease.ms=3000",
+    "warmlog.stop.timeout.ms=10000",
+    "auto.create.topics.enable=false",
+    "replica.lag.time.max.ms=3000",
+    "replica.fetch.wait.max.ms=500",
+    "leader.imbalance.check.interval.seconds=15",
+    "log.segment.bytes=16384",
+)
+
+
+class SimulatedStore(MemoryStore):
+    """A broker's client of the store in memory, with what `EtcdStore` has besides."""
+
+    def __init__(self, cluster: MemoryCluster, faults: Faults, name: str) -> None:
+        super().__init__(cluster, faults)
+        self._contents = cluster
+        self._name = name
+
+    @property
+    def known(self) -> KnownStore:
+        """What the broker remembers of the store."""
+        return KnownStore(1, CLUSTER, self._contents.revision)
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+@dataclass
+class Life:
+    """A running broker."""
+
+    member: ClusterMember
+    partitions: Partitions
+
+
+class _Parts(NamedTuple):
+    member: ClusterMember
+    store: ClusterMetadata
+    partitions: Partitions
+    writer: Writer
+    reads: ReadAhead
+    metrics: Metrics
+
+
+class Machine:
+    """A machine, its disk, and the broker that runs on it."""
+
+    def __init__(
+        self,
+        number: int,
+        root: Path,
+        network: Network,
+        nursery: trio.Nursery,
+        random: Random,
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self.id = number
+        self.name = host_of(number)
+        self.path = root / self.name
+        self.path.mkdir(parents=True)
+        self.disk = CrashingDisk(self.path)
+        self.life: Life | None = None  # while a broker serves
+        self.is_up = False  # a broker runs, or starts, or stops
+        self.last_epoch = 0  # of the brokers here
+        self._network = network
+        self._nursery = nursery
+        self._random = random
+        self._failed = failed
+        self._settings = load_settings(
+            assignments=[f"node.id={number}", f"broker.rack=r{number}", f"log.dirs={self.path}", *SETTINGS]
+        )
+        self._scope = trio.CancelScope()
+        self._stop = trio.Event()
+        self._ended = trio.Event()
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a broker."""
+        assert not self.is_up
+        self.is_up = True
+        self._scope, self._stop, self._ended = trio.CancelScope(), trio.Event(), trio.Event()
+        self._nursery.start_soon(self._live)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the broker stops, in one way or the other."""
+        return self._stop.is_set() or self._scope.cancel_called
+
+    async def stop(self) -> None:
+        """Stop the broker in good order."""
+        self._stop.set()
+        await self._ended.wait()
+
+    async def kill(self, *, is_power_cut: bool) -> None:
+        """End the broker at once. What was not synced may be lost if the power is cut."""
+        self.disk.gone = True
+        self._network.stop_listening(self.name, is_power_cut=is_power_cut)
+        self._scope.cancel()
+        await self._ended.wait()
+        if is_power_cut:
+            self._lose_unsynced()
+        else:
+            self.disk.gone = False
+            self.disk.forget_lost_syncs()
+
+    def _lose_unsynced(self) -> None:
+        left = self.path.with_name(f"{self.name}-left")
+        self.disk.crash(left, self._random)
+        shutil.copy(self.path / METADATA_FILE, left)  # SQLite syncs what it writes
+        shutil.rmtree(self.path)
+        left.rename(self.path)
+        self.disk = CrashingDisk(self.path)
+
+    # -- the broker ----------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        MACHINE.set(self.name)
+        disk = self.disk
+        try:
+            with self._scope, ExitStack() as stack:
+                await self._serve(stack)
+        except BaseException as error:
+            if not disk.gone:
+                if isinstance(error, Exception):
+                    self._failed(f"broker {self.id}", error)
+                else:
+                    raise
+        finally:
+            self.life = None
+            self.is_up = False
+            self._ended.set()
+
+    async def _serve(self, stack: ExitStack) -> None:
+        settings, metrics = self._settings, Metrics()
+        directories = stack.enter_context(
+            DataDirectories.open([self.path], node_id=self.id, cluster_id=CLUSTER, disk=self.disk)
+        )
+        local = SqliteMetadataStore(self.path / METADATA_FILE)
+        stack.callback(local.close)
+        directories.join(local.directories(), [])
+        if directories.remembered() != local.directories():
+            local.set_directories(directories.remembered())
+        member = ClusterMember(settings, directories, metrics, self.disk)
+        stack.callback(member.close)
+        store = ClusterMetadata(member.node, local)
+        files = OpenFiles(disk=self.disk, residency=Residency())
+        async with trio.open_nursery() as background:
+            writer = Writer(nursery=background, metrics=metrics, loop_write_max_bytes=1 << 16)
+            limits = ReadLimits(threads=2, piece_bytes=1 << 20, ahead_bytes=1 << 20, drop_passed=False)
+            reads = ReadAhead(nursery=background, residency=files.residency, metrics=metrics, limits=limits)
+            storage = Storage(
+                directories=directories,
+                files=files,
+                store=store,
+                clock=clock_ms,
+                random=Random(self._random.random()),
+                is_in_cluster=True,
+            )
+            partitions = Partitions(storage, LiveSettings(settings), writer, metrics, member.node)
+            try:
+                await member.load()
+                await partitions.open_all()
+                await self._accept(_Parts(member, store, partitions, writer, reads, metrics))
+            finally:
+                if not self.disk.gone:
+                    with trio.CancelScope(shield=True):
+                        await partitions.close_all()
+                        await member.leave()
+
+    async def _accept(self, parts: "_Parts") -> None:
+        member, partitions, deadlines = parts.member, parts.partitions, Deadlines()
+        async with trio.open_nursery() as maintained:
+            maintained.start_soon(deadlines.run)
+            maintained.start_soon(parts.reads.run)
+            maintained.start_soon(self._checkpoint_now_and_then, partitions)
+            await maintained.start(member.run, partitions, deadlines, Reachable({"kafka": (self.name, PORT)}))
+            self.life = Life(member, partitions)
+            listener = self._listener(parts)
+            self._network.listen(self.name, PORT, listener.serve)
+            member.node.on_change.append(lambda *_: self._note_epoch(member))
+            self._note_epoch(member)
+            await self._stop.wait()
+            await member.drain()
+            self.life = None
+            self._network.stop_listening(self.name)
+            maintained.cancel_scope.cancel()
+
+    def _note_epoch(self, member: ClusterMember) -> None:
+        self.last_epoch = max(self.last_epoch, member.node.epoch)
+
+    async def _checkpoint_now_and_then(self, partitions: Partitions) -> None:
+        while True:
+            await trio.sleep(5)
+            await partitions.checkpoint()
+
+    def _listener(self, parts: "_Parts") -> SimulatedListener:
+        partitions = parts.partitions
+        codec = Codec(topic_names=partitions.topic_name)
+        sessions = FetchSessions(slots=100, clock=trio.current_time, random=Random(self._random.random()))
+        advertised = Advertised(lambda: partitions.settings, gateway=None)
+        hello = HelloResponse(
+            version=0, broker="simulated", cluster_id=CLUSTER, node_id=self.id, max_frame_bytes=100 << 20
+        )
+        features = Features(self.id, parts.store, lambda *_: None)
+        families = [
+            GreetingApi(hello, codec.api_versions, features),
+            MetadataApi(partitions, CLUSTER, advertised),
+            OffsetsApi(partitions, parts.metrics),
+            EpochsApi(partitions),
+        ]
+        dispatcher = Dispatcher(partitions, Fetches(partitions, sessions, parts.reads), families, _refuse_transactions)
+        return SimulatedListener(KafkaWire(codec), dispatcher, parts.writer.write_queued)
+
+
+async def _refuse_transactions(*_: object) -> None:
+    raise NotImplementedError("simulated producers begin no transactions")
+
+
+def host_of(broker: int) -> str:
+    """Return the name of a broker's machine."""
+    return f"b{broker}"
+
+
+def clock_ms() -> int:
+    """Return the simulated wall clock."""
+    return START_MS + int(trio.current_time() * 1000)

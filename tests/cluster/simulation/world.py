@@ -1,0 +1,316 @@
+"""A cluster of simulated machines with clients, from a seed: faults, then peace, then what must hold.
+
+faults    brokers, links and the store fail, clients produce and consume
+peace     everything is healed; every ISR must fill up, and every producer get its answer
+checks    histories without anomalies; replicas byte by byte alike; one writer per leader epoch; no exceptions
+"""
+
+import logging
+import shutil
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+from uuid import uuid4
+
+import trio
+
+import broker.clustered
+from broker.cluster import admin
+from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.memory import MemoryCluster
+from broker.cluster.values import PartitionState, TopicState, TopicStatus
+from broker.partitions.partition import Partition
+from broker.replication.local_replica import LocalReplica
+from protocol.records.batch import headers
+from protocol.records.reader import records_in
+from tests.cluster.history import Read
+from tests.cluster.simulation import loop
+from tests.cluster.simulation.clients import Client, Consumer, Producer, Recorder
+from tests.cluster.simulation.faults import Injector, StoreFaults, image_of
+from tests.cluster.simulation.machine import Machine, SimulatedStore
+from tests.cluster.simulation.network import MACHINE, Network
+
+BROKERS = 3
+PARTITIONS = 3
+PRODUCERS = 2
+CONSUMERS = 2
+FAULTS_S = 40.0
+PEACE_S = 300.0  # within which all is well again
+TOPIC = "t"
+
+
+@dataclass
+class Report:
+    """What a run has shown."""
+
+    seed: int
+    problems: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    simulated_s: float = 0.0
+    stored: int = 0
+
+
+class World:
+    """Everything that is simulated."""
+
+    topic = TOPIC
+
+    def __init__(self, nursery: trio.Nursery, random: Random, root: Path, report: Report) -> None:
+        self.random = random
+        self.report = report
+        self.store = MemoryCluster()
+        self.network = Network(nursery, Random(random.random()))
+        self.machines = [
+            Machine(number, root, self.network, nursery, Random(random.random()), self.failed)
+            for number in range(1, BROKERS + 1)
+        ]
+        self.store_faults = {machine.name: StoreFaults(Random(random.random())) for machine in self.machines}
+        self.recorder = Recorder(TOPIC, PARTITIONS, self.note)
+        self.clients = [
+            Client(f"client{number}", BROKERS, nursery, Random(random.random()))
+            for number in range(PRODUCERS + CONSUMERS)
+        ]
+        self.hosts = [*[machine.name for machine in self.machines], *[client.name for client in self.clients]]
+        self.producers = [
+            Producer(client, 1000 + number, self.recorder, index)
+            for number, client in enumerate(self.clients[:PRODUCERS])
+            for index in range(PARTITIONS)
+        ]
+        self.consumers = [
+            Consumer(client, self.recorder, index) for client in self.clients[PRODUCERS:] for index in range(PARTITIONS)
+        ]
+        self.writers: dict[tuple[PartitionKey, int], int] = {}  # the broker that leads, by partition and leader epoch
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        self.report.trace.append(f"{trio.current_time():.6f} {text}")
+
+    def problem(self, text: str) -> None:
+        """Note what must not happen."""
+        self.note(f"PROBLEM {text}")
+        self.report.problems.append(text)
+
+    def failed(self, who: str, error: BaseException) -> None:
+        """Note that a task has failed."""
+        self.problem(f"{who} failed: {''.join(traceback.format_exception(error))}")
+
+    def image(self) -> ClusterImage:
+        """Return the store's content."""
+        return image_of(self)
+
+    def wrote(self, replica: LocalReplica, state: PartitionState) -> None:
+        """Take note that a broker leads."""
+        broker = int(MACHINE.get()[1:])
+        self.note(f"broker {broker} leads {replica.partition.topic}-{replica.partition.index} in {state.leader_epoch}")
+        if self.writers.setdefault((replica.key, state.leader_epoch), broker) != broker:
+            self.problem(f"two writers in epoch {state.leader_epoch} of {replica.key}")
+
+    # -- the run -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run faults, wait for peace, and check."""
+        for machine in self.machines:
+            machine.start()
+        await self._create_topic()
+        async with trio.open_nursery() as consuming:
+            for consumer in self.consumers:
+                consuming.start_soon(consumer.run)
+            async with trio.open_nursery() as producing:
+                for producer in self.producers:
+                    producing.start_soon(producer.run)
+                await Injector(self, Random(self.random.random())).run(FAULTS_S)
+                self.note("peace")
+                if not await self._until("every ISR is full", self._is_whole):
+                    producing.cancel_scope.cancel()
+                for producer in self.producers:
+                    producer.is_ending = True
+                producing.cancel_scope.deadline = trio.current_time() + PEACE_S
+            if producing.cancel_scope.cancelled_caught:
+                self.problem("producers have no answer")
+            elif await self._until("all is read", self._is_read):
+                self._check()
+            consuming.cancel_scope.cancel()
+
+    async def _create_topic(self) -> None:
+        await self._until("brokers run", lambda: all(machine.life for machine in self.machines))
+        life = self.machines[0].life
+        assert life is not None
+        made = TopicState(id=uuid4(), partitions=PARTITIONS, configs={"min.insync.replicas": "2"})
+        assignment = admin.place(life.member.node.image, PARTITIONS, BROKERS, self.random)
+        await admin.create_topic(life.member.node, TOPIC, made, assignment)
+
+    async def _until(self, what: str, holds: Any) -> bool:
+        with trio.move_on_after(PEACE_S):
+            while not holds():  # noqa: ASYNC110  # simulated time
+                await trio.sleep(0.5)
+            return True
+        self.problem(f"not within {PEACE_S} s: {what}; {self._state()}")
+        return False
+
+    def _state(self) -> str:
+        image = self.image()
+        up = {machine.id: (machine.is_up, machine.life is not None) for machine in self.machines}
+        return f"{up} {image.brokers} {image.draining} {image.topics} {image.partitions}"
+
+    def _is_whole(self) -> bool:
+        image = self.image()
+        return (
+            all(machine.life is not None for machine in self.machines)
+            and all(topic.status is TopicStatus.LIVE for topic in image.topics.values())
+            and all(
+                state.leader is not None
+                and image.is_good(state.leader)
+                and not state.adding
+                and not state.removing
+                and {member.broker for member in state.isr if image.is_good(member)} == set(state.replicas)
+                for state in image.partitions.values()
+            )
+        )
+
+    def _is_read(self) -> bool:
+        for consumer in self.consumers:
+            leader = self._leader(consumer.partition)
+            if leader is None or consumer.offset < leader.log.log_end_offset:
+                return False
+        return self._is_whole()
+
+    def _leader(self, index: int) -> Partition | None:
+        for machine in self.machines:
+            if machine.life is not None:
+                found = machine.life.partitions.get(TOPIC, index)
+                if found is not None:
+                    return found
+        return None
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        image = self.image()
+        for key, state in sorted(image.partitions.items()):
+            name = image.names[key.topic]
+            logs: dict[int, bytes] = {}
+            for machine in self.machines:
+                if machine.id in state.replicas and machine.life is not None:
+                    local = machine.life.partitions.local(name, key.partition)
+                    if local is None:
+                        self.problem(f"broker {machine.id} has no replica of {name}-{key.partition}")
+                    else:
+                        logs[machine.id] = _log_of(machine, local)
+            if len(set(logs.values())) > 1:
+                self.problem(f"replicas of {name}-{key.partition} differ: {_differences(logs)}")
+            if name == TOPIC and logs:
+                history = self.recorder.histories[key.partition]
+                data = next(iter(logs.values()))
+                history.log = [Read(record.offset, bytes(record.value or b"")) for record in records_in(data)]
+        for index, history in enumerate(self.recorder.histories):
+            for anomaly in history.anomalies():
+                self.problem(f"{TOPIC}-{index}: {anomaly.kind}: {anomaly.detail}")
+
+
+def _log_of(machine: Machine, partition: Partition) -> bytes:
+    """Return all batches of a replica, as they are on its disk."""
+    folder = machine.path / f"{partition.topic}-{partition.index}"
+    data = b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+    end = 0
+    for position, header in headers(data):
+        if header.base_offset >= partition.log.log_end_offset:
+            break
+        end = position + header.size
+    return data[:end]
+
+
+def _differences(logs: dict[int, bytes]) -> str:
+    found = []
+    for broker, data in logs.items():
+        batches = [(header.base_offset, header.leader_epoch, header.crc) for _, header in headers(data)]
+        found.append(f"broker {broker}: {len(data)} bytes, {batches}")
+    return "; ".join(found)
+
+
+def _described(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_described(each) for each in error.exceptions)
+    return f"{type(error).__name__}: {error}"
+
+
+class _Exceptions(logging.Handler):
+    """Takes exceptions that were logged for problems."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{MACHINE.get()} {record.name}: {record.getMessage()}"
+        self._world.note(text)
+        if record.exc_info:
+            self._world.problem(f"{text}: {logging.Formatter().formatException(record.exc_info)}")
+
+
+def simulate(seed: int) -> Report:
+    """Run a cluster from a seed, and return what it has shown."""
+    report = Report(seed)
+    root = Path(tempfile.mkdtemp(prefix="simulated-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    try:
+        loop.run(seed, lambda random: _main(random, root, report))
+    except Exception as error:  # a defect of the simulation, or of what it runs
+        report.problems.append(f"the simulation failed: {_described(error)}")
+        logging.getLogger(__name__).exception("seed %d", seed)
+    finally:
+        shutil.rmtree(root)
+    return report
+
+
+async def _main(random: Random, root: Path, report: Report) -> None:
+    async with trio.open_nursery() as nursery:
+        world = World(nursery, random, root, report)
+        try:
+            with _patched(world, Random(random.random())):
+                await world.run()
+                for machine in world.machines:
+                    if machine.is_up:
+                        await machine.kill(is_power_cut=False)
+        finally:
+            report.problems += world.recorder.problems
+            report.stored = world.recorder.stored
+            report.simulated_s = trio.current_time()
+        nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def _patched(world: World, random: Random) -> Iterator[None]:
+    """Let the brokers use what is simulated."""
+
+    def store(*_: object, **__: object) -> SimulatedStore:
+        name = MACHINE.get()
+        return SimulatedStore(world.store, world.store_faults[name], name)
+
+    lead = LocalReplica._lead
+
+    def noted(self: LocalReplica, state: PartitionState) -> None:
+        world.wrote(self, state)
+        lead(self, state)
+
+    handler = _Exceptions(world)
+    logger = logging.getLogger("broker")
+    level, propagate = logger.level, logger.propagate
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(broker.clustered, "EtcdStore", store))
+        stack.enter_context(patch.object(broker.clustered, "Random", lambda: Random(random.random())))
+        stack.enter_context(patch.object(trio, "open_tcp_stream", world.network.open_tcp_stream))
+        stack.enter_context(patch.object(LocalReplica, "_lead", noted))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
