@@ -5,6 +5,7 @@
 #   make test       run the whole suite, except what needs real Kafka or a container engine
 #   make interop    test with real Kafka, clients in Java, Node, Go and C, pip and the image in podman (says what is missing)
 #   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
+#   make simulate   simulate clusters with faults, from seed to seed, on all cores: SECONDS="60", ARGS="SEED ..."
 #   make lint       ruff, mypy, import-linter, commit subjects, words, links of the documentation
 #   make bench      measure the figures of docs/performance.md; ARGS="..." selects some
 #   make bench-guard  fail if serving costs more than its bounds, beside bare system calls; under a minute
@@ -22,6 +23,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 ARGS ?=
+SECONDS ?=
 SPARKS ?= 4.0.5 4.1.4 4.2.1
 # uv installs a lock file in a fraction of pip's time. pip, which reads its own configuration, is tried where uv fails.
 # --compile: byte code is written also where PYTHONDONTWRITEBYTECODE keeps programs from doing so; without it a start
@@ -45,8 +47,8 @@ EXTRAS := .venv/extras
 SOURCES := $(shell sed -n 's/^    "\(.*\.py[xi]*\)".*,$$/\1/p' setup.py) $(wildcard protocol/*/*.pxi)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup pure run cluster test lint interop interop-clients interop-packages sparks bench bench-guard figures coverage \
-	fixtures docs lock dist clean
+.PHONY: help setup pure run cluster test simulate lint interop interop-clients interop-packages sparks bench bench-guard \
+	figures coverage fixtures docs lock dist clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -93,6 +95,9 @@ cluster: $(INSTALLED)
 
 test: setup
 	$(BIN)/pytest -m "not interop" $(ARGS)
+
+simulate: setup
+	$(BIN)/python -m tests.cluster.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,22 +1,107 @@
+"""Simulate clusters from many seeds on all cores; `make simulate` calls this.
+
+    python -m tests.cluster.simulation                  random seeds until interrupted
+    python -m tests.cluster.simulation --seconds 60     for a minute
+    python -m tests.cluster.simulation 17 18            these seeds
+
+The trace of a run with a problem is written. Exits with 1 after the first one (`--keep-going`: at the end).
+"""
+
+import argparse
+import gc
+import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from itertools import count
+from multiprocessing import Pool
+from pathlib import Path
 
-from tests.cluster.simulation.world import simulate
+from tests.cluster.simulation.world import FAULTS_S, Report, simulate
 
-for seed in map(int, sys.argv[1:]):
-    t = time.time()
-    r = simulate(seed)
-    print(
-        seed,
-        round(time.time() - t, 1),
-        "s",
-        round(r.simulated_s),
-        "sim s",
-        r.stored,
-        len(r.trace),
-        "problems:",
-        len(r.problems),
-    )
-    open(f"/tmp/sim-{seed}.trace", "w").write("\n".join(r.trace))
-    for p in r.problems[:8]:
-        print("   ", p[-2500:])
+SHOWN = 5  # problems of a seed
+HASH_SEED = "0"  # sets of strings have the same order in every process
+
+
+def main() -> int:
+    """Run seeds, print what they show, and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", nargs="*", type=int)
+    parser.add_argument("--seconds", type=float, default=None, help="begin no seed after this time")
+    parser.add_argument("--first", type=int, default=None, help="the first of consecutive seeds")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--keep-going", action="store_true", help="go on after a problem")
+    parser.add_argument("--faults-s", type=float, default=FAULTS_S, help="simulated time during which faults begin")
+    parser.add_argument("--traces", type=Path, default=Path("build/simulation"), help="where traces are written")
+    parser.add_argument("--all-traces", action="store_true", help="write the traces of sound runs, too")
+    chosen = parser.parse_args()
+    first = chosen.first if chosen.first is not None else int(time.time()) % 1_000_000 * 1_000
+    ends_at = None if chosen.seconds is None else time.monotonic() + chosen.seconds
+    seeds = chosen.seeds or _until(ends_at, count(first))
+    return _run(seeds, chosen)
+
+
+def _until(ends_at: float | None, seeds: Iterable[int]) -> Iterator[int]:
+    for seed in seeds:
+        if ends_at is not None and time.monotonic() > ends_at:
+            return
+        yield seed
+
+
+def _run(seeds: Iterable[int], chosen: argparse.Namespace) -> int:
+    began, runs, simulated_s, stored, failed = time.monotonic(), 0, 0.0, 0, []
+    with Pool(chosen.jobs, maxtasksperchild=20) as pool:
+        for report in _reports(pool, seeds, chosen.jobs, chosen.faults_s):
+            runs, simulated_s, stored = runs + 1, simulated_s + report.simulated_s, stored + report.stored
+            if report.problems or chosen.all_traces:
+                _write(report, chosen.traces)
+            if report.problems:
+                failed.append(report.seed)
+                _show(report)
+                if not chosen.keep_going:
+                    break
+    taken = time.monotonic() - began
+    print(f"{runs} seeds, {simulated_s / 3600:.2f} simulated hours, {stored} records stored, in {taken:.0f} s")
+    if failed:
+        print(f"problems with {len(failed)} seeds: {failed}")
+    return 1 if failed else 0
+
+
+def _reports(pool: "Pool", seeds: Iterable[int], jobs: int, faults_s: float) -> Iterator[Report]:  # type: ignore[valid-type]
+    """Keep all jobs busy, without asking for more seeds than that needs."""
+    running = []
+    for seed in seeds:
+        running.append(pool.apply_async(_simulate, (seed, faults_s)))  # type: ignore[attr-defined]
+        while len(running) >= jobs:
+            done = [each for each in running if each.ready()]
+            running = [each for each in running if each not in done]
+            yield from [each.get() for each in done]
+            if not done:
+                running[0].wait(0.05)
+    for each in running:
+        yield each.get()
+
+
+def _simulate(seed: int, faults_s: float) -> Report:
+    report = simulate(seed, faults_s=faults_s)
+    gc.collect()  # closes the files of the brokers
+    return report
+
+
+def _write(report: Report, traces: Path) -> None:
+    traces.mkdir(parents=True, exist_ok=True)
+    (traces / f"{report.seed}.trace").write_text("\n".join(report.trace) + "\n")
+
+
+def _show(report: Report) -> None:
+    print(f"seed {report.seed}: {len(report.problems)} problems; again: make simulate ARGS={report.seed}")
+    for problem in report.problems[:SHOWN]:
+        print(f"    {problem}")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
+        os.environ["PYTHONHASHSEED"] = HASH_SEED
+        os.execv(sys.executable, [sys.executable, "-m", "tests.cluster.simulation", *sys.argv[1:]])
+    sys.exit(main())

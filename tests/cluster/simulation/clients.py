@@ -33,6 +33,7 @@ R = TypeVar("R")
 SETTINGS = PeerSettings(client_id="client", connect_timeout_s=2.0, request_timeout_s=4.0)
 PRODUCE_TIMEOUT_MS = 3000
 RETRY_S = 0.1
+RATE = 5.0  # batches per second of a producer and partition
 
 
 def _produce_fields(request: ProduceRequest, _: int) -> dict[str, Any]:
@@ -174,7 +175,7 @@ class Producer:
             self._recorder.stored += len(sent)
             self._recorder.note(f"{name} stored {numbers.start}+{len(numbers)} at {base}")
             self._sequence = numbers.stop
-            await trio.sleep(random.expovariate(20))
+            await trio.sleep(random.expovariate(RATE))
 
     async def _send(self, sent: list[Sent]) -> int:
         """Send a batch until it is stored; return its base offset."""
@@ -218,7 +219,8 @@ class Consumer:
         self._recorder = recorder
         self.partition = partition
         self.offset = 0
-        self._epoch = -1
+        self._epoch = -1  # of the last record
+        self._shown = (-1, -1)  # the latest leader epoch with its latest high watermark
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -257,12 +259,22 @@ class Consumer:
             await trio.sleep(5)
         if found.error is not ErrorCode.NONE:
             return False
+        self._compare_high_watermarks(leader.leader_epoch, found.high_watermark)
         reads = []
         for header, records in decoded_batches(found.records, from_offset=self.offset):
             reads += [Read(record.offset, bytes(record.value)) for record in records]
             self._epoch = header.leader_epoch
-        self._recorder.histories[partition].polls.append(Poll(self._client.name, tuple(reads), found.high_watermark))
+        self._recorder.histories[partition].polls.append(Poll(self._client.name, tuple(reads)))
         if reads:
             self.offset = reads[-1].offset + 1
             self._recorder.note(f"{self._client.name}/{partition} read to {self.offset} from {leader.leader}")
         return True
+
+    def _compare_high_watermarks(self, epoch: int, shown: int) -> None:
+        """Note a high watermark that falls. A new leader may begin with a lower one, as in Kafka."""
+        latest_epoch, latest = self._shown
+        if epoch == latest_epoch and shown < latest:
+            self._recorder.problem(
+                f"{self._client.name} saw {shown} after {latest} in epoch {epoch} of {self.partition}"
+            )
+        self._shown = epoch, shown

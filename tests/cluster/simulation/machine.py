@@ -59,6 +59,7 @@ SETTINGS = (
     "replica.fetch.wait.max.ms=500",
     "leader.imbalance.check.interval.seconds=15",
     "log.segment.bytes=16384",
+    "log.index.size.max.bytes=4096",
 )
 
 

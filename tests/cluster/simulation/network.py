@@ -67,9 +67,8 @@ class Socket:
             self._send(None)
 
     def vanish(self) -> None:
-        """Close this end without a word: its machine is gone."""
+        """Close this end without a word: its machine is gone, and the tasks there are being cancelled."""
         self._is_closed = True
-        self._arrived.set()
 
     # -- trio.SocketStream --
 

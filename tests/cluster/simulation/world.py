@@ -40,7 +40,7 @@ BROKERS = 3
 PARTITIONS = 3
 PRODUCERS = 2
 CONSUMERS = 2
-FAULTS_S = 40.0
+FAULTS_S = 30.0
 PEACE_S = 300.0  # within which all is well again
 TOPIC = "t"
 
@@ -113,7 +113,7 @@ class World:
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, faults_s: float) -> None:
         """Run faults, wait for peace, and check."""
         for machine in self.machines:
             machine.start()
@@ -124,7 +124,7 @@ class World:
             async with trio.open_nursery() as producing:
                 for producer in self.producers:
                     producing.start_soon(producer.run)
-                await Injector(self, Random(self.random.random())).run(FAULTS_S)
+                await Injector(self, Random(self.random.random())).run(faults_s)
                 self.note("peace")
                 if not await self._until("every ISR is full", self._is_whole):
                     producing.cancel_scope.cancel()
@@ -227,9 +227,9 @@ def _log_of(machine: Machine, partition: Partition) -> bytes:
 
 def _differences(logs: dict[int, bytes]) -> str:
     found = []
-    for broker, data in logs.items():
+    for number, data in logs.items():
         batches = [(header.base_offset, header.leader_epoch, header.crc) for _, header in headers(data)]
-        found.append(f"broker {broker}: {len(data)} bytes, {batches}")
+        found.append(f"broker {number}: {len(data)} bytes, {batches}")
     return "; ".join(found)
 
 
@@ -253,12 +253,12 @@ class _Exceptions(logging.Handler):
             self._world.problem(f"{text}: {logging.Formatter().formatException(record.exc_info)}")
 
 
-def simulate(seed: int) -> Report:
+def simulate(seed: int, *, faults_s: float = FAULTS_S) -> Report:
     """Run a cluster from a seed, and return what it has shown."""
     report = Report(seed)
     root = Path(tempfile.mkdtemp(prefix="simulated-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
-        loop.run(seed, lambda random: _main(random, root, report))
+        loop.run(seed, lambda random: _main(random, root, report, faults_s))
     except Exception as error:  # a defect of the simulation, or of what it runs
         report.problems.append(f"the simulation failed: {_described(error)}")
         logging.getLogger(__name__).exception("seed %d", seed)
@@ -267,12 +267,12 @@ def simulate(seed: int) -> Report:
     return report
 
 
-async def _main(random: Random, root: Path, report: Report) -> None:
+async def _main(random: Random, root: Path, report: Report, faults_s: float) -> None:
     async with trio.open_nursery() as nursery:
         world = World(nursery, random, root, report)
         try:
             with _patched(world, Random(random.random())):
-                await world.run()
+                await world.run(faults_s)
                 for machine in world.machines:
                     if machine.is_up:
                         await machine.kill(is_power_cut=False)

@@ -37,11 +37,12 @@ class _Change(NamedTuple):
     position: int
     data: bytes | None
 
-    def applied_to(self, content: bytes) -> bytes:
+    def apply_to(self, content: bytearray) -> None:
         if self.data is None:
-            return content[: self.position] + bytes(max(0, self.position - len(content)))
-        padded = content + bytes(max(0, self.position - len(content)))
-        return padded[: self.position] + self.data + padded[self.position + len(self.data) :]
+            del content[self.position :]
+        content += bytes(max(0, self.position - len(content)))
+        if self.data is not None:
+            content[self.position : self.position + len(self.data)] = self.data
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +54,11 @@ class _Node:
     is_lost: bool = False  # a sync failed
 
     def sync(self) -> None:
-        if not self.is_lost:
-            self.durable = self.states()[-1]
+        if not self.is_lost and self.changes:
+            content = bytearray(self.durable)
+            for change in self.changes:
+                change.apply_to(content)
+            self.durable = bytes(content)
             self.changes.clear()
 
     def states(self) -> list[bytes]:
@@ -62,10 +66,10 @@ class _Node:
         found = [self.durable]
         step = len(self.changes) // MAX_STATES + 1
         for at in range(0, len(self.changes), step):
-            content = found[-1]
+            content = bytearray(found[-1])
             for change in self.changes[at : at + step]:
-                content = change.applied_to(content)
-            found.append(content)
+                change.apply_to(content)
+            found.append(bytes(content))
         return found
 
     def after_crash(self, random: Random) -> bytes:
