@@ -38,6 +38,7 @@ class Socket:
 
     async def recv(self, size: int) -> bytes:
         """Return what has arrived; nothing after the end. Raises OSError."""
+        await trio.lowlevel.checkpoint_if_cancelled()
         while not self._received:
             if self._is_closed:
                 raise trio.ClosedResourceError
