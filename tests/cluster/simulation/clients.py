@@ -87,13 +87,17 @@ RETRIABLE = {
 
 
 class Client:
-    """A machine with connections to brokers, and what it knows of their topics."""
+    """A machine with connections to brokers, and what it knows of their topics.
+
+    Metadata of an earlier leader epoch than known is ignored (KIP-320): a broker that lags has sent it.
+    """
 
     def __init__(self, name: str, brokers: int, nursery: trio.Nursery, random: Random) -> None:
         self.name = name
         self.random = random
         self.partitions: dict[tuple[str, int], PartitionMetadata] = {}
         self.topic_ids: dict[str, bytes] = {}
+        self._epochs: dict[tuple[str, int], int] = {}  # the latest leader epochs seen
         self._brokers = range(1, brokers + 1)
         self._nursery = nursery
         self._connections: dict[int, PeerConnection] = {}
@@ -126,7 +130,8 @@ class Client:
             if found.name == topic and found.error is ErrorCode.NONE and found.topic_id is not None:
                 self.topic_ids[topic] = decode_topic_id(found.topic_id).bytes
                 for one in found.partitions:
-                    if one.leader >= 0:
+                    if one.leader >= 0 and one.leader_epoch >= self._epochs.get((topic, one.partition), -1):
+                        self._epochs[topic, one.partition] = one.leader_epoch
                         self.partitions[topic, one.partition] = one
 
 
