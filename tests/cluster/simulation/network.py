@@ -73,11 +73,6 @@ class Socket:
 
     # -- trio.SocketStream --
 
-    async def aclose(self) -> None:
-        """Close this end."""
-        self.close()
-        await trio.lowlevel.checkpoint()
-
     @property
     def socket(self) -> "Socket":
         """The socket of this stream: itself."""
