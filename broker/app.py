@@ -368,7 +368,7 @@ class Broker:
             groups.end_transaction(place, marker.producer.id, offset, marker.outcome)
 
         peers = None if self._member is None else self._member.brokers
-        markers = MarkerWriter(partitions, writer, append_marker, written, peers)
+        markers = MarkerWriter(partitions, writer, append_marker, written)
         return TransactionService(
             partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms, peers=peers
         )

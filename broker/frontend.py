@@ -96,7 +96,7 @@ class Frontend:
         codec = KafkaCodec(topic_names=core.partitions.topic_name)
         inflight = InflightBytes(settings.queued_max_request_bytes)
         replies = InflightBytes(settings.warmlog_queued_max_reply_bytes)
-        admit = core.transactions.admit_batches
+        admit = core.transactions.admission.admit_batches
         dispatcher = Dispatcher(core.partitions, self._fetches(), self._families(codec), admit)
         limits = Limits(
             max_connections=lambda: connections_limit(core.live_settings.current),

@@ -111,19 +111,19 @@ class ClusterBrokers:
             self._node.suspect(node_id)
             raise
 
-    async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q) -> R:
+    async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q, number: int = FOR_REQUESTS) -> R:
         """Ask one broker. Raises PeerError."""
-        connection = await self.connection(node_id)
+        connection = await self.connection(node_id, number)
         try:
             return await connection.ask(api, request)
         except PeerUnavailableError:
             self._node.suspect(node_id)
             raise
 
-    async def answer(self, broker: int, api: PeerApi[Q, R], request: Q) -> R | None:
+    async def answer(self, broker: int, api: PeerApi[Q, R], request: Q, number: int = FOR_REQUESTS) -> R | None:
         """Ask a broker; return None if it does not answer."""
         try:
-            return await self.ask(broker, api, request)
+            return await self.ask(broker, api, request, number)
         except PeerError as error:
             logger.debug("no answer to %s: %s", api.api.name, error)
             return None

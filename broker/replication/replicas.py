@@ -205,13 +205,17 @@ class Replicas:
         self._untried.update(self._all_places())
         self._due.update(dict.fromkeys(self._untried))
         self._unmark_removed()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._check_leaders)
-            nursery.start_soon(self._watch_disks)
-            nursery.start_soon(self._begin_due, nursery)
-            if self._untried:
-                await self._all_tried.wait()
-            task_status.started()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._check_leaders)
+                nursery.start_soon(self._watch_disks)
+                nursery.start_soon(self._begin_due, nursery)
+                if self._untried:
+                    await self._all_tried.wait()
+                task_status.started()
+        finally:
+            for local in self._here.values():
+                local.end()  # what waits for replicas would wait for ever: the logs are closed next
 
     async def _begin_due(self, nursery: trio.Nursery) -> None:
         while True:

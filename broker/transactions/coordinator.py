@@ -187,6 +187,11 @@ class TransactionCoordinator:
 
     # -- requests --
 
+    def may_need_producer_id(self, transactional_id: str) -> bool:
+        """Whether a request for an id may take a producer id: it is new here, or its epochs are used up."""
+        transaction = self._find(transactional_id)
+        return transaction is None or transaction.metadata.is_exhausted
+
     def init_producer_id(self, request: InitRequest, waiter: Waiter, now_ms: int) -> None:
         """InitProducerId with a transactional id."""
         error = self._check_init(request) or self.availability(request.transactional_id)

@@ -1,4 +1,4 @@
-"""Write transaction markers to the partitions of this broker, and let others write to theirs.
+"""Write transaction markers to the partitions of this broker.
 
 The coordinator and WriteTxnMarkers requests use the same writer, so both get the same checks.
 
@@ -14,23 +14,20 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import trio
 
+from broker.coordinator_log.appends import UNLIMITED_MS
 from broker.log.errors import InvalidProducerEpochError, LogError, TransactionCoordinatorFencedError
 from broker.log.producers.transactions import TransactionMarker
 from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Append, Partition, StorageError
 from broker.partitions.partitions import Partitions
 from broker.transactions.effects import Producer
-from broker.transactions.peers import Peers, write_markers
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.groups import TopicPartition
 from protocol.records.markers import Outcome
-from protocol.transaction_requests import MarkersOfTransaction
 from protocol.transactions import TopicIndex, TransactionVersion
 
 logger = logging.getLogger(__name__)
 
 MARKERS_PER_STEP = 32  # between two checkpoints: 2 ms
-REPLICAS_MS = 30_000  # for the in-sync replicas to have a marker, as long as Kafka's requests between brokers
 
 Written: TypeAlias = Callable[[Mapping[TopicIndex, ErrorCode]], None]
 
@@ -61,7 +58,7 @@ def append_marker(partition: Partition, marker: Marker) -> Append:
             outcome=marker.outcome,
             raises_epoch=marker.version is TransactionVersion.TV_2,
         ),
-        REPLICAS_MS,
+        UNLIMITED_MS,  # offsets that it commits count from then on, however late
     )
 
 
@@ -74,9 +71,8 @@ class MarkerWriter:
         writer: Writer,
         append: AppendMarker = append_marker,
         on_written: Callable[[TopicIndex, Marker, int], None] = lambda _place, _marker, _offset: None,
-        peers: Peers | None = None,
     ) -> None:
-        """Append to these partitions with `append`; `peers` write to those that they lead.
+        """Append to these partitions with `append`.
 
         `on_written` is called with each marker and its offset before it is reported.
         """
@@ -84,7 +80,6 @@ class MarkerWriter:
         self._writer = writer
         self._append = append
         self._on_written = on_written
-        self._peers = peers
 
     def write(self, marker: Marker, partitions: Collection[TopicIndex], written: Written) -> None:
         """Write a marker to distinct partitions. `written` is called once or several times, until all are reported.
@@ -105,15 +100,9 @@ class MarkerWriter:
     def _write(self, marker: Marker, partitions: Sequence[TopicIndex], written: Written) -> None:
         refused: dict[TopicIndex, ErrorCode] = {}
         appends: list[tuple[TopicIndex, Append]] = []
-        elsewhere: dict[int, list[TopicIndex]] = {}
         for topic, index in partitions:
             try:
                 partition = self._partitions.get(topic, index)
-                if partition is None and self._peers is not None:
-                    leader = self._peers.leader_id(topic, index)
-                    if leader is not None:
-                        elsewhere.setdefault(leader, []).append((topic, index))
-                        continue
                 if partition is None or partition.mirror_of is not None:
                     refused[topic, index] = self._missing(topic, index)
                     continue
@@ -121,8 +110,6 @@ class MarkerWriter:
             except (ProtocolError, LogError) as error:
                 refused[topic, index] = _code_of(error)
         self._writer.write_queued()
-        for broker, places in elsewhere.items():
-            self._writer.spawn(partial(self._write_elsewhere, broker, marker, places, written))
         if refused:
             written(refused)
         done = {place: self._outcome(place, append, marker) for place, append in appends if append.done}
@@ -138,20 +125,6 @@ class MarkerWriter:
         for _, append in appends:
             await append.wait()
         written({place: self._outcome(place, append, marker) for place, append in appends})
-
-    async def _write_elsewhere(
-        self, broker: int, marker: Marker, places: Sequence[TopicIndex], written: Written
-    ) -> None:
-        assert self._peers is not None
-        asked = MarkersOfTransaction(
-            producer_id=marker.producer.id,
-            producer_epoch=marker.producer.epoch,
-            commits=marker.outcome is Outcome.COMMIT,
-            partitions=tuple([TopicPartition(topic=topic, partition=index) for topic, index in places]),
-            coordinator_epoch=marker.coordinator_epoch,
-            version=marker.version,
-        )
-        written(await write_markers(self._peers, broker, asked, places))
 
     def _outcome(self, place: TopicIndex, append: Append, marker: Marker) -> ErrorCode:
         if append.error is not None:

@@ -1,22 +1,41 @@
 """Transactions across brokers: markers for partitions, and questions about ids, that other brokers are responsible for.
 
-Source: kafka.coordinator.transaction.TransactionMarkerChannelManager, kafka.server.AddPartitionsToTxnManager (KIP-890).
+Source: kafka.coordinator.transaction.TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandler,
+kafka.server.AddPartitionsToTxnManager (KIP-890).
 """
 
-import logging
-from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import trio
 
 from broker.transactions.effects import Producer
+from broker.transactions.markers import Marker, Written
+from broker.transactions.peer_queue import PeerQueue
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
 from protocol.kafka.peer import PeerApi
 from protocol.kafka.peer_transaction_apis import ADD_PARTITIONS, WRITE_MARKERS
-from protocol.kafka.transaction_values import AddPartitionsToTxnRequest, PartitionsOfTransaction
-from protocol.transaction_requests import AddedPartition, MarkersOfTransaction, WriteTxnMarkersRequest
+from protocol.kafka.transaction_values import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    PartitionsOfTransaction,
+)
+from protocol.records.markers import Outcome
+from protocol.transaction_requests import (
+    AddedPartition,
+    MarkersOfTransaction,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from protocol.transactions import TopicIndex
 
-logger = logging.getLogger(__name__)
+# Connections of their own: brokers answer in order, and a marker waits for the in-sync replicas of its partition.
+MARKERS: Final = -1
+QUESTIONS: Final = -2
+MAX_MARKERS = 100  # in one request
+MAX_QUESTIONS = 50
+ANSWER_LIMIT_S = 30.0  # for a question; clients wait no longer
 
 
 class Peers(Protocol):
@@ -25,42 +44,139 @@ class Peers(Protocol):
     def leader_id(self, topic: str, partition: int) -> int | None:
         """Return the other broker that leads a partition; None if this one does, or nobody."""
 
-    async def answer(self, broker: int, api: PeerApi[Any, Any], request: Any) -> Any:
-        """Ask a broker; None if it does not answer."""
+    async def answer(self, broker: int, api: PeerApi[Any, Any], request: Any, number: int) -> Any:
+        """Ask a broker over one of several connections that are told apart by a number; None if it does not answer."""
 
 
-async def write_markers(
-    peers: Peers, broker: int, marker: MarkersOfTransaction, places: Collection[TopicIndex]
-) -> Mapping[TopicIndex, ErrorCode]:
-    """Let another broker write a marker; return the outcome of each partition."""
-    response = await peers.answer(broker, WRITE_MARKERS, WriteTxnMarkersRequest(markers=(marker,)))
-    found = {} if response is None else _by_place(one for each in response.markers for one in each.partitions)
-    return {place: found.get(place, ErrorCode.NOT_LEADER_OR_FOLLOWER) for place in places}
+class _Item(NamedTuple):
+    marker: Marker
+    places: Sequence[TopicIndex]
+    written: Written
 
 
-async def ask_coordinator(
-    peers: Peers,
-    broker: int,
-    transactional_id: str,
-    producer: Producer,
-    places: Collection[TopicIndex],
-    *,
-    verify_only: bool,
-) -> Mapping[TopicIndex, ErrorCode]:
-    """Let the coordinator of an id look up partitions in its transaction, or add them; return the outcome of each."""
-    asked = PartitionsOfTransaction(
-        transactional_id=transactional_id,
-        producer_id=producer.id,
-        producer_epoch=producer.epoch,
-        partitions=tuple([TopicPartition(topic=topic, partition=index) for topic, index in places]),
-        verify_only=verify_only,
+class RemoteMarkers:
+    """Lets other brokers write markers. `run` is the task."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._queue = PeerQueue(self._send, max_items=MAX_MARKERS)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        await self._queue.run()
+
+    def write(self, broker: int, marker: Marker, places: Sequence[TopicIndex], written: Written) -> None:
+        """Let a broker write a marker to partitions; `written` is called with the outcome of each.
+
+        It is NOT_LEADER_OR_FOLLOWER if the broker does not answer, and where it does not know the partition (yet).
+        """
+        self._queue.put(broker, _Item(marker, places, written))
+
+    async def _send(self, broker: int, items: Sequence[_Item]) -> None:
+        request = WriteTxnMarkersRequest(markers=tuple([_asked(item) for item in items]))
+        response = await self._peers.answer(broker, WRITE_MARKERS, request, MARKERS)
+        found = {} if response is None else _written(response)
+        for item in items:
+            results = found.get(item.marker.producer.id, {})
+            item.written({place: results.get(place, ErrorCode.NOT_LEADER_OR_FOLLOWER) for place in item.places})
+            await trio.lowlevel.checkpoint()
+
+
+def _asked(item: _Item) -> MarkersOfTransaction:
+    marker = item.marker
+    return MarkersOfTransaction(
+        producer_id=marker.producer.id,
+        producer_epoch=marker.producer.epoch,
+        commits=marker.outcome is Outcome.COMMIT,
+        partitions=_partitions(item.places),
+        coordinator_epoch=marker.coordinator_epoch,
+        version=marker.version,
     )
-    response = await peers.answer(broker, ADD_PARTITIONS, AddPartitionsToTxnRequest(transactions=(asked,)))
-    found = {} if response is None else _by_place(one for each in response.transactions for one in each.partitions)
-    return {place: found.get(place, ErrorCode.COORDINATOR_NOT_AVAILABLE) for place in places}
 
 
-def _by_place(results: Any) -> dict[TopicIndex, ErrorCode]:
+def _written(response: WriteTxnMarkersResponse) -> Mapping[int, Mapping[TopicIndex, ErrorCode]]:
+    """Return the outcomes by producer id. A partition that is unknown there was not deleted: this broker knows it."""
+    found: dict[int, dict[TopicIndex, ErrorCode]] = {}
+    for one in response.markers:
+        results = found.setdefault(one.producer_id, {})
+        for place, error in _by_place(one.partitions).items():
+            is_unknown = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results[place] = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_unknown else error
+    return found
+
+
+class _Question:
+    """A question to the coordinator of an id, with its answer."""
+
+    __slots__ = ("answered", "asked", "errors")
+
+    def __init__(self, asked: PartitionsOfTransaction) -> None:
+        self.asked = asked
+        self.errors: Mapping[TopicIndex, ErrorCode] = {}
+        self.answered = trio.Event()
+
+
+class RemoteCoordinators:
+    """Asks coordinators on other brokers. `run` is the task."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._queue = PeerQueue(self._send, max_items=MAX_QUESTIONS)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        await self._queue.run()
+
+    async def ask(
+        self,
+        broker: int,
+        transactional_id: str,
+        producer: Producer,
+        places: Collection[TopicIndex],
+        *,
+        verify_only: bool,
+    ) -> Mapping[TopicIndex, ErrorCode]:
+        """Let the coordinator of an id look up partitions in its transaction, or add them; return the outcome of each.
+
+        It is COORDINATOR_NOT_AVAILABLE if the broker does not answer.
+        """
+        question = _Question(
+            PartitionsOfTransaction(
+                transactional_id=transactional_id,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                partitions=_partitions(places),
+                verify_only=verify_only,
+            )
+        )
+        self._queue.put(broker, question)
+        with trio.move_on_after(ANSWER_LIMIT_S):
+            await question.answered.wait()
+        return {place: question.errors.get(place, ErrorCode.COORDINATOR_NOT_AVAILABLE) for place in places}
+
+    async def _send(self, broker: int, questions: Sequence[_Question]) -> None:
+        while questions:
+            by_id = {question.asked.transactional_id: question for question in reversed(questions)}
+            await self._send_distinct(broker, by_id)  # an answer names the id, which must not occur twice
+            questions = [each for each in questions if each is not by_id[each.asked.transactional_id]]
+
+    async def _send_distinct(self, broker: int, questions: Mapping[str, _Question]) -> None:
+        request = AddPartitionsToTxnRequest(transactions=tuple([one.asked for one in questions.values()]))
+        response: AddPartitionsToTxnResponse | None = await self._peers.answer(
+            broker, ADD_PARTITIONS, request, QUESTIONS
+        )
+        for one in () if response is None else response.transactions:
+            if one.transactional_id in questions:
+                questions[one.transactional_id].errors = _by_place(one.partitions)
+        for question in questions.values():
+            question.answered.set()
+
+
+def _partitions(places: Iterable[TopicIndex]) -> tuple[TopicPartition, ...]:
+    return tuple([TopicPartition(topic=topic, partition=index) for topic, index in places])
+
+
+def _by_place(results: Iterable[Any]) -> dict[TopicIndex, ErrorCode]:
     found: dict[TopicIndex, ErrorCode] = {}
     for one in results:
         assert isinstance(one, AddedPartition)

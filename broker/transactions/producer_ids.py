@@ -7,10 +7,17 @@ from collections.abc import Callable
 
 import trio
 
-from broker.metadata.store import MetadataStore
+from broker.metadata.store import MetadataStore, MetadataTimeoutError
+from protocol.errors import ErrorCode, ProtocolError
 
 BLOCK_SIZE = 1000  # ids per commit of the metadata store, as in Kafka; at most this many are lost by a restart
 NONE_KNOWN = -1
+
+
+class NoProducerIdsError(ProtocolError):
+    """The store of the cluster does not answer: as with Kafka, clients try again."""
+
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class ProducerIds:
@@ -32,7 +39,7 @@ class ProducerIds:
         return producer_id
 
     async def prepare(self) -> None:
-        """Fetch a block of ids unless some are left. Raises MetadataError."""
+        """Fetch a block of ids unless some are left. Raises MetadataError, NoProducerIdsError."""
         if self._block:
             return
         async with self._lock:
@@ -40,7 +47,7 @@ class ProducerIds:
                 self._block = await self._take_block()
 
     async def next(self) -> int:
-        """Return an id, fetching a block if needed. Raises MetadataError."""
+        """Return an id, fetching a block if needed. Raises MetadataError, NoProducerIdsError."""
         while (producer_id := self.take()) is None:
             await self.prepare()
         return producer_id
@@ -49,5 +56,8 @@ class ProducerIds:
         if self._at_least is None:
             self._at_least = self._largest_known() + 1
         at_least = self._at_least
-        first = await trio.to_thread.run_sync(lambda: self._store.take_producer_ids(BLOCK_SIZE, at_least=at_least))
+        try:
+            first = await trio.to_thread.run_sync(lambda: self._store.take_producer_ids(BLOCK_SIZE, at_least=at_least))
+        except MetadataTimeoutError as error:
+            raise NoProducerIdsError(str(error)) from None
         return range(first, first + BLOCK_SIZE)

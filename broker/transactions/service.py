@@ -9,9 +9,9 @@ Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateMa
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import trio
 
@@ -19,14 +19,15 @@ from broker.coordinator_log.log import CoordinatorLog
 from broker.partitions.appends.writer import Writer
 from broker.partitions.partitions import Partitions
 from broker.settings.settings import Settings
+from broker.transactions.admission import Admission
 from broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
 from broker.transactions.effects import Answer, Append, Discard, Effect, Producer, RetryLater, Stuck, WriteMarkers
 from broker.transactions.loading import LoadedIds
 from broker.transactions.markers import Marker, MarkerWriter
-from broker.transactions.peers import Peers, ask_coordinator
+from broker.transactions.peers import Peers, RemoteCoordinators, RemoteMarkers
 from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.routing import MarkerRouter, MarkerSink
 from broker.transactions.topic import STATE_TOPIC, TOPIC
-from broker.transactions.verification import TransactionSupport, produce_error
 from protocol.errors import ErrorCode
 from protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
 from protocol.records.markers import Outcome
@@ -38,9 +39,8 @@ MAX_PARTITIONS_ENCODED_HERE = 500  # about 4 ms; a thread encodes more
 FREED_PER_STEP = 1000  # ids, between two checkpoints: 2 ms
 WARNING_PAUSE_S = 10.0
 RETRY_PAUSE_S = 0.1  # before a failed marker or completion is written again
-
-
-Admitted: TypeAlias = Mapping[TopicIndex, ErrorCode]
+RETRIES_PER_STEP = 10
+ANSWER_LIMIT_S = 30.0  # for a request whose record the replicas do not have yet; clients wait no longer
 
 
 class _PendingAnswer:
@@ -64,6 +64,16 @@ class _PendingAnswer:
         return self.answer
 
 
+class _Stored:
+    """Those who wait for the next state of a transactional id to be stored."""
+
+    __slots__ = ("event", "waiting")
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+        self.waiting = 0
+
+
 class TransactionService:
     """The transaction coordinator of this broker. Call all methods on the event loop; `run` is its task."""
 
@@ -85,7 +95,13 @@ class TransactionService:
         self.ids = ids
         self.markers = markers
         self._clock = clock
-        self._peers = peers
+        self._to_peers: list[RemoteMarkers | RemoteCoordinators] = []
+        self._markers: MarkerSink = markers
+        elsewhere = None
+        if peers is not None:
+            self._to_peers = [remote := RemoteMarkers(peers), elsewhere := RemoteCoordinators(peers)]
+            self._markers = MarkerRouter(partitions, writer, here=markers, elsewhere=remote, peers=peers)
+        self.admission = Admission(self, settings, peers, elsewhere)
         limits = Limits(
             max_timeout_ms=settings.transaction_max_timeout_ms,
             id_expiration_ms=settings.transactional_id_expiration_ms,
@@ -95,7 +111,7 @@ class TransactionService:
         )
         self.coordinator = TransactionCoordinator(ids, limits, partition_of=self.log.partition_of)
         self._retries: list[RetryLater] = []
-        self._stored: dict[str, trio.Event] = {}  # by transactional id: set by the next append of its state
+        self._stored: dict[str, _Stored] = {}  # by transactional id
         self._has_retries = trio.Event()
         self._next_warning_at = -math.inf
         self._is_applying = False
@@ -118,6 +134,8 @@ class TransactionService:
                 self.coordinator.expire,
             )
             nursery.start_soon(self.log.run)
+            for queue in self._to_peers:
+                nursery.start_soon(queue.run)
 
     def stop(self) -> None:
         """Answer all waiting requests with an error, and reject further ones. Markers may still be written."""
@@ -145,7 +163,8 @@ class TransactionService:
 
     async def initialize(self, request: InitRequest) -> Answer:
         """InitProducerId with a transactional id. Raises MetadataError."""
-        await self.ids.prepare()
+        if self.coordinator.may_need_producer_id(request.transactional_id):
+            await self.ids.prepare()
         answer = await self._ask(lambda waiter: self.coordinator.init_producer_id(request, waiter, self._clock()))
         if answer.error is ErrorCode.POLICY_VIOLATION:
             self._warn(
@@ -179,103 +198,37 @@ class TransactionService:
             self._next_warning_at = now + WARNING_PAUSE_S
             logger.warning(text)
 
-    async def admit(
-        self, transactional_id: str, producer: Producer, place: TopicIndex, support: TransactionSupport
-    ) -> ErrorCode:
-        """Return whether records of the producer's transaction may be appended to a partition (KIP-890).
+    def leads(self, transactional_id: str) -> bool:
+        """Whether this broker coordinates an id; one by itself coordinates all."""
+        return not self._partitions.is_clustered or self.log.term_of(transactional_id) is not None
 
-        A partition is added for clients that rely on the broker to add it; others must have added it before. Nothing is
-        awaited between that check and the return.
-        """
-        if self._peers is not None and (broker := self._coordinator_elsewhere(transactional_id)) is not None:
-            is_adding = support is TransactionSupport.ADDING
-            if not is_adding and not self._settings.transaction_partition_verification_enable:
-                return ErrorCode.NONE
-            ask = ask_coordinator(self._peers, broker, transactional_id, producer, [place], verify_only=not is_adding)
-            return (await ask)[place]
-        if support is TransactionSupport.ADDING:
-            return await self.add_partitions(transactional_id, producer, [place], TransactionVersion.TV_2)
-        if not self._settings.transaction_partition_verification_enable:
-            return ErrorCode.NONE
-        return self.coordinator.verify_partitions(transactional_id, producer, [place])[place]
+    def partition_of(self, transactional_id: str) -> int:
+        """Return the log partition of an id."""
+        return self.log.partition_of(transactional_id)
 
-    async def admit_batches(
-        self,
-        transactional_id: str,
-        producer: Producer,
-        places: Sequence[TopicIndex],
-        support: TransactionSupport,
-        open_guards: Callable[[], None],
+    def verify_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicIndex]
     ) -> Mapping[TopicIndex, ErrorCode]:
-        """Admit batches of one producer to partitions; return the Produce errors of rejected ones.
+        """Report which partitions are part of the producer's transaction."""
+        return self.coordinator.verify_partitions(transactional_id, producer, partitions)
 
-        `open_guards` is called before each attempt: the markers that an attempt waits for invalidate earlier guards.
-        """
-        errors: Admitted
-        if self._peers is not None and (broker := self._coordinator_elsewhere(transactional_id)) is not None:
-            ask = partial(ask_coordinator, self._peers, broker, transactional_id, producer, places)
-            errors = await self._admit_elsewhere(ask, support, open_guards)
-        elif support is TransactionSupport.ADDING:
-            error = await self._add_soon(transactional_id, producer, places, open_guards)
-            errors = dict.fromkeys(places, error)
-        elif self._settings.transaction_partition_verification_enable:
-            open_guards()
-            errors = self.coordinator.verify_partitions(transactional_id, producer, places)
-        else:
-            open_guards()
-            return {}
-        return {place: produce_error(error, support) for place, error in errors.items() if error is not ErrorCode.NONE}
-
-    def _coordinator_elsewhere(self, transactional_id: str) -> int | None:
-        """Return the other broker that coordinates an id; None if this one does, or nobody."""
-        if self._peers is None:
-            return None
-        index = self.log.partition_of(transactional_id)
-        is_here = self._partitions.get(TOPIC, index) is not None
-        return None if is_here else self._peers.leader_id(TOPIC, index)
-
-    async def _admit_elsewhere(
-        self, ask: Callable[..., Awaitable[Admitted]], support: TransactionSupport, open_guards: Callable[[], None]
-    ) -> Admitted:
-        """Let the coordinator on another broker admit batches, waiting as `_add_soon` for the previous transaction."""
-        is_adding, settings = support is TransactionSupport.ADDING, self._settings
-        if not is_adding and not settings.transaction_partition_verification_enable:
-            open_guards()
-            return {}
-        deadline = trio.current_time() + settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
-        while True:
-            open_guards()
-            errors = await ask(verify_only=not is_adding)
-            is_busy = ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
-            if not is_busy or not is_adding or trio.current_time() >= deadline:
-                return errors
-            await trio.sleep(settings.add_partitions_to_txn_retry_backoff_ms / 1000)
-
-    async def _add_soon(
-        self,
-        transactional_id: str,
-        producer: Producer,
-        places: Sequence[TopicIndex],
-        open_guards: Callable[[], None],
-    ) -> ErrorCode:
-        """Add partitions, waiting briefly until the previous transaction is complete: a client backs off for longer."""
-        settings = self._settings
-        deadline = trio.current_time() + settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
-        while True:
-            open_guards()
-            error = await self.add_partitions(transactional_id, producer, places, TransactionVersion.TV_2)
-            if error is not ErrorCode.CONCURRENT_TRANSACTIONS or trio.current_time() >= deadline:
-                return error
-            with trio.move_on_after(settings.add_partitions_to_txn_retry_backoff_ms / 1000) as waiting:
-                await self._stored.setdefault(transactional_id, trio.Event()).wait()
-            if waiting.cancelled_caught:
-                self._stored.pop(transactional_id, None)
+    async def changed(self, transactional_id: str) -> None:
+        """Wait until something is stored about an id."""
+        stored = self._stored.setdefault(transactional_id, _Stored())
+        stored.waiting += 1
+        try:
+            await stored.event.wait()
+        finally:
+            stored.waiting -= 1
+            if not stored.waiting and self._stored.get(transactional_id) is stored:
+                del self._stored[transactional_id]
 
     async def end(
         self, transactional_id: str, producer: Producer, outcome: Outcome, version: TransactionVersion
     ) -> Answer:
         """Commit or abort the producer's transaction."""
-        await self.ids.prepare()
+        if self.coordinator.may_need_producer_id(transactional_id):
+            await self.ids.prepare()
         end = partial(self.coordinator.end, transactional_id, producer, outcome, version=version)
         return await self._ask(lambda waiter: end(waiter, now_ms=self._clock()))
 
@@ -283,7 +236,9 @@ class TransactionService:
         waiter = _PendingAnswer()
         ask(waiter)
         self.apply_effects()
-        return await waiter.wait()
+        with trio.move_on_after(ANSWER_LIMIT_S):
+            return await waiter.wait()
+        return Answer(waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)  # what was begun is completed all the same
 
     # -- effects --
 
@@ -311,7 +266,7 @@ class TransactionService:
                     self._append(effect, _encoded(effect, self.coordinator.level))
             case WriteMarkers(source=source):
                 marker = Marker(effect.producer, effect.outcome, source.coordinator_epoch, effect.version)
-                self.markers.write(marker, effect.partitions, partial(self._marked, effect))
+                self._markers.write(marker, effect.partitions, partial(self._marked, effect))
             case RetryLater():
                 self._retries.append(effect)
                 self._has_retries.set()
@@ -341,7 +296,7 @@ class TransactionService:
         self.apply_effects()
         stored = self._stored.pop(append.source.transactional_id, None)
         if stored is not None:
-            stored.set()
+            stored.event.set()
 
     def _marked(self, markers: WriteMarkers, results: Mapping[TopicIndex, ErrorCode]) -> None:
         # A partition that was deleted needs no marker.
@@ -368,8 +323,11 @@ class TransactionService:
             await trio.sleep(RETRY_PAUSE_S)
             self._has_retries = trio.Event()
             retries, self._retries = self._retries, []
-            for effect in retries:
+            for number, effect in enumerate(retries, 1):
                 self.coordinator.retry(effect)
+                if number % RETRIES_PER_STEP == 0:
+                    self.apply_effects()
+                    await trio.lowlevel.checkpoint()
             self.apply_effects()
 
 

@@ -23,6 +23,8 @@ from protocol.transaction_requests import (
 )
 from protocol.transactions import TopicIndex, TransactionVersion
 
+LIMIT_S = 30.0  # for the in-sync replicas to have the markers: Kafka's request.timeout.ms
+
 
 class TransactionMarkersApi:
     """Answers WriteTxnMarkers."""
@@ -36,26 +38,31 @@ class TransactionMarkersApi:
         return {WriteTxnMarkersRequest.api: self.write}
 
     async def write(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
-        """Write markers, and respond once every partition has written or rejected its marker."""
+        """Write markers, and respond once every partition has written or rejected its marker, or the time is over."""
+        writes = [await self._begin(asked, context) for asked in request.markers]
+        with trio.move_on_after(LIMIT_S):
+            for write in writes:
+                await context.wait(write.done.wait())
         results = []
-        for asked in request.markers:
-            results.append(await self._write(asked, context))
-            await context.checkpoint()
+        for asked, write in zip(request.markers, writes, strict=True):
+            errors = write.errors
+
+            def result(one: TopicPartition, errors: Mapping[TopicIndex, ErrorCode] = errors) -> AddedPartition:
+                error = errors.get(_place(one), ErrorCode.REQUEST_TIMED_OUT)
+                return AddedPartition(topic=one.topic, partition=one.partition, error=error)
+
+            written = await context.map(result, asked.partitions)
+            results.append(WrittenMarkers(producer_id=asked.producer_id, partitions=written))
+            await context.empty(errors)
         return WriteTxnMarkersResponse(markers=tuple(results))
 
-    async def _write(self, asked: MarkersOfTransaction, context: Context) -> WrittenMarkers:
+    async def _begin(self, asked: MarkersOfTransaction, context: Context) -> "_Write":
+        """Begin to write a marker to its partitions."""
         places: set[TopicIndex] = set()
         for one in asked.partitions:
             places.add(_place(one))
             await context.checkpoint()
-        errors: dict[TopicIndex, ErrorCode] = {}
-        done = trio.Event()
-
-        def written(results: Mapping[TopicIndex, ErrorCode]) -> None:
-            errors.update(results)
-            if len(errors) == len(places):
-                done.set()
-
+        write = _Write(len(places))
         marker = Marker(
             Producer(asked.producer_id, asked.producer_epoch),
             Outcome.COMMIT if asked.commits else Outcome.ABORT,
@@ -63,18 +70,27 @@ class TransactionMarkersApi:
             TransactionVersion(min(max(asked.version, 0), max(TransactionVersion))),
         )
         if marker.producer.id < 0 or marker.producer.epoch < 0:  # no producer has these: they mean "none" in a log
-            errors = dict.fromkeys(places, ErrorCode.INVALID_REQUEST)
+            write.written(dict.fromkeys(places, ErrorCode.INVALID_REQUEST))
         elif places:
-            self._markers.write(marker, places, written)
-            await context.wait(done.wait())
+            self._markers.write(marker, places, write.written)
+        return write
 
-        def result(one: TopicPartition) -> AddedPartition:
-            return AddedPartition(topic=one.topic, partition=one.partition, error=errors[_place(one)])
 
-        results = await context.map(result, asked.partitions)
-        await context.empty(errors)
-        await context.empty(places)
-        return WrittenMarkers(producer_id=asked.producer_id, partitions=results)
+class _Write:
+    """A marker that is being written, with the outcomes so far."""
+
+    def __init__(self, count: int) -> None:
+        self.errors: dict[TopicIndex, ErrorCode] = {}
+        self.done = trio.Event()
+        self._count = count
+        if not count:
+            self.done.set()
+
+    def written(self, results: Mapping[TopicIndex, ErrorCode]) -> None:
+        """Take outcomes of partitions."""
+        self.errors.update(results)
+        if len(self.errors) == self._count:
+            self.done.set()
 
 
 def _place(one: TopicPartition) -> TopicIndex:

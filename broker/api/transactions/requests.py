@@ -8,6 +8,8 @@ handleListTransactionsRequest).
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+import trio
+
 from broker.api.context import Context
 from broker.api.handler import Handler
 from broker.api.transactions.admission import support_of
@@ -50,6 +52,7 @@ from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex,
 FIRST_EPOCH = 0
 FIRST_END_THAT_BUMPS = 5
 PLACES_PER_STEP = 1000
+TRANSACTIONS_PER_STEP = 50  # added at the same time: each waits until its record is stored
 
 
 class InvalidProducerError(ProtocolError):
@@ -113,11 +116,21 @@ class TransactionsApi:
 
     async def add_partitions(self, request: AddPartitionsToTxnRequest, context: Context) -> AddPartitionsToTxnResponse:
         """Add partitions to transactions, or look them up."""
-        results = []
-        for asked in request.transactions:
-            results.append(await self._add(asked, context, is_batched=request.is_batched))
-            await context.checkpoint()
-        return AddPartitionsToTxnResponse(transactions=tuple(results))
+        added: list[AddedPartitions] = []
+        for start in range(0, len(request.transactions), TRANSACTIONS_PER_STEP):
+            step = request.transactions[start : start + TRANSACTIONS_PER_STEP]
+            results: list[AddedPartitions | None] = [None] * len(step)
+
+            async def add(
+                number: int, asked: PartitionsOfTransaction, results: list[AddedPartitions | None] = results
+            ) -> None:
+                results[number] = await self._add(asked, context, is_batched=request.is_batched)
+
+            async with trio.open_nursery() as nursery:
+                for number, asked in enumerate(step):
+                    nursery.start_soon(add, number, asked)
+            added += [one for one in results if one is not None]
+        return AddPartitionsToTxnResponse(transactions=tuple(added))
 
     async def _add(self, asked: PartitionsOfTransaction, context: Context, *, is_batched: bool) -> AddedPartitions:
         places = await context.map(_place, asked.partitions)
@@ -188,7 +201,7 @@ class TransactionsApi:
         if error is ErrorCode.NONE:
             guard = self._groups.open_guard(request.group, producer.id)
             place = (OFFSETS_TOPIC, self._groups.partition_of(request.group))
-            admitted = self._transactions.admit(request.transactional_id, producer, place, support)
+            admitted = self._transactions.admission.admit(request.transactional_id, producer, place, support)
             error = offset_commit_error(await context.wait(admitted), support)
         if error is not ErrorCode.NONE:
             refused = await context.map(_refusal, existing, [error] * len(existing))

@@ -84,7 +84,9 @@ async def test_a_batch_waits_for_the_previous_transaction_to_be_completed(
         producer = await broker.producer()
         await broker.add(producer, ORDERS)
         producer = await broker.commit(producer)
-        admit = partial(broker.service.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING, lambda: None)
+        admit = partial(
+            broker.service.admission.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING, lambda: None
+        )
         before = trio.current_time()
         assert await admit() == {ORDERS: ErrorCode.CONCURRENT_TRANSACTIONS}
         assert trio.current_time() - before == pytest.approx(0.5)
@@ -106,7 +108,7 @@ async def test_a_waiting_batch_is_admitted_once_the_previous_transaction_is_comp
         producer = await broker.commit(producer)
         broker.markers.failing.clear()
         before = trio.current_time()
-        admit = partial(broker.service.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING)
+        admit = partial(broker.service.admission.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING)
         assert await admit(lambda: None) == {}
         assert trio.current_time() - before < 1  # the markers are written again after 0.1 s
 
@@ -126,7 +128,7 @@ async def test_a_batch_that_waited_for_the_marker_of_its_partition_may_begin_the
             opened.append(orders.log.producers.guards.open(producer.id))
 
         async def wait_for_admission() -> None:
-            admit = broker.service.admit_batches
+            admit = broker.service.admission.admit_batches
             assert await admit("id", producer, [ORDERS], TransactionSupport.ADDING, open_guards) == {}
 
         async with trio.open_nursery() as nursery:

@@ -1,0 +1,116 @@
+"""Admit records of a transaction to a partition before they are appended (KIP-890), wherever the coordinator is.
+
+Source: kafka.server.AddPartitionsToTxnManager, ReplicaManager (maybeSendPartitionsToTransactionCoordinator).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import trio
+
+from broker.settings.settings import Settings
+from broker.transactions.effects import Producer
+from broker.transactions.peers import Peers, RemoteCoordinators
+from broker.transactions.topic import TOPIC
+from broker.transactions.verification import TransactionSupport, produce_error
+from protocol.errors import ErrorCode
+from protocol.transactions import TopicIndex, TransactionVersion
+
+
+class Coordinator(Protocol):
+    """The coordinator of this broker."""
+
+    def leads(self, transactional_id: str) -> bool:
+        """Whether this broker coordinates an id."""
+
+    def partition_of(self, transactional_id: str) -> int:
+        """Return the log partition of an id."""
+
+    async def add_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Sequence[TopicIndex], version: TransactionVersion
+    ) -> ErrorCode:
+        """Add partitions to the producer's transaction."""
+
+    def verify_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Sequence[TopicIndex]
+    ) -> Mapping[TopicIndex, ErrorCode]:
+        """Report which partitions are part of the producer's transaction."""
+
+    async def changed(self, transactional_id: str) -> None:
+        """Wait until something is stored about an id."""
+
+
+class Admission:
+    """Asks the coordinator of a transaction about partitions: this broker's, or another one."""
+
+    def __init__(
+        self, coordinator: Coordinator, settings: Settings, peers: Peers | None, elsewhere: RemoteCoordinators | None
+    ) -> None:
+        """`peers` and `elsewhere`: the other brokers of a cluster."""
+        self._coordinator = coordinator
+        self._settings = settings
+        self._peers = peers
+        self._elsewhere = elsewhere
+
+    async def admit(
+        self, transactional_id: str, producer: Producer, place: TopicIndex, support: TransactionSupport
+    ) -> ErrorCode:
+        """Return whether records of the producer's transaction may be appended to a partition.
+
+        A partition is added for clients that rely on the broker to add it; others must have added it before. Where this
+        broker coordinates the transaction, nothing is awaited between that check and the return.
+        """
+        if not self._must_ask(support):
+            return ErrorCode.NONE
+        return (await self._ask(transactional_id, producer, [place], support))[place]
+
+    async def admit_batches(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        places: Sequence[TopicIndex],
+        support: TransactionSupport,
+        open_guards: Callable[[], None],
+    ) -> Mapping[TopicIndex, ErrorCode]:
+        """Admit batches of one producer to partitions; return the Produce errors of rejected ones.
+
+        Waits briefly until the previous transaction is complete: a client would back off for longer. `open_guards` is
+        called before each attempt: the markers that an attempt waits for invalidate earlier guards.
+        """
+        if not self._must_ask(support):
+            open_guards()
+            return {}
+        limit_s = self._settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
+        deadline = trio.current_time() + limit_s
+        while True:
+            open_guards()
+            errors = await self._ask(transactional_id, producer, places, support)
+            is_busy = support is TransactionSupport.ADDING and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
+            if not is_busy or trio.current_time() >= deadline:
+                break
+            await self._pause(transactional_id)
+        return {place: produce_error(error, support) for place, error in errors.items() if error is not ErrorCode.NONE}
+
+    def _must_ask(self, support: TransactionSupport) -> bool:
+        return support is TransactionSupport.ADDING or self._settings.transaction_partition_verification_enable
+
+    async def _pause(self, transactional_id: str) -> None:
+        with trio.move_on_after(self._settings.add_partitions_to_txn_retry_backoff_ms / 1000):
+            if self._coordinator.leads(transactional_id):
+                await self._coordinator.changed(transactional_id)
+            else:
+                await trio.sleep_forever()
+
+    async def _ask(
+        self, transactional_id: str, producer: Producer, places: Sequence[TopicIndex], support: TransactionSupport
+    ) -> Mapping[TopicIndex, ErrorCode]:
+        is_adding = support is TransactionSupport.ADDING
+        if self._peers is not None and self._elsewhere is not None and not self._coordinator.leads(transactional_id):
+            broker = self._peers.leader_id(TOPIC, self._coordinator.partition_of(transactional_id))
+            if broker is None:
+                return dict.fromkeys(places, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return await self._elsewhere.ask(broker, transactional_id, producer, places, verify_only=not is_adding)
+        if not is_adding:
+            return self._coordinator.verify_partitions(transactional_id, producer, places)
+        error = await self._coordinator.add_partitions(transactional_id, producer, places, TransactionVersion.TV_2)
+        return dict.fromkeys(places, error)

@@ -1,0 +1,69 @@
+"""Send each marker of this broker's coordinator to the leader of its partition: here, or on another broker.
+
+A marker whose partition has no leader, or another one meanwhile, is reported as failed. The coordinator then tries
+again, and it is routed anew.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Protocol
+
+import trio
+
+from broker.partitions.appends.writer import Writer
+from broker.partitions.partitions import Partitions
+from broker.transactions.markers import MARKERS_PER_STEP, Marker, Written
+from broker.transactions.peers import Peers, RemoteMarkers
+from protocol.errors import ErrorCode
+from protocol.transactions import TopicIndex
+
+
+class MarkerSink(Protocol):
+    """Writes markers: `MarkerWriter` to the partitions of this broker, `MarkerRouter` to those of the cluster."""
+
+    def write(self, marker: Marker, partitions: Collection[TopicIndex], written: Written) -> None:
+        """Write a marker to distinct partitions; see `MarkerWriter.write`."""
+
+
+class MarkerRouter:
+    """Writes markers to the partitions of the cluster. Call on the event loop."""
+
+    def __init__(
+        self, partitions: Partitions, writer: Writer, *, here: MarkerSink, elsewhere: RemoteMarkers, peers: Peers
+    ) -> None:
+        self._partitions = partitions
+        self._writer = writer
+        self._here = here
+        self._elsewhere = elsewhere
+        self._peers = peers
+
+    def write(self, marker: Marker, partitions: Collection[TopicIndex], written: Written) -> None:
+        """Write a marker to distinct partitions; see `MarkerWriter.write`."""
+        if len(partitions) <= MARKERS_PER_STEP:
+            self._route(marker, sorted(partitions), written)
+        else:
+            self._writer.spawn(partial(self._route_in_steps, marker, iter(partitions), written))
+
+    async def _route_in_steps(self, marker: Marker, partitions: Iterator[TopicIndex], written: Written) -> None:
+        while step := sorted(islice(partitions, MARKERS_PER_STEP)):
+            self._route(marker, step, written)
+            await trio.lowlevel.checkpoint()
+
+    def _route(self, marker: Marker, places: Sequence[TopicIndex], written: Written) -> None:
+        here: list[TopicIndex] = []
+        elsewhere: dict[int, list[TopicIndex]] = {}
+        leaderless: list[TopicIndex] = []
+        for place in places:
+            if self._partitions.get(*place) is not None or not self._partitions.exists(*place):
+                here.append(place)  # a partition that was deleted is reported as unknown
+            elif (leader := self._peers.leader_id(*place)) is not None:
+                elsewhere.setdefault(leader, []).append(place)
+            else:
+                leaderless.append(place)
+        for broker, found in elsewhere.items():
+            self._elsewhere.write(broker, marker, found, written)
+        if leaderless:
+            written(dict.fromkeys(leaderless, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        if here:
+            self._here.write(marker, here, written)
