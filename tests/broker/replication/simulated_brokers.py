@@ -14,6 +14,7 @@ from broker.cluster import admin
 from broker.cluster.image import PartitionKey
 from broker.cluster.memory import Faults, MemoryCluster
 from broker.cluster.values import PartitionState, TopicState
+from broker.log.io.disk import Disk
 from broker.partitions.appends.append import Append
 from broker.partitions.partition import Partition
 from protocol.records.batch import headers
@@ -48,6 +49,7 @@ class Brokers:
         self.network = Network(nursery, random)
         self.all: dict[int, SimulatedBroker] = {}
         self.settings: Sequence[str] = ("replica.lag.time.max.ms=10000",)
+        self.disks: dict[int, Disk] = {}
         self.faults: dict[int, Faults] = {}  # between a broker and the store
         self.nursery = nursery
         self._random = random
@@ -72,6 +74,7 @@ class Brokers:
                         number,
                         paths,
                         self._random,
+                        disk=self.disks.get(number),
                         faults=self.faults.get(number),
                         settings=self.settings,
                     )

@@ -3,6 +3,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from broker.replication.fetcher import Step
 from broker.replication.follower import Follower
@@ -215,6 +216,42 @@ async def test_a_partition_is_fetched_elsewhere_when_its_leader_is_lost() -> Non
             cluster.dropped.add(1)
             cluster.move(2, 6)
             await copy.until(lambda: copy.offset == 6)
+
+
+class Late(Cluster):
+    """A scripted leader that answers a fetch at offset 5 of epoch 5 only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.answers = trio.Event(), trio.Event()
+        self.fetches: list[tuple[int, int]] = []  # offset and leader epoch
+
+    async def answer(self, node: int, call: Call) -> object:
+        if call.api.name != "Fetch":
+            return await super().answer(node, call)
+        (asked,) = call.request.partitions
+        self.fetches.append((asked.offset, asked.current_leader_epoch))
+        if (asked.offset, asked.current_leader_epoch) == (5, 5):
+            self.waits.set()
+            await self.answers.wait()
+        data = build_batch([(0, None, b"%d" % asked.current_leader_epoch, ())], base_offset=asked.offset)
+        return KafkaFetchResponse(partitions=(FetchedPartition(topic="orders", partition=0, records=data),))
+
+
+async def test_what_a_leader_sent_in_an_earlier_epoch_is_dropped() -> None:
+    """Its broker leads again, and the copy may have followed somebody else in between."""
+    async with scripted_cluster(1, 2, make=Late) as cluster:
+        assert isinstance(cluster, Late)
+        copy = Copy("orders", NO_TOPIC_ID, offset=4)
+        async with followed(cluster.bootstrap(1, 2), copy) as (_, peer):
+            await cluster.waits.wait()
+            cluster.epoch = 7
+            await peer.refresh()
+            await wait_all_tasks_blocked()
+            cluster.answers.set()
+            await copy.until(lambda: copy.offset >= 6)
+        assert (5, 7) in cluster.fetches
+        assert [bytes(found.records)[-2:-1] for found in copy.found[:2]] == [b"5", b"7"]
 
 
 FAULTS: dict[str, KafkaFetchResponse] = {
