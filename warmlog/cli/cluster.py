@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from warmlog.cli.failure import Failure
 from warmlog.cli.options import json_option, native_option
 from warmlog.cli.output import Column, counted, print_json, print_line, print_table
 from warmlog.cli.run_with_client import run_with_client
@@ -42,6 +43,9 @@ def describe(topics: tuple[str, ...], all_partitions: bool, native: str, as_json
     without a leader it can be neither read nor written.
     """
     found = run_with_client(native, lambda client: client.metadata())
+    unknown = set(topics) - {topic.name for topic in found.topics}
+    if unknown:
+        raise Failure(f"no such topic: {', '.join(sorted(unknown))} (`warmlog topic list` lists them)")
     if as_json:
         print_json(form(found, topics))
         return

@@ -44,3 +44,9 @@ def test_a_broker_by_itself_is_a_cluster_of_one(run: Run) -> None:
     shown = run("cluster", "describe", "--topic", "alone").out.decode()
     assert "2 partitions, 0 without a leader or under-replicated" in shown
     run("topic", "delete", "alone")
+
+
+def test_a_topic_that_does_not_exist_is_a_failure(run: Run) -> None:
+    failed = run("cluster", "describe", "--topic", "absent")
+    assert failed.status == 1
+    assert "no such topic: absent" in failed.err
