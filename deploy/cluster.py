@@ -8,6 +8,7 @@ Every broker has the default ports at its own address. Standard library only.
 
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,18 @@ def etcd(directory: Path) -> list[str]:
     member = ["--name", "one", "--initial-cluster", f"one={PEER_URL}", "--data-dir", str(directory / "etcd")]
     compaction = ["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1h", "--log-level", "warn"]
     return [binary, *member, *urls, *peers, *compaction]
+
+
+def refuse_taken_ports() -> None:
+    """Exit if another etcd listens already: the brokers would join its cluster."""
+    for url in (CLIENT_URL, PEER_URL):
+        host, port = url.removeprefix("http://").split(":")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, int(port)))
+            except OSError as error:
+                sys.exit(f"{host}:{port}, where etcd is to listen: {error.strerror} (does another etcd run?)")
 
 
 def broker(number: int, directory: Path) -> list[str]:
@@ -61,6 +74,7 @@ def main() -> int:
     """Run until a signal asks to stop, or a process ends."""
     directory = Path(sys.argv[1] if len(sys.argv) > 1 else "data/cluster")
     directory.mkdir(parents=True, exist_ok=True)
+    refuse_taken_ports()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Brokers have process groups of their own, so that Ctrl-C does not reach them before they are stopped in order.
     log = (directory / "etcd.log").open("a")
@@ -82,7 +96,9 @@ def main() -> int:
             except subprocess.TimeoutExpired:
                 continue
         status = 1
-        print("a process has ended; stopping the others", file=sys.stderr)
+        names = ("etcd", *[f"broker {number}" for number in range(1, BROKERS + 1)])
+        ended = [name for name, process in zip(names, (store, *brokers), strict=True) if process.poll() is not None]
+        print(f"{', '.join(ended)} ended; stopping the others (etcd's log: {directory / 'etcd.log'})", file=sys.stderr)
     except (KeyboardInterrupt, SystemExit):
         print("stopping", file=sys.stderr)
     finally:
