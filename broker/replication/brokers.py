@@ -97,7 +97,7 @@ class ClusterBrokers:
         return Reaction.REPORT if error is ErrorCode.OFFSET_OUT_OF_RANGE else Reaction.RETRY
 
     async def connection(self, node_id: int, number: int = FOR_REQUESTS) -> PeerConnection:
-        """Return a connection to a broker, one of several that are told apart by a number. Raises PeerError."""
+        """Return a connection to a broker, the one with this number. Raises PeerError."""
         if self._nursery is None:
             raise PeerUnavailableError("this broker is not a part of the cluster now")
         link = self._links.get((node_id, number))

@@ -38,7 +38,7 @@ class Leaders(Protocol):
         """Take note of an error of a topic's partition; return what to do about it."""
 
     async def connection(self, node_id: int, number: int) -> PeerConnection:
-        """Return a connection to a broker, one of several that are told apart by a number. Raises PeerError."""
+        """Return a connection to a broker, the one with this number. Raises PeerError."""
 
     async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q) -> R:
         """Ask one broker. Raises PeerError."""

@@ -76,7 +76,7 @@ class PeerCluster:
         return NO_TOPIC_ID if known is None else known.topic_id
 
     async def connection(self, node_id: int, number: int = FOR_REQUESTS) -> PeerConnection:
-        """Return a connection to a broker, one of several that are told apart by a number.
+        """Return a connection to a broker, the one with this number.
 
         Raises PeerError after one attempt; the next one begins with a pause.
         """

@@ -45,7 +45,7 @@ class Peers(Protocol):
         """Return the other broker that leads a partition; None if this one does, or nobody."""
 
     async def answer(self, broker: int, api: PeerApi[Any, Any], request: Any, number: int) -> Any:
-        """Ask a broker over one of several connections that are told apart by a number; None if it does not answer."""
+        """Ask a broker over the connection with this number; None if it does not answer."""
 
 
 class _Item(NamedTuple):

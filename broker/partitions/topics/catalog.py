@@ -1,4 +1,4 @@
-"""What clients are told of partitions: leaders, replicas, and who is in sync. One broker, or a cluster, knows it."""
+"""The partitions as Metadata describes them: leaders, replicas and in-sync replicas, of one broker or a cluster."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
