@@ -35,10 +35,10 @@ from broker.log.io.disk import Disk, replace_file
 from broker.metrics.registry import Metrics
 from broker.net.deadlines import Deadlines
 from broker.partitions.partitions import Partitions
-from broker.replication.brokers import ClusterBrokers
-from broker.replication.connection import PeerSettings
-from broker.replication.fetcher import FetchLimits
-from broker.replication.follower import Follower
+from broker.replication.following.fetcher import FetchLimits
+from broker.replication.following.follower import Follower
+from broker.replication.peers.brokers import ClusterBrokers
+from broker.replication.peers.connection import PeerSettings
 from broker.replication.replicas import Replicas, is_foreign
 from broker.settings.settings import Settings
 from broker.settings.types import as_text

@@ -26,11 +26,11 @@ from broker.mirror.plan import Action, Configure, Create, Delete, Grow, Refusal,
 from broker.mirror.source import Source
 from broker.partitions.partition import Partition, StorageError
 from broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
-from broker.replication.errors import PeerError
-from broker.replication.follower import Follower
-from broker.replication.peer import PeerCluster, open_cluster
-from broker.replication.replica import PartitionReplica
-from broker.replication.throttle import Throttle
+from broker.replication.following.follower import Follower
+from broker.replication.following.replica import PartitionReplica
+from broker.replication.following.throttle import Throttle
+from broker.replication.peers.errors import PeerError
+from broker.replication.peers.peer import PeerCluster, open_cluster
 from broker.settings.live import LiveSettings
 from broker.settings.mirrors import chosen_by, source_addresses
 from broker.settings.types import SettingError

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from broker.metadata.topic import is_internal
 from broker.mirror.plan import SourceTopic, usable_configs
-from broker.replication.cluster_view import KnownTopic
-from broker.replication.errors import PeerError, PeerUnavailableError
-from broker.replication.peer import PeerCluster
+from broker.replication.peers.cluster_view import KnownTopic
+from broker.replication.peers.errors import PeerError, PeerUnavailableError
+from broker.replication.peers.peer import PeerCluster
 from broker.settings.settings import Settings
 from protocol.errors import ErrorCode
 from protocol.groups import FetchedOffset, GroupType, ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest

@@ -26,12 +26,12 @@ from broker.cluster.values import NO_EPOCH, PartitionState
 from broker.partitions.appends.errors import NotLeaderError
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
-from broker.replication.fetcher import Following
-from broker.replication.follower import Follower
-from broker.replication.leader import Deadlines, PartitionLeader
-from broker.replication.leaders import Leaders
-from broker.replication.proposals import IsrProposals
-from broker.replication.replica import PartitionReplica
+from broker.replication.following.fetcher import Following
+from broker.replication.following.follower import Follower
+from broker.replication.following.replica import PartitionReplica
+from broker.replication.leading.leader import Deadlines, PartitionLeader
+from broker.replication.leading.proposals import IsrProposals
+from broker.replication.peers.leaders import Leaders
 from broker.settings.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from broker.cluster.node import ClusterNode
 from broker.cluster.rules import LogEnd
 from broker.cluster.values import Member
 from broker.partitions.partitions import Partitions
-from broker.replication.errors import PeerError
-from broker.replication.leaders import Leaders
+from broker.replication.peers.errors import PeerError
+from broker.replication.peers.leaders import Leaders
 from protocol.errors import ErrorCode
 from protocol.kafka.peer_apis import LIST_OFFSETS
 from protocol.kafka.values import KafkaListOffsetsRequest

@@ -36,13 +36,13 @@ from broker.metadata.topic import RefusedError
 from broker.metrics.registry import Metrics
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
-from broker.replication.brokers import ClusterBrokers
-from broker.replication.follower import Follower
-from broker.replication.leader import Deadlines
+from broker.replication.following.follower import Follower
+from broker.replication.leading.leader import Deadlines
+from broker.replication.leading.proposals import IsrProposals
 from broker.replication.local_replica import LocalReplica, Surroundings
 from broker.replication.log_ends import LogEnds
 from broker.replication.metrics import declare_replication_metrics
-from broker.replication.proposals import IsrProposals
+from broker.replication.peers.brokers import ClusterBrokers
 from broker.settings.settings import Settings
 
 STEPS = 256  # at the same time

@@ -11,8 +11,8 @@ import pytest
 
 from broker.mirror.plan import SourceTopic
 from broker.mirror.source import TOPICS_PER_REQUEST, GroupOffsets, Source
-from broker.replication.errors import PeerError
-from broker.replication.peer import open_cluster
+from broker.replication.peers.errors import PeerError
+from broker.replication.peers.peer import open_cluster
 from broker.settings.settings import Settings
 from protocol.errors import ErrorCode
 from protocol.groups import (
@@ -36,8 +36,8 @@ from protocol.kafka.config_values import (
 )
 from protocol.response import MetadataResponse, PartitionMetadata, TopicMetadata
 from tests.broker.clients import Running
-from tests.broker.replication.scripted_cluster import Cluster, scripted_cluster
-from tests.broker.replication.scripted_peer import groups_named
+from tests.broker.replication.peers.scripted_cluster import Cluster, scripted_cluster
+from tests.broker.replication.peers.scripted_peer import groups_named
 
 
 @asynccontextmanager

@@ -7,9 +7,9 @@ from typing import Any
 
 import trio
 
-from broker.replication.fetcher import FetchLimits, Replica, Step
-from broker.replication.follower import Follower
-from broker.replication.peer import PeerCluster, open_cluster
+from broker.replication.following.fetcher import FetchLimits, Replica, Step
+from broker.replication.following.follower import Follower
+from broker.replication.peers.peer import PeerCluster, open_cluster
 from protocol.kafka.peer_apis import PeerFetchedPartition
 from protocol.kafka.values import KafkaFetchPartition
 from protocol.records.batch import headers

@@ -37,10 +37,10 @@ from broker.partitions.disks.storage import Storage
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
-from broker.replication.brokers import ClusterBrokers
-from broker.replication.connection import PeerSettings
-from broker.replication.fetcher import FetchLimits
-from broker.replication.follower import Follower
+from broker.replication.following.fetcher import FetchLimits
+from broker.replication.following.follower import Follower
+from broker.replication.peers.brokers import ClusterBrokers
+from broker.replication.peers.connection import PeerSettings
 from broker.replication.replicas import Replicas, is_foreign
 from broker.settings.live import LiveSettings
 from broker.settings.settings import load_settings

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import trio
 
 from broker.log.io.directory_names import decode_topic_id
-from broker.replication.connection import PeerConnection, PeerSettings
-from broker.replication.errors import PeerError
+from broker.replication.peers.connection import PeerConnection, PeerSettings
+from broker.replication.peers.errors import PeerError
 from protocol.errors import ErrorCode
 from protocol.kafka.api import API_BY_KEY
 from protocol.kafka.codec.bounds import NO_TOPIC_ID

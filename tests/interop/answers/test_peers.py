@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from broker.replication.errors import PeerUnavailableError
-from broker.replication.peer import PeerCluster, open_cluster
+from broker.replication.peers.errors import PeerUnavailableError
+from broker.replication.peers.peer import PeerCluster, open_cluster
 from interop.kafka_node import KAFKA_VERSION, KafkaNode
 from protocol.errors import ErrorCode
 from protocol.groups import ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest, TopicPartition

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from broker.cluster import rules
 from broker.cluster.image import ClusterImage
 from broker.cluster.values import PartitionState
-from broker.replication.progress import Progress
+from broker.replication.leading.progress import Progress
 from tests.broker.cluster.model.parts import KEY, Broker
 
 

@@ -8,7 +8,7 @@ from broker.cluster.rules import LogEnd
 from broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
 from broker.cluster.values import NO_EPOCH, Member, PartitionState
 from broker.log.leader_epochs import LeaderEpochs
-from broker.replication.progress import Progress
+from broker.replication.leading.progress import Progress
 
 KEY = PartitionKey(UUID(int=1), 0)
 

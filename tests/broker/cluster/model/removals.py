@@ -14,7 +14,7 @@ from broker.cluster.rules import Change, elections, in_sync, reassignment, state
 from broker.cluster.rules.changes import change_of
 from broker.cluster.rules.elections import LogEnd
 from broker.cluster.values import Member, PartitionState
-from broker.replication.progress import Progress, Proposal
+from broker.replication.leading.progress import Progress, Proposal
 
 Removal = tuple[Any, str, Any] | str  # a patch, or a rule that the world does not keep
 

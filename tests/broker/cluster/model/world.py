@@ -15,8 +15,15 @@ from broker.cluster.keys import broker_key, draining_key
 from broker.cluster.store import Changes, Delete, Transaction
 from broker.cluster.values import NO_EPOCH, Member, PartitionState, Registration, TopicState
 from broker.log.leader_epochs import UNDEFINED, LeaderEpochs
-from broker.replication.progress import Progress
-from broker.replication.truncation import EpochEnd, Proceed, Remedy, Truncation, after_divergence, after_out_of_range
+from broker.replication.following.truncation import (
+    EpochEnd,
+    Proceed,
+    Remedy,
+    Truncation,
+    after_divergence,
+    after_out_of_range,
+)
+from broker.replication.leading.progress import Progress
 from tests.broker.cluster.model.claims import Claims
 from tests.broker.cluster.model.parts import KEY, Broker, Cell
 

@@ -21,7 +21,7 @@ from broker.log.errors import IndexCorruptError, LogError
 from broker.log.io.files import OpenFiles
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.partition_log import PartitionLog
-from broker.replication.truncation import EpochEnd, StartAnew, after_divergence, after_out_of_range
+from broker.replication.following.truncation import EpochEnd, StartAnew, after_divergence, after_out_of_range
 from protocol.records.batch import headers, stamp
 from protocol.records.builder import build_batch
 from protocol.records.layout import TRANSACTIONAL_BIT

@@ -27,14 +27,14 @@ from broker.net.turn import ServingTurn
 from broker.net.wire import KafkaWire, NativeWire
 from broker.partitions.partition import Partition
 from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
-from broker.replication.leader import PartitionLeader
-from broker.replication.progress import Proposal
+from broker.replication.leading.leader import PartitionLeader
+from broker.replication.leading.progress import Proposal
 from protocol.kafka.api import Codec
 from protocol.request import HelloRequest
 from protocol.response import HelloResponse
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from tests.broker.replication.test_leader import Brokers
-from tests.broker.replication.test_progress import state_of
+from tests.broker.replication.leading.test_leader import Brokers
+from tests.broker.replication.leading.test_progress import state_of
 from tests.broker.rig import Rig, rig
 
 TOPIC = "orders"

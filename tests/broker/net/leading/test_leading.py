@@ -14,7 +14,7 @@ from protocol.request import ProduceRequest
 from tests.broker.clients import RawClient, batch, produce_request
 from tests.broker.kafka_client import KafkaClient
 from tests.broker.net.leading.serving import EPOCH, TOPIC, Serving, serving
-from tests.broker.replication.test_progress import state_of
+from tests.broker.replication.leading.test_progress import state_of
 
 LONG_MS = 60_000
 VERSIONS = [4, 9, 12, 13, 15, 17]

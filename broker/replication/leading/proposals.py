@@ -10,8 +10,8 @@ from typing import TypeAlias
 from broker.cluster.image import PartitionKey
 from broker.cluster.node import ClusterNode
 from broker.cluster.rules import Change, Refusal, batches, change_isr, is_current, transaction
-from broker.replication.leader import PartitionLeader
-from broker.replication.progress import Proposal
+from broker.replication.leading.leader import PartitionLeader
+from broker.replication.leading.progress import Proposal
 
 Queued: TypeAlias = dict[PartitionKey, tuple[PartitionLeader, Proposal]]
 

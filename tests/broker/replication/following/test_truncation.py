@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.log.leader_epochs import UNDEFINED, LeaderEpochs
-from broker.replication.truncation import (
+from broker.replication.following.truncation import (
     EpochEnd,
     Proceed,
     StartAnew,

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.api.fetch.session import FetchSession as BrokerSession
 from broker.api.fetch.session import FetchSessionError
 from broker.api.fetch.sessions import FetchSessions
-from broker.replication.fetch_session import MAX_EPOCH, FetchResponseError, FetchSession
+from broker.replication.following.fetch_session import MAX_EPOCH, FetchResponseError, FetchSession
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer_apis import PeerFetchedPartition, PeerFetchResponse

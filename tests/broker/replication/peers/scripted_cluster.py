@@ -8,7 +8,7 @@ import trio
 from protocol.groups import FindCoordinatorResponse, FoundCoordinator
 from protocol.kafka.api import Call
 from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
-from tests.broker.replication.scripted_peer import Socket, groups_named, scripted_peer
+from tests.broker.replication.peers.scripted_peer import Socket, groups_named, scripted_peer
 
 
 class Cluster:

@@ -8,11 +8,11 @@ import trio
 
 from broker.cluster.image import ClusterImage, ImageDelta
 from broker.cluster.node import ClusterNode
-from broker.replication.cluster_view import Leader, Reaction
-from broker.replication.connection import PeerConnection, PeerSettings
-from broker.replication.errors import PeerError, PeerUnavailableError
-from broker.replication.leaders import Watcher
-from broker.replication.link import Link
+from broker.replication.peers.cluster_view import Leader, Reaction
+from broker.replication.peers.connection import PeerConnection, PeerSettings
+from broker.replication.peers.errors import PeerError, PeerUnavailableError
+from broker.replication.peers.leaders import Watcher
+from broker.replication.peers.link import Link
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer import PeerApi

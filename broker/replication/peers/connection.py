@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from broker.replication.errors import (
+from broker.replication.peers.errors import (
     PeerError,
     PeerInvalidError,
     PeerRequestError,

@@ -12,8 +12,8 @@ from broker.cluster import admin
 from broker.cluster.image import PartitionKey
 from broker.cluster.rules import Change, disown, transaction
 from broker.net.deadlines import Deadlines
-from broker.replication.leader import PartitionLeader
-from broker.replication.proposals import IsrProposals
+from broker.replication.leading.leader import PartitionLeader
+from broker.replication.leading.proposals import IsrProposals
 from tests.broker.clients import batch
 from tests.broker.cluster.nodes import Member, three_nodes, topic
 from tests.broker.partitions.test_partition import rig

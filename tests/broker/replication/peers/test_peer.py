@@ -3,8 +3,8 @@ from random import Random
 import pytest
 import trio
 
-from broker.replication.errors import PeerError, PeerUnavailableError
-from broker.replication.peer import PeerCluster, open_cluster
+from broker.replication.peers.errors import PeerError, PeerUnavailableError
+from broker.replication.peers.peer import PeerCluster, open_cluster
 from protocol.errors import ErrorCode
 from protocol.groups import OffsetFetchGroup, OffsetFetchRequest
 from protocol.kafka.config_values import ConfigQuery, DescribeConfigsRequest, ResourceType
@@ -17,8 +17,8 @@ from protocol.kafka.values import (
     OffsetForLeaderEpochRequest,
 )
 from tests.broker.clients import Running, batch
-from tests.broker.replication.scripted_cluster import scripted_cluster
-from tests.broker.replication.scripted_peer import GROUPS
+from tests.broker.replication.peers.scripted_cluster import scripted_cluster
+from tests.broker.replication.peers.scripted_peer import GROUPS
 
 
 async def changed(peer: PeerCluster) -> None:

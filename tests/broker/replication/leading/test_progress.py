@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from broker.cluster.values import Member, PartitionState
-from broker.replication.progress import Progress, Proposal
+from broker.replication.leading.progress import Progress, Proposal
 
 ME = 0
 LAG_S = 30.0

@@ -5,8 +5,8 @@ from struct import pack
 import pytest
 import trio
 
-from broker.replication.connection import PeerConnection, PeerSettings
-from broker.replication.errors import (
+from broker.replication.peers.connection import PeerConnection, PeerSettings
+from broker.replication.peers.errors import (
     PeerInvalidError,
     PeerRequestError,
     PeerUnavailableError,
@@ -19,7 +19,7 @@ from protocol.kafka.peer_apis import FETCH, METADATA
 from protocol.kafka.values import ApiVersionsResponse, KafkaMetadataRequest, VersionRange
 from protocol.request import MetadataRequest
 from tests.broker.clients import Running
-from tests.broker.replication.scripted_peer import GROUPS, Socket, encoded, framed, groups_named, scripted_peer
+from tests.broker.replication.peers.scripted_peer import GROUPS, Socket, encoded, framed, groups_named, scripted_peer
 
 NEVER_S = 1000.0
 

@@ -5,9 +5,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.replication.fetcher import Step
-from broker.replication.follower import Follower
-from broker.replication.peer import PeerCluster, open_cluster
+from broker.replication.following.fetcher import Step
+from broker.replication.following.follower import Follower
+from broker.replication.peers.peer import PeerCluster, open_cluster
 from protocol.errors import ErrorCode
 from protocol.kafka.api import Call
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
@@ -18,7 +18,7 @@ from protocol.request import DeleteTopicsRequest
 from protocol.response import FetchedPartition
 from tests.broker.clients import RawClient, Running, batch
 from tests.broker.replication.copies import Copy, followed
-from tests.broker.replication.scripted_cluster import Cluster, scripted_cluster
+from tests.broker.replication.peers.scripted_cluster import Cluster, scripted_cluster
 
 
 @asynccontextmanager

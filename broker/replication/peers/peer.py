@@ -16,11 +16,11 @@ from typing import TypeVar
 
 import trio
 
-from broker.replication.cluster_view import ClusterView, Leader, Reaction
-from broker.replication.connection import PeerConnection, PeerSettings
-from broker.replication.errors import PeerError, PeerUnavailableError
-from broker.replication.leaders import Watcher
-from broker.replication.link import Link
+from broker.replication.peers.cluster_view import ClusterView, Leader, Reaction
+from broker.replication.peers.connection import PeerConnection, PeerSettings
+from broker.replication.peers.errors import PeerError, PeerUnavailableError
+from broker.replication.peers.leaders import Watcher
+from broker.replication.peers.link import Link
 from protocol.backoff import delays_s
 from protocol.errors import ErrorCode
 from protocol.groups import CoordinatorType, FindCoordinatorRequest

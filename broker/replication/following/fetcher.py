@@ -18,12 +18,12 @@ from typing import Protocol
 
 import trio
 
-from broker.replication.cluster_view import Leader, Reaction
-from broker.replication.connection import PeerConnection
-from broker.replication.errors import PeerError
-from broker.replication.fetch_session import Fetched, FetchResponseError, FetchSession
-from broker.replication.leaders import Key, Leaders
-from broker.replication.throttle import Throttle
+from broker.replication.following.fetch_session import Fetched, FetchResponseError, FetchSession
+from broker.replication.following.throttle import Throttle
+from broker.replication.peers.cluster_view import Leader, Reaction
+from broker.replication.peers.connection import PeerConnection
+from broker.replication.peers.errors import PeerError
+from broker.replication.peers.leaders import Key, Leaders
 from protocol.backoff import delays_s
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias, TypeVar
 
-from broker.replication.cluster_view import Leader, Reaction
-from broker.replication.connection import PeerConnection
+from broker.replication.peers.cluster_view import Leader, Reaction
+from broker.replication.peers.connection import PeerConnection
 from protocol.errors import ErrorCode
 from protocol.kafka.peer import PeerApi
 from protocol.kafka.values import FetchingReplica

@@ -15,9 +15,9 @@ from broker.log.partition_log import PartitionLog
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Partition
-from broker.replication.fetcher import Step
-from broker.replication.peer import open_cluster
-from broker.replication.replica import BATCHES_PER_PIECE, PartitionReplica, pieces
+from broker.replication.following.fetcher import Step
+from broker.replication.following.replica import BATCHES_PER_PIECE, PartitionReplica, pieces
+from broker.replication.peers.peer import open_cluster
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer_apis import PeerFetchedPartition

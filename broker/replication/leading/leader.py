@@ -27,7 +27,7 @@ from broker.partitions.appends.errors import (
 )
 from broker.partitions.appends.replication import ReplicatedAppend
 from broker.partitions.partition import Partition
-from broker.replication.progress import Brokers, Progress, Proposal
+from broker.replication.leading.progress import Brokers, Progress, Proposal
 
 MAX_LAG_S = 30.0  # Kafka's replica.lag.time.max.ms
 RETRY_S = 2.0  # for the outcome of a proposal; etcd answers in milliseconds

@@ -19,13 +19,13 @@ from broker.partitions.appends.errors import (
 )
 from broker.partitions.partition import Append
 from broker.partitions.reads.waiters import FetchWaiter
-from broker.replication.leader import PartitionLeader
-from broker.replication.progress import Proposal
+from broker.replication.leading.leader import PartitionLeader
+from broker.replication.leading.progress import Proposal
 from protocol.records.builder import build_batch
 from protocol.records.layout import Codec
 from tests.broker.clients import batch
 from tests.broker.partitions.test_partition import Rig, rig
-from tests.broker.replication.test_progress import Registrations, state_of
+from tests.broker.replication.leading.test_progress import Registrations, state_of
 
 LAG_S = 30.0
 ME = Member(0, 10)

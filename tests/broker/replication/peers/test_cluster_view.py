@@ -1,6 +1,6 @@
 import pytest
 
-from broker.replication.cluster_view import ClusterView, Leader, Reaction, reaction_to
+from broker.replication.peers.cluster_view import ClusterView, Leader, Reaction, reaction_to
 from protocol.errors import ErrorCode
 from protocol.kafka.values import topic_id_text
 from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata

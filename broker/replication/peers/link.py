@@ -5,8 +5,8 @@ from random import Random
 
 import trio
 
-from broker.replication.connection import PeerConnection, PeerSettings
-from broker.replication.errors import PeerError
+from broker.replication.peers.connection import PeerConnection, PeerSettings
+from broker.replication.peers.errors import PeerError
 from protocol.backoff import delays_s
 
 

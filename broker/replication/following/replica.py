@@ -14,10 +14,16 @@ import trio
 
 from broker.log.errors import LogError
 from broker.partitions.partition import Partition
-from broker.replication.errors import PeerError
-from broker.replication.fetcher import Step
-from broker.replication.leaders import Leaders
-from broker.replication.truncation import EpochEnd, StartAnew, Truncation, after_divergence, after_out_of_range
+from broker.replication.following.fetcher import Step
+from broker.replication.following.truncation import (
+    EpochEnd,
+    StartAnew,
+    Truncation,
+    after_divergence,
+    after_out_of_range,
+)
+from broker.replication.peers.errors import PeerError
+from broker.replication.peers.leaders import Leaders
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.peer_apis import LIST_OFFSETS, PeerFetchedPartition
 from protocol.kafka.values import KafkaFetchPartition, KafkaListOffsetsRequest, KafkaOffsetQuery

@@ -1,0 +1,1 @@
+"""Lead partitions with several replicas: high watermarks, and proposals of in-sync replicas."""
