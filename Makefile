@@ -93,8 +93,10 @@ cluster: $(INSTALLED)
 	@$(BYTE_COMPILE)
 	$(BIN)/python deploy/cluster.py $(ARGS)
 
+# In as many processes as there are cores, up to four: each may start a Spark of its own. Files are kept whole for the
+# fixtures of their modules.
 test: setup
-	$(BIN)/pytest -m "not interop" $(ARGS)
+	$(BIN)/pytest -m "not interop" --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 simulate: setup
 	$(BIN)/python -m tests.cluster.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)

@@ -1,9 +1,6 @@
-"""Real Spark writes into a real broker: batch jobs and streams, each record once where that is promised."""
+"""Real Spark writes into a real broker: batch jobs, each record once where that is promised."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,48 +10,23 @@ from typing import Any
 import pytest
 from pyspark.sql.functions import expr
 
-from tests.documents import ROOT
-from tests.pipeline.sink.attempt import wait_for_markers
+from tests.pipeline.sink.spark_reads import committed, read, values
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
 
-STREAM = Path(__file__).with_name("sink_stream.py")
-STREAM_TIMEOUT_S = 300
 NOW_S = int(time.time()) - 3600  # retention takes what is older than a week
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
 def client(broker: Broker) -> Iterator[Client]:
     with Client(broker.native) as connected:
         connected.create_topic("totals", partitions=3)
-        connected.create_topic("source", partitions=2)
-        connected.produce_many("source", [(b"k%d" % (at % 5), b"%d" % at) for at in range(600)])
         yield connected
 
 
 def write(frame: Any, broker: Broker, mode: str = "append", **options: str) -> None:
     given = {"bootstrap": broker.native, "topic": "totals", **options}
     frame.write.format("warmlog").options(**given).mode(mode).save()
-
-
-def read(spark: Any, broker: Broker, topic: str, **options: str) -> Any:
-    return spark.read.format("warmlog").options(bootstrap=broker.native, topic=topic, **options).load()
-
-
-def committed(spark: Any, broker: Broker, client: Client, topic: str) -> Counter[int]:
-    """Return the values that readers of committed records see once all markers are written."""
-    wait_for_markers(client)
-    return values(spark, broker, topic, isolationLevel="read_committed")
-
-
-def values(spark: Any, broker: Broker, topic: str, **options: str) -> Counter[int]:
-    return Counter(int(bytes(row.value)) for row in read(spark, broker, topic, **options).select("value").collect())
 
 
 def test_a_frame_is_written_with_all_its_columns_and_told_of(
@@ -127,50 +99,6 @@ def test_a_job_that_failed_halfway_is_run_again_and_stores_each_row_once(
         frame.selectExpr("string(id) AS value"), broker, topic="once", batchBytes="300"
     )  # another write is another one
     assert values(spark, broker, "once").total() == 800
-
-
-def run_stream(broker: Broker, directory: Path, faults: str, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, str(STREAM), broker.native, str(directory), faults, *options]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=STREAM_TIMEOUT_S, check=False
-    )
-
-
-def test_a_stream_whose_tasks_fail_and_whose_driver_is_killed_stores_each_record_once(
-    spark: Any, broker: Broker, client: Client, tmp_path: Path
-) -> None:
-    """A task dies after half of its rows and is tried again; the driver is killed between the write of a micro-batch
-    and its commit; then the query goes on from its checkpoint."""
-    killed = run_stream(broker, tmp_path, "fail kill")
-    assert killed.returncode == -9, killed.stderr
-    assert (tmp_path / "failed").exists()
-    before = values(spark, broker, "copy")
-    assert 400 <= before.total() < 600  # the second micro-batch is stored, and nothing says so
-    went_on = run_stream(broker, tmp_path, "")
-    assert went_on.returncode == 0, went_on.stderr
-    assert values(spark, broker, "copy") == Counter(range(600))
-    told = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
-    again = [one for one in told if one["batch_id"] == 1][-1]
-    assert (again["rows"], again["stored_before"]) == (0, 200)
-
-
-@pytest.mark.parametrize(("fault", "visible"), [("kill", 200), ("kill-ending", None), ("kill-ended", 400)])
-def test_a_transactional_stream_shows_a_micro_batch_when_it_is_committed_wherever_it_is_killed(
-    spark: Any, broker: Broker, client: Client, tmp_path: Path, fault: str, visible: int | None
-) -> None:
-    options = (f"topic={fault}", "transactional=true")
-    killed = run_stream(broker, tmp_path, f"fail {fault}", *options)
-    assert killed.returncode == -9, killed.stderr
-    committed = values(spark, broker, fault, isolationLevel="read_committed")
-    if visible is None:
-        assert 200 <= committed.total() < 400  # of the two tasks, one is committed
-    else:
-        assert committed == Counter(range(visible))
-    went_on = run_stream(broker, tmp_path, "", *options)
-    assert went_on.returncode == 0, went_on.stderr
-    assert values(spark, broker, fault, isolationLevel="read_committed") == Counter(range(600))
-    assert {listed.state for listed in client.list_transactions()} <= {"CompleteCommit", "CompleteAbort", "Empty"}
 
 
 def test_a_transactional_job_is_seen_when_it_is_done_and_never_when_it_failed(
