@@ -1,4 +1,4 @@
-"""A broker and a client for the tests of the sink that need no Spark."""
+"""A broker, a client, and records to copy."""
 
 from collections.abc import Iterator
 
@@ -18,3 +18,10 @@ def broker() -> Iterator[Broker]:
 def client(broker: Broker) -> Iterator[Client]:
     with Client(broker.native) as connected:
         yield connected
+
+
+@pytest.fixture(scope="module")
+def source(client: Client) -> None:
+    """Produce 600 records to the topic "source" of two partitions."""
+    client.create_topic("source", partitions=2)
+    client.produce_many("source", [(b"k%d" % (at % 5), b"%d" % at) for at in range(600)])

@@ -65,7 +65,7 @@ def fixed_partitions(spark: Any) -> Iterator[None]:
     spark.conf.unset("spark.sql.adaptive.enabled")
 
 
-def test_a_frame_that_was_read_is_written_back(spark: Any, broker: Broker, client: Client) -> None:
+def test_a_frame_that_was_read_is_written_back(spark: Any, broker: Broker, client: Client, source: None) -> None:
     client.create_topic("again", partitions=2)
     frame = read(spark, broker, "source", includeHeaders="true").withColumn("number", expr("int(string(value))"))
     frame.write.format("warmlog").options(bootstrap=broker.native, topic="again").mode("append").save()

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,6 @@ STREAM = Path(__file__).with_name("sink_stream.py")
 STREAM_TIMEOUT_S = 300
 
 
-@pytest.fixture(scope="module")
-def client(broker: Broker) -> Iterator[Client]:
-    with Client(broker.native) as connected:
-        connected.create_topic("source", partitions=2)
-        connected.produce_many("source", [(b"k%d" % (at % 5), b"%d" % at) for at in range(600)])
-        yield connected
-
-
 def run_stream(broker: Broker, directory: Path, faults: str, *options: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, str(STREAM), broker.native, str(directory), faults, *options]
@@ -37,7 +28,7 @@ def run_stream(broker: Broker, directory: Path, faults: str, *options: str) -> s
 
 
 def test_a_stream_whose_tasks_fail_and_whose_driver_is_killed_stores_each_record_once(
-    spark: Any, broker: Broker, client: Client, tmp_path: Path
+    spark: Any, broker: Broker, source: None, tmp_path: Path
 ) -> None:
     """A task dies after half of its rows and is tried again; the driver is killed between the write of a micro-batch
     and its commit; then the query goes on from its checkpoint."""
@@ -56,7 +47,7 @@ def test_a_stream_whose_tasks_fail_and_whose_driver_is_killed_stores_each_record
 
 @pytest.mark.parametrize(("fault", "visible"), [("kill", 200), ("kill-ending", None), ("kill-ended", 400)])
 def test_a_transactional_stream_shows_a_micro_batch_when_it_is_committed_wherever_it_is_killed(
-    spark: Any, broker: Broker, client: Client, tmp_path: Path, fault: str, visible: int | None
+    spark: Any, broker: Broker, client: Client, source: None, tmp_path: Path, fault: str, visible: int | None
 ) -> None:
     options = (f"topic={fault}", "transactional=true")
     killed = run_stream(broker, tmp_path, f"fail {fault}", *options)
