@@ -89,9 +89,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "add.partitions.to.txn.retry.backoff.ms": "Pause between two attempts to add the partitions of a produce "
     "request to"
     " a transaction while the previous one is being completed.",
-    "advertised.listeners": "Addresses that clients are told to connect to, as kafka://HOST:PORT,native://... A "
-    "client"
-    " of a listener that is not named is told the address that it connected to.",
+    "advertised.listeners": "Addresses for clients to connect to, as kafka://HOST:PORT,native://... Clients of a "
+    "listener that is not named get the address that they connected to.",
     "auto.create.topics.enable": "Whether to create a topic on its first use.",
     "connections.max.idle.ms": "Close a connection after this time without requests.",
     "delete.topic.enable": "Whether topics can be deleted.",

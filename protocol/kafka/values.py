@@ -102,7 +102,7 @@ class KafkaFetchPartition(FetchPartition, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaPartitionMetadata(PartitionMetadata, frozen=True, kw_only=True, gc=False):
-    """What Kafka's clients are told besides.
+    """A partition with the fields that only Kafka's protocol has.
 
     `offline`: replicas on brokers that are not alive. `eligible`: brokers that have all committed records without being
     in sync (KIP-966).
@@ -113,7 +113,7 @@ class KafkaPartitionMetadata(PartitionMetadata, frozen=True, kw_only=True, gc=Fa
 
 
 class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
-    """What Kafka's clients are told besides."""
+    """A broker with the field that only Kafka's protocol has."""
 
     rack: str | None = None
 
