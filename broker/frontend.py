@@ -16,6 +16,7 @@ from broker.api.cluster.features import Features
 from broker.api.cluster.greeting import GreetingApi
 from broker.api.cluster.security import SecurityApi
 from broker.api.configs.configs import ConfigsApi
+from broker.api.current_leaders import CurrentLeaders
 from broker.api.dispatch import Dispatcher
 from broker.api.fetch.fetches import Fetches
 from broker.api.fetch.sessions import FetchSessions
@@ -89,6 +90,7 @@ class Frontend:
     def __init__(self, core: Core, turn: ServingTurn) -> None:
         self._core = core
         self._turn = turn
+        self._advertised = Advertised(lambda: core.partitions.settings, gateway=container_gateway(core.settings))
 
     def listeners(self, sockets: Mapping[str, socket.socket]) -> list[Listener]:
         """Return a listener for each bound socket; they share all handlers and limits."""
@@ -97,7 +99,8 @@ class Frontend:
         inflight = InflightBytes(settings.queued_max_request_bytes)
         replies = InflightBytes(settings.warmlog_queued_max_reply_bytes)
         admit = core.transactions.admission.admit_batches
-        dispatcher = Dispatcher(core.partitions, self._fetches(), self._families(codec), admit)
+        leaders = None if core.node is None else CurrentLeaders(core.partitions, self._advertised)
+        dispatcher = Dispatcher(core.partitions, self._fetches(), self._families(codec), admit, leaders)
         limits = Limits(
             max_connections=lambda: connections_limit(core.live_settings.current),
             max_idle_s=settings.connections_max_idle_ms / 1000,
@@ -132,7 +135,7 @@ class Frontend:
         core, settings = self._core, self._core.settings
         partitions, groups, transactions = core.partitions, core.groups, core.transactions
         cluster_id = core.directories.cluster_id
-        advertised = Advertised(lambda: partitions.settings, gateway=container_gateway(settings))
+        advertised = self._advertised
         hello = HelloResponse(
             version=0,
             broker=f"warmlog/{VERSION}",

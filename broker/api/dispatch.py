@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from broker.api.context import Context, Session
+from broker.api.current_leaders import CurrentLeaders
 from broker.api.errors import EXPECTED, describe
 from broker.api.fetch.fetch import Fetch
 from broker.api.fetch.fetches import Fetches
@@ -16,6 +17,7 @@ from broker.api.records import produce
 from broker.api.transactions.admission import Admit
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
+from protocol.kafka.values import KafkaFetchResponse
 from protocol.request import FetchRequest, ProduceRequest, Request
 from protocol.response import ErrorResponse, FetchResponse, Response
 
@@ -27,8 +29,17 @@ DEFECT = ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker
 class Dispatcher:
     """Calls the handler of each request; its exceptions become error responses and never reach the connection."""
 
-    def __init__(self, partitions: Partitions, fetches: Fetches, families: Iterable[Family], admit: Admit) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        fetches: Fetches,
+        families: Iterable[Family],
+        admit: Admit,
+        leaders: CurrentLeaders | None = None,
+    ) -> None:
+        """`leaders`: of a cluster, for clients that ask the wrong broker."""
         self._partitions = partitions
+        self._leaders = leaders
         self._admit = admit
         self._fetches = fetches
         self._handlers: dict[str, Handler] = {}
@@ -47,7 +58,10 @@ class Dispatcher:
 
         Returns None and queues nothing for a request that takes longer: await `begin_large_produce` instead.
         """
-        return produce.begin(request, context, self._partitions)
+        begun = produce.begin(request, context, self._partitions)
+        if self._leaders is not None and begun is not None:
+            begun.name_leaders(self._leaders, context.session)
+        return begun
 
     async def begin_large_produce(
         self, request: ProduceRequest, context: Context, write: Callable[[], None]
@@ -57,13 +71,16 @@ class Dispatcher:
         Calls `write` (`Writer.write_queued`) after each piece.
         """
         context.start()
-        return await produce.begin_in_pieces(request, context, self._partitions, write, self._admit)
+        begun = await produce.begin_in_pieces(request, context, self._partitions, write, self._admit)
+        if self._leaders is not None:
+            begun.name_leaders(self._leaders, context.session)
+        return begun
 
     def fetch_now(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse | ErrorResponse:
         """Serve from the data available now, or return a pending `Fetch`; `abandon` gives it up."""
         context.start()
         try:
-            return self._fetches.begin(request, context)
+            return self._with_leaders(self._fetches.begin(request, context), context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
 
@@ -72,16 +89,24 @@ class Dispatcher:
     ) -> Fetch | FetchResponse | ErrorResponse:
         """Resume a pending fetch that was woken or has timed out; it may be pending again."""
         try:
-            return self._fetches.expire(fetch) if is_over else self._fetches.look_again(fetch)
+            found = self._fetches.expire(fetch) if is_over else self._fetches.look_again(fetch)
+            return self._with_leaders(found, context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
 
     async def fetch_work(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse | ErrorResponse:
         """Run the part of a pending fetch that needs a task; it may be pending again."""
         try:
-            return await self._fetches.continue_in_task(fetch, context)
+            return self._with_leaders(await self._fetches.continue_in_task(fetch, context), context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
+
+    def _with_leaders(
+        self, found: Fetch | FetchResponse | ErrorResponse, context: Context
+    ) -> Fetch | FetchResponse | ErrorResponse:
+        if self._leaders is not None and isinstance(found, KafkaFetchResponse):
+            return self._leaders.in_fetch(found, context.session)
+        return found
 
     def abandon(self, fetch: Fetch) -> None:
         """Give up a pending fetch."""

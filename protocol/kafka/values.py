@@ -38,6 +38,8 @@ from protocol.response import (
     FetchedPartition,
     FetchResponse,
     PartitionMetadata,
+    ProducedPartition,
+    ProduceResponse,
     TopicResult,
 )
 
@@ -83,6 +85,25 @@ class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
         return True
 
 
+class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
+    """A broker with the field that only Kafka's protocol has."""
+
+    rack: str | None = None
+
+
+class ProduceLedElsewhere(ProducedPartition, frozen=True, kw_only=True, gc=False):
+    """A partition that another broker leads. Clients need not ask for metadata to find it (KIP-951)."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class KafkaProduceResponse(ProduceResponse, frozen=True, kw_only=True, gc=False):
+    """A produce response with the addresses of the leaders that it names."""
+
+    nodes: tuple[KafkaBrokerMetadata, ...]
+
+
 class IdentifiedRecords(PartitionRecords, frozen=True, kw_only=True, gc=False):
     """Batches for a partition, whose topic may be identified by `topic_id` (Produce from version 13)."""
 
@@ -110,12 +131,6 @@ class KafkaPartitionMetadata(PartitionMetadata, frozen=True, kw_only=True, gc=Fa
 
     offline: tuple[int, ...] = ()
     eligible: tuple[int, ...] = ()
-
-
-class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
-    """A broker with the field that only Kafka's protocol has."""
-
-    rack: str | None = None
 
 
 class FetchingReplica(NamedTuple):
@@ -159,15 +174,24 @@ class DivergedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
     end_offset: int
 
 
+class FetchLedElsewhere(FetchedPartition, frozen=True, kw_only=True, gc=False):
+    """A partition that another broker leads, or in another epoch; see `ProduceLedElsewhere`."""
+
+    leader_id: int
+    leader_epoch: int
+
+
 class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
     """A fetch response with an error for the session or the whole request.
 
-    `asked` lists the partitions to which `partitions` correspond if they are a session's and not the request's.
+    `asked` lists the partitions to which `partitions` correspond if they are a session's and not the request's. `nodes`
+    has the addresses of the leaders that they name.
     """
 
     error: ErrorCode = ErrorCode.NONE
     session_id: int = NO_SESSION
     asked: tuple[KafkaFetchPartition, ...] | None = None
+    nodes: tuple[KafkaBrokerMetadata, ...] = ()
 
 
 class KafkaOffsetQuery(OffsetQuery, frozen=True, kw_only=True, gc=False):

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from broker.api.context import Context
+from broker.api.context import Context, Session
+from broker.api.current_leaders import CurrentLeaders
 from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.transactions.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
 from broker.log.partition_log import PartitionLog
@@ -64,13 +65,19 @@ class NotOneBatchError(InvalidRecordError):
 class Produce:
     """A produce request in progress: one entry per partition, an Append or an immediate error."""
 
-    __slots__ = ("_done", "_entries", "_response", "acks")
+    __slots__ = ("_done", "_entries", "_leaders", "_response", "_session", "acks")
 
     def __init__(self, acks: int, entries: list[Append | ProducedPartition]) -> None:
         self.acks = acks
         self._entries = entries
         self._done = 0  # number of leading entries that are done
         self._response: ProduceResponse | None = None
+        self._leaders: CurrentLeaders | None = None
+        self._session: Session | None = None
+
+    def name_leaders(self, leaders: CurrentLeaders, session: Session) -> None:
+        """Let the response name the leaders of partitions that this broker does not lead, unless it is large."""
+        self._leaders, self._session = leaders, session
 
     @property
     def is_large(self) -> bool:
@@ -116,7 +123,10 @@ class Produce:
         """Return the outcome of each partition, in the order of the request."""
         if self._response is not None:
             return self._response
-        return ProduceResponse(partitions=tuple([_outcome(entry) for entry in self._entries]))
+        response = ProduceResponse(partitions=tuple([_outcome(entry) for entry in self._entries]))
+        if self._leaders is not None and self._session is not None:
+            return self._leaders.in_produce(response, self._session)
+        return response
 
 
 def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> Produce | None:

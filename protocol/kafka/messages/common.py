@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from protocol.kafka.codec.schema import INT16, INT32, STRING, THROTTLE, Field, not_negative
+from protocol.kafka.codec.schema import INT16, INT32, STRING, THROTTLE, Field, Struct, array, not_negative
 from protocol.kafka.values import KafkaBrokerMetadata
 from protocol.response import BrokerMetadata, ErrorResponse
 
@@ -15,6 +15,7 @@ TIMEOUT = Field("timeout_ms", INT32, convert=not_negative)
 ERROR_CODE = Field("error_code", INT16, attr="error")
 ERROR_MESSAGE = Field("error_message", STRING, nullable=0, default=None, attr="message")
 FAILURE = (ERROR_CODE, ERROR_MESSAGE)
+NO_CURRENT_LEADER = {"leader_id": -1, "leader_epoch": -1}
 NOT_ASKED = -(1 << 31)  # authorized operations, where nobody asked or nothing is authorized
 
 
@@ -64,6 +65,31 @@ def refused_resources(response: Callable[..., R], outcome: Callable[..., Any]) -
         return response(resources=tuple(outcomes))
 
     return failed
+
+
+def current_leader(since: int, tag: int, kind: type) -> Field:
+    """Return the field with the leader of a partition (KIP-951); only values of this kind have one."""
+
+    def leader(partition: Any, *_: Any) -> Any:
+        return partition if type(partition) is kind else NO_CURRENT_LEADER
+
+    fields = Struct(Field("leader_id", INT32), Field("leader_epoch", INT32))
+    return Field("current_leader", fields, since=since, tag=tag, default=NO_CURRENT_LEADER, get=leader)
+
+
+def node_endpoints(since: int) -> Field:
+    """Return the field with the addresses of those leaders."""
+    fields = (
+        Field("node_id", INT32),
+        Field("host", STRING),
+        Field("port", INT32),
+        Field("rack", STRING, nullable=0, default=None, get=rack_of),
+    )
+    return Field("node_endpoints", array(*fields), since=since, tag=0, default=(), get=_nodes)
+
+
+def _nodes(response: Any, *_: Any) -> Any:
+    return getattr(response, "nodes", ())
 
 
 def rack_of(broker: BrokerMetadata, *_: Any) -> str | None:

@@ -28,12 +28,13 @@ from protocol.kafka.codec.schema import (
     flat,
     not_negative,
 )
-from protocol.kafka.messages.common import THROTTLE_TIME, failed_partitions
+from protocol.kafka.messages.common import THROTTLE_TIME, current_leader, failed_partitions, node_endpoints
 from protocol.kafka.values import (
     KNOWN_ISOLATION,
     NO_SESSION,
     DivergedPartition,
     FetchingReplica,
+    FetchLedElsewhere,
     ForgottenPartitions,
     KafkaFetchPartition,
     KafkaFetchRequest,
@@ -168,12 +169,14 @@ RESPONSE = Struct(
                         default=NOT_DIVERGING,
                         get=_diverging,
                     ),
+                    current_leader(12, 1, FetchLedElsewhere),
                 ),
             ),
             keys=_asked,
         ),
         attr="partitions",
     ),
+    node_endpoints(16),
 )
 
 

@@ -20,8 +20,15 @@ from protocol.kafka.codec.schema import (
     array,
     flat,
 )
-from protocol.kafka.messages.common import THROTTLE_TIME, TIMEOUT, refused_partitions, since
-from protocol.kafka.values import IdentifiedRecords, KafkaProduceRequest
+from protocol.kafka.messages.common import (
+    THROTTLE_TIME,
+    TIMEOUT,
+    current_leader,
+    node_endpoints,
+    refused_partitions,
+    since,
+)
+from protocol.kafka.values import IdentifiedRecords, KafkaProduceRequest, ProduceLedElsewhere
 from protocol.response import ProducedPartition, ProduceResponse
 
 _FIRST_WITH_ZSTD = 7
@@ -77,6 +84,7 @@ RESPONSE = Struct(
                         null=(),
                     ),
                     Field("error_message", STRING, since=8, nullable=8, default=None, attr="message"),
+                    current_leader(10, 0, ProduceLedElsewhere),
                 ),
             ),
             keys=_asked,
@@ -84,5 +92,6 @@ RESPONSE = Struct(
         attr="partitions",
     ),
     since(1, THROTTLE_TIME),
+    node_endpoints(10),
 )
 failed = refused_partitions(ProduceResponse, ProducedPartition)
