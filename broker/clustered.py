@@ -171,7 +171,9 @@ class ClusterMember:
                 settings=lambda: partitions.settings,
             )
             replicas.declare(self._metrics)
-            self._controller = controller = Controller(node, replicas.ask_log_ends, self._rebalancing())
+            self._controller = controller = Controller(
+                node, replicas.ask_log_ends, self._rebalancing(), elected=self._declare_election_times()
+            )
             self._declare(controller)
             await nursery.start(node.run, identity, self._since)
             await self._remember()
@@ -257,6 +259,12 @@ class ClusterMember:
                 await admin.set_broker_configs(self.node, BROKER_DEFAULTS, partial(_with_default, name, text))
             elif known != text:
                 logger.warning("%s is %s in the cluster, not %s as configured here", name, known, text)
+
+    def _declare_election_times(self) -> Callable[[float], None]:
+        return self._metrics.histogram(
+            "warmlog_cluster_election_seconds",
+            "Time from when the controller noticed that a partition needs another leader until one was elected.",
+        ).observe
 
     def _declare(self, controller: Controller) -> None:
         metrics, node = self._metrics, self.node

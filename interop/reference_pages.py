@@ -144,7 +144,8 @@ class Metric(NamedTuple):
 
 def declared_metrics() -> Iterator[Metric]:
     """Yield every metric that a module of the broker declares, found in the source by its literal name."""
-    kinds = {"gauge": "gauge", "counter": "counter", "CounterFamily": "counter", "HistogramFamily": "histogram"}
+    kinds = {name: name for name in ("gauge", "counter", "histogram")}
+    kinds |= {"CounterFamily": "counter", "HistogramFamily": "histogram"}
     for path in sorted((ROOT / "broker").rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):
             if isinstance(call, ast.Dict):

@@ -63,12 +63,22 @@ class Rebalancing:
 class Controller:
     """Decides for the cluster while this broker is its controller; `run` keeps trying to become it."""
 
-    def __init__(self, node: ClusterNode, ask_log_ends: AskLogEnds, rebalancing: Rebalancing) -> None:
+    def __init__(
+        self,
+        node: ClusterNode,
+        ask_log_ends: AskLogEnds,
+        rebalancing: Rebalancing,
+        *,
+        elected: Callable[[float], None] | None = None,
+    ) -> None:
+        """`elected` is called when a lost leader was replaced, with the seconds since it was noticed here."""
         self.elections = self.unclean_elections = 0  # committed since startup
         self._node = node
         self._ask_log_ends = ask_log_ends
         self._rebalancing = rebalancing
+        self._elected = elected
         self._due: dict[PartitionKey, None] = {}
+        self._leaderless_since: dict[PartitionKey, float] = {}  # on trio's clock
         self._wanted = trio.Event()
         self._slots = trio.CapacityLimiter(COMMITS)
         self._questions = trio.CapacityLimiter(QUESTIONS)
@@ -107,6 +117,7 @@ class Controller:
                 self._wanted = trio.Event()
                 if not self.is_active:
                     self._due.clear()
+                    self._leaderless_since.clear()
                     was_active = False
                     await self._take_over()
                 if self.is_active and not was_active:
@@ -159,7 +170,12 @@ class Controller:
         for key in keys:
             state = image.partitions.get(key)
             if state is None:
+                self._leaderless_since.pop(key, None)
                 continue
+            if needs_election(image, state):
+                self._leaderless_since.setdefault(key, trio.current_time())
+            else:
+                self._leaderless_since.pop(key, None)
             if log_end_holders(image, state):
                 if key not in self._asking:
                     self._asking.add(key)
@@ -214,6 +230,9 @@ class Controller:
         state, key = change.state, change.key
         name = f"{self._node.image.names.get(key.topic, key.topic.hex)}-{key.partition}"
         self.elections += 1
+        lost_at = self._leaderless_since.pop(key, None)
+        if lost_at is not None and self._elected is not None:
+            self._elected(trio.current_time() - lost_at)
         if is_clean:
             logger.info("%s: broker %d leads in epoch %d", name, state.leader_id, state.leader_epoch)
         else:

@@ -176,6 +176,10 @@ class Metrics:
         """Declare a counter that `read` returns when metrics are scraped."""
         self._add(ReadFamily(name, documentation, read, labels, monotonic=True))
 
+    def histogram(self, name: str, documentation: str) -> Histogram:
+        """Declare and return a histogram without labels."""
+        return self._add(HistogramFamily(name, documentation)).labels()
+
     def _declare_traffic(self) -> None:
         self.bytes_in = self._add(CounterFamily("warmlog_bytes_in_total", "Bytes received from clients.")).labels()
         sent = self._add(

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from broker.metrics.registry import Metrics
+from broker.replication.following.follower import Follower
 from broker.replication.local_replica import LocalReplica, ReplicationCounts
 
 
 def declare_replication_metrics(
-    metrics: Metrics, replicas: Callable[[], Iterable[LocalReplica]], counts: ReplicationCounts
+    metrics: Metrics, replicas: Callable[[], Iterable[LocalReplica]], follower: Follower, counts: ReplicationCounts
 ) -> None:
-    """Register the metrics of the replicas on this broker. `replicas` is called in a worker thread."""
+    """Register the metrics of the replicas on this broker. All are read in a worker thread."""
     gauges: Mapping[str, tuple[str, Callable[[LocalReplica], bool]]] = {
         "warmlog_replication_leaders": ("Partitions that this broker leads.", lambda one: one.leads),
         "warmlog_replication_followers": ("Partitions that this broker follows.", lambda one: one.copy is not None),
@@ -25,6 +26,10 @@ def declare_replication_metrics(
             "Replicas on this broker that neither lead nor follow, because their log has failed.",
             lambda one: not one.is_sound,
         ),
+        "warmlog_replication_full_disk_replicas": (
+            "Replicas on this broker that accept no records, because the disk is full.",
+            lambda one: one.is_short_of_space,
+        ),
     }
     for name, (text, counted) in gauges.items():
         metrics.gauge(name, text, lambda counted=counted: [((), sum(map(counted, replicas())))])  # type: ignore[misc]
@@ -37,6 +42,12 @@ def declare_replication_metrics(
         "warmlog_replication_copy_lag_records",
         "Committed records that the slowest copy on this broker lacks, as of its last fetch.",
         lambda: [((), max(map(_copy_lag, replicas()), default=0))],
+    )
+    metrics.counter(
+        "warmlog_replication_received_bytes_total",
+        "Bytes of records that this broker has fetched from the leaders of its copies, by the id of the leader.",
+        lambda: [((str(leader),), size) for leader, size in follower.received_bytes().items()],
+        ("leader",),
     )
     metrics.counter(
         "warmlog_replication_isr_changes_total",

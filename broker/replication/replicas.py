@@ -125,7 +125,9 @@ class Replicas:
 
     def declare(self, metrics: Metrics) -> None:
         """Register the metrics of replication."""
-        declare_replication_metrics(metrics, lambda: list(self._here.values()), self._shared.counts)
+        declare_replication_metrics(
+            metrics, lambda: list(self._here.values()), self._shared.follower, self._shared.counts
+        )
 
     def _adopt(self, key: PartitionKey, partition: Partition) -> None:
         place = partition.topic, partition.index

@@ -143,6 +143,7 @@ class Fetcher:
         random: Random,
     ) -> None:
         self.heard_at: float | None = None  # when the leader last answered a fetch, on trio's clock
+        self.received_bytes = 0  # of records
         self._leaders = leaders
         self._node_id = node_id
         self._number = number
@@ -296,7 +297,9 @@ class Fetcher:
         self._note_success()
         self.heard_at = trio.current_time()
         await self._take_partitions(fetched)
-        await self._throttle.passed(sum([len(one.records) for one in response.partitions]))
+        size = sum([len(one.records) for one in response.partitions])
+        self.received_bytes += size
+        await self._throttle.passed(size)
         if response.throttle_ms > 0:
             await trio.sleep(min(response.throttle_ms / 1000, MAX_THROTTLE_S))
 

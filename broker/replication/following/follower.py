@@ -9,7 +9,7 @@ Invariants:
 3. Errors that other metadata or time can cure are dealt with by the fetchers; all others are for the replica to decide.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from random import Random
 from zlib import crc32
 
@@ -79,6 +79,13 @@ class Follower:
         if following is None or following.fetcher is None or following.resume_at > now:
             return None
         return following.fetcher.heard_at
+
+    def received_bytes(self) -> Mapping[int, int]:
+        """Return how many bytes of records each leader has sent, by its id."""
+        received: dict[int, int] = {}
+        for (leader, _), fetcher in list(self._fetchers.items()):
+            received[leader] = received.get(leader, 0) + fetcher.received_bytes
+        return received
 
     async def stop(self, topic: str, partition: int) -> None:
         """Stop fetching a partition, and wait until its replica has taken the last result."""

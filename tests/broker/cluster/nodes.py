@@ -68,6 +68,7 @@ class Member:
         self.rack = rack
         self.port = 1  # where nothing listens
         self.questions = 0  # about log ends
+        self.election_times_s: list[float] = []
         self.runs_controller = True
         self._rebalancing = rebalancing
         self._nursery = nursery
@@ -76,7 +77,7 @@ class Member:
 
     def _make(self) -> None:
         self.node = ClusterNode(self.store, self.id, lease_s=LEASE_S, random=Random(self.id), clock=trio.current_time)
-        self.controller = Controller(self.node, self._ask, self._rebalancing)
+        self.controller = Controller(self.node, self._ask, self._rebalancing, elected=self.election_times_s.append)
 
     async def _ask(self, _: PartitionKey, members: Sequence[values.Member]) -> Mapping[values.Member, LogEnd]:
         self.questions += 1

@@ -66,6 +66,8 @@ async def test_a_partition_without_replicas_in_sync_has_no_leader_unless_that_is
         await nodes[1].until(lambda: nodes[1].state().leader == nodes[1].node.me)
         await trio.testing.wait_all_tasks_blocked()
         assert elections(nodes) == (before[0] + 1, before[1] + 1)
+        (election_s,) = [time_s for each in nodes for time_s in each.election_times_s]
+        assert election_s >= 10  # since the loss of the leader, not since the change of the setting
 
 
 async def test_unclean_elections_can_be_allowed_for_all_topics(autojump_clock: MockClock) -> None:
