@@ -25,6 +25,7 @@ from broker.cluster.etcd.endpoints import parse_endpoints
 from broker.cluster.etcd.etcd_store import EtcdStore
 from broker.cluster.image import BROKER_DEFAULTS
 from broker.cluster.node import ClusterNode, Identity
+from broker.cluster.rules import SHARED
 from broker.cluster.store import KnownStore
 from broker.cluster.values import NO_EPOCH, Endpoint
 from broker.log.directory.data_directories import DataDirectories
@@ -49,7 +50,6 @@ REMEMBER_S = 10.0  # how often the file is written
 # How long partitions that get another leader wait for a fetch that waits there: a tenth of the default wait, and far
 # more than the answer to a fetch takes that has found something.
 FETCH_PATIENCE_S = 0.05
-SHARED = ("min.insync.replicas", "unclean.leader.election.enable")  # settings that all brokers must agree on
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from broker.partitions.partition_metrics import LABELS
 from broker.settings.documentation import documentation_of
 from broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
 from broker.settings.settings import FIELDS, Settings
-from broker.settings.topics import FIXED_SETTINGS, TOPIC_SETTINGS, effective_settings
+from broker.settings.topics import FIXED_SETTINGS, MIN_ISR, TOPIC_SETTINGS, effective_settings
 from broker.settings.types import as_text
 from protocol.kafka.api import APIS
 from warmlog.cli.root import root
@@ -93,7 +93,7 @@ def topic_settings(_: Kafka) -> str:
     """List the settings of topics."""
     values = {setting.name: setting.value for setting in effective_settings({}, LiveSettings(Settings()))}
     rows = [
-        (code(name), shown(values[name]), code(setting.broker), documentation_of(name) or "")
+        (code(name), default_of(name, values[name]), code(setting.broker), documentation_of(name) or "")
         for name, setting in sorted(TOPIC_SETTINGS.items())
     ]
     return table(("setting", "default", "broker's setting", "meaning"), rows)
@@ -114,7 +114,7 @@ def broker_settings(kafka: Kafka) -> str:
     for name, field in sorted(FIELDS.items()):
         theirs = kafka["broker"].get(name)
         default = as_text(field.default)
-        is_same = theirs is None or theirs["default"] in {default, None}
+        is_same = theirs is None or name == MIN_ISR or theirs["default"] in {default, None}
         differs = "" if is_same else f" (Kafka: {shown(theirs['default'])})"
         when = "immediately" if name in DYNAMIC_SETTINGS else "at startup"
         rows.append((code(name), default_of(name, default) + differs, when, documentation_of(name) or ""))
@@ -123,6 +123,8 @@ def broker_settings(kafka: Kafka) -> str:
 
 def default_of(name: str, default: str | None) -> str:
     """Write a setting's default, or the setting that takes its place where it is not set."""
+    if name == MIN_ISR:
+        return f"{code('1')}, or {code('2')}"
     if default is None:
         return f"value of {code(STAND_INS[name][0])}"
     return shown(default)

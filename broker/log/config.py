@@ -53,7 +53,7 @@ class LogConfig:
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
-    min_insync_replicas: int = 1  # for acks=all; `broker.cluster.rules` decides by it
+    min_insync_replicas: int | None = None  # `broker.cluster.rules` decides by the one in the store
     unclean_leader_election_enable: bool = False  # the same
     index_search: SearchName = "warm"  # ours: "plain" is kept for comparison
     walk_records: bool = True  # ours: check the record lengths of uncompressed batches on append

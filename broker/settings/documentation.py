@@ -39,8 +39,7 @@ TOPIC_TEXTS: Mapping[str, str] = {
     "min.cleanable.dirty.ratio": "Minimum share of a log that is not compacted yet before the log is compacted.",
     "min.compaction.lag.ms": "Minimum time before compaction may remove a record.",
     "min.insync.replicas": "Number of in-sync replicas that an append with acks=all needs; at most the "
-    "replication factor."
-    " In a cluster, 2 for topics with three replicas or more unless it is set.",
+    "replication factor. Unless it is set, 2 for topics with three replicas or more, and 1 for others.",
     "preallocate": "Whether to allocate the full size of a new segment's file at once.",
     "remote.log.copy.disable": _NO_REMOTE + "nothing is copied.",
     "remote.log.delete.on.disable": _NO_REMOTE + "nothing is deleted remotely.",

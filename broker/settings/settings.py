@@ -66,7 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     num_partitions: Count = 1
     auto_create_topics_enable: bool = True
     delete_topic_enable: bool = True
-    min_insync_replicas: Count = 1  # of acks=all, at most as many as a partition has; in a cluster see `cluster.rules`
+    min_insync_replicas: Count | None = None  # of acks=all; see `default_min_isr` in `settings.topics`
     advertised_listeners: str = ""
 
     # a cluster

@@ -92,6 +92,8 @@ FIXED_SETTINGS: Mapping[str, FixedSetting] = {
     "remote.log.delete.on.disable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
     "remote.storage.enable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
 }
+MIN_ISR = "min.insync.replicas"
+_REPLICAS_FOR_TWO = 3  # from this replication factor on, its default is 2
 SETTING_NAMES = tuple(sorted((*TOPIC_SETTINGS, *FIXED_SETTINGS)))
 MAX_CACHED_CONFIGS = 1000  # distinct sets of topic settings
 
@@ -195,12 +197,22 @@ class LogConfigs:
         return found
 
 
-def effective_settings(configs: Mapping[str, str], settings: LiveSettings) -> list[EffectiveSetting]:
-    """Return every topic setting in force, by name."""
-    return [effective_setting(name, configs.get(name), settings) for name in SETTING_NAMES]
+def default_min_isr(replicas: int) -> int:
+    """Return `min.insync.replicas` of a topic with this replication factor where nothing sets it.
+
+    2 where there are three replicas or more: then no acknowledged record is on one disk only.
+    """
+    return 2 if replicas >= _REPLICAS_FOR_TWO else 1
 
 
-def effective_setting(name: str, own: str | None, settings: LiveSettings) -> EffectiveSetting:
+def effective_settings(
+    configs: Mapping[str, str], settings: LiveSettings, *, replicas: int = 1
+) -> list[EffectiveSetting]:
+    """Return every setting in force for a topic that sets `configs`, by name. `replicas`: its replication factor."""
+    return [effective_setting(name, configs.get(name), settings, replicas=replicas) for name in SETTING_NAMES]
+
+
+def effective_setting(name: str, own: str | None, settings: LiveSettings, *, replicas: int = 1) -> EffectiveSetting:
     """Return one of SETTING_NAMES as in force for a topic that sets it to `own`, or does not set it (None)."""
     fixed = FIXED_SETTINGS.get(name)
     if fixed is not None:
@@ -209,6 +221,9 @@ def effective_setting(name: str, own: str | None, settings: LiveSettings) -> Eff
     setting = TOPIC_SETTINGS[name]
     origins = settings.sources(setting.broker)
     value = as_text(settings.current.effective(setting.broker)) or ""
+    if name == MIN_ISR:
+        default = str(default_min_isr(replicas))
+        value, origins = value or default, [*origins, (name, default, "default")]
     if own is not None:
         value, origins = own, [(name, own, "topic"), *origins]
     return EffectiveSetting(name=name, value=value, kind=kind_of(setting.type), origins=tuple(origins))

@@ -4,11 +4,12 @@ Source: kafka.server.ConfigHelper.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
+from functools import partial
 
 from broker.settings.documentation import documentation_of
 from broker.settings.live import DYNAMIC_SETTINGS, LiveSettings
 from broker.settings.settings import FIELDS
-from broker.settings.topics import EffectiveSetting, effective_setting, effective_settings
+from broker.settings.topics import MIN_ISR, EffectiveSetting, default_min_isr, effective_setting, effective_settings
 from broker.settings.types import Kind, as_text, kind_of
 from protocol.kafka.config_values import ConfigEntry, ConfigSource, ConfigSynonym, ConfigType
 
@@ -40,41 +41,47 @@ class TopicEntries:
     def __init__(self, settings: LiveSettings) -> None:
         self._settings = settings
         self._overrides = settings.overrides  # for which the caches are valid
-        self._inherited: dict[tuple[bool, bool], dict[str, ConfigEntry]] = {}
+        self._inherited: dict[tuple[int, bool, bool], dict[str, ConfigEntry]] = {}
         self._shared: dict[Hashable, tuple[ConfigEntry, ...]] = {}
 
     def of(
-        self, configs: Mapping[str, str], *, synonyms: bool = False, documentation: bool = False
+        self, configs: Mapping[str, str], replicas: int, *, synonyms: bool = False, documentation: bool = False
     ) -> tuple[ConfigEntry, ...]:
-        """Return all settings of a topic that sets `configs`, sorted by name: the same object for equal arguments."""
+        """Return all settings of a topic that sets `configs`, sorted by name: the same object for equal arguments.
+
+        `replicas` is its replication factor, on which the default of `min.insync.replicas` depends.
+        """
         if self._overrides is not self._settings.overrides or len(self._shared) >= MAX_SHARED:
             self._overrides = self._settings.overrides
             self._inherited.clear()
             self._shared.clear()
-        key = tuple(sorted(configs.items())), synonyms, documentation
+        min_isr = default_min_isr(replicas)
+        key = tuple(sorted(configs.items())), min_isr, synonyms, documentation
         entries = self._shared.get(key)
         if entries is None:
-            entries = self._shared[key] = self._build(configs, synonyms=synonyms, documentation=documentation)
+            entries = self._shared[key] = self._build(configs, replicas, synonyms=synonyms, documentation=documentation)
         return entries
 
-    def _build(self, configs: Mapping[str, str], *, synonyms: bool, documentation: bool) -> tuple[ConfigEntry, ...]:
-        inherited = self._inherited.get((synonyms, documentation))
+    def _build(
+        self, configs: Mapping[str, str], replicas: int, *, synonyms: bool, documentation: bool
+    ) -> tuple[ConfigEntry, ...]:
+        entry = partial(_entry, synonyms=synonyms, documentation=documentation)
+        key = default_min_isr(replicas), synonyms, documentation
+        inherited = self._inherited.get(key)
         if inherited is None:
-            inherited = self._inherited[synonyms, documentation] = {
-                setting.name: _entry(setting, synonyms=synonyms, documentation=documentation)
-                for setting in effective_settings({}, self._settings)
-            }
+            found = effective_settings({}, self._settings, replicas=replicas)
+            inherited = self._inherited[key] = {setting.name: entry(setting) for setting in found}
         own = {
-            name: _entry(effective_setting(name, text, self._settings), synonyms=synonyms, documentation=documentation)
+            name: entry(effective_setting(name, text, self._settings, replicas=replicas))
             for name, text in configs.items()
             if name in inherited
         }
         return tuple((inherited | own).values())
 
 
-def broker_entries(settings: LiveSettings, *, synonyms: bool, documentation: bool) -> list[ConfigEntry]:
-    """Return the broker's effective settings, sorted by name."""
-    found = [_broker_setting(name, settings) for name in sorted(FIELDS)]
+def broker_entries(settings: LiveSettings, replicas: int, *, synonyms: bool, documentation: bool) -> list[ConfigEntry]:
+    """Return the broker's effective settings, sorted by name. `replicas`: the default replication factor."""
+    found = [_broker_setting(name, settings, replicas) for name in sorted(FIELDS)]
     return [_entry(setting, synonyms=synonyms, documentation=documentation, of_broker=True) for setting in found]
 
 
@@ -87,8 +94,10 @@ def cluster_entries(settings: LiveSettings, *, synonyms: bool, documentation: bo
     return [_entry(setting, synonyms=synonyms, documentation=documentation, of_broker=True) for setting in found]
 
 
-def _broker_setting(name: str, settings: LiveSettings) -> EffectiveSetting:
+def _broker_setting(name: str, settings: LiveSettings, replicas: int) -> EffectiveSetting:
     """Return a setting's effective value. Its own name comes first among the origins, fallbacks follow."""
+    if name == MIN_ISR:
+        return effective_setting(name, None, settings, replicas=replicas)
     field = FIELDS[name]
     value = as_text(getattr(settings.current, field.name))
     origins = () if value is None else tuple(settings.sources(name))

@@ -120,7 +120,8 @@ class ConfigsApi:
             topic = self._partitions.topic(asked.name)
             if topic is None:
                 raise UnknownTopicError(f"no topic {asked.name!r}")
-            return self._topic_entries.of(topic.configs, synonyms=synonyms, documentation=documentation)
+            replicas = self._partitions.catalog.replication_factor(topic)
+            return self._topic_entries.of(topic.configs, replicas, synonyms=synonyms, documentation=documentation)
         _check_type(asked.resource_type)
         if asked.resource_type in _WITHOUT_SETTINGS:
             _check_named(asked)
@@ -131,7 +132,8 @@ class ConfigsApi:
         if not asked.name:
             return cluster_entries(settings, synonyms=synonyms, documentation=documentation)
         self._check_broker(asked.name)
-        return broker_entries(settings, synonyms=synonyms, documentation=documentation)
+        replicas = self._partitions.default_replication_factor
+        return broker_entries(settings, replicas, synonyms=synonyms, documentation=documentation)
 
     # -- alter --
 

@@ -54,7 +54,11 @@ class DescribeTopicsApi:
             topic_id=encode_topic_id(topic.id),
             configs=tuple(
                 ConfigDescription(name=setting.name, value=setting.value or "", source=_SOURCES[setting.source])
-                for setting in effective_settings(topic.configs, self._partitions.live_settings)
+                for setting in effective_settings(
+                    topic.configs,
+                    self._partitions.live_settings,
+                    replicas=self._partitions.catalog.replication_factor(topic),
+                )
             ),
             partitions=tuple([await self._describe_partition(name, index) for index in range(topic.partitions)]),
         )

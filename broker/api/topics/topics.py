@@ -112,12 +112,13 @@ class TopicsApi:
         topic_id = encode_topic_id(outcome.id)
         if not isinstance(asked, KafkaNewTopic):
             return CreatedTopic(name=outcome.name, topic_id=topic_id, partitions=outcome.partitions)
+        replicas = 1 if outcome.assignment is None else len(outcome.assignment[0])
         return KafkaCreatedTopic(
             name=outcome.name,
             topic_id=topic_id,
             partitions=outcome.partitions,
-            configs=self._entries.of(outcome.configs),
-            replication_factor=1 if outcome.assignment is None else len(outcome.assignment[0]),
+            configs=self._entries.of(outcome.configs, replicas),
+            replication_factor=replicas,
         )
 
     def _factor(self, factor: int) -> int:

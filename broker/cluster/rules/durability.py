@@ -8,10 +8,10 @@ from uuid import UUID
 
 from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, PartitionKey
 from broker.cluster.values import PartitionState
+from broker.settings.topics import MIN_ISR, default_min_isr
 
-MIN_ISR = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"
-REPLICAS_FOR_TWO = 3  # from this replication factor on, the default of min.insync.replicas is 2
+SHARED = (MIN_ISR, UNCLEAN)  # settings that all brokers must agree on
 
 
 def default_of(image: ClusterImage, name: str) -> str | None:
@@ -30,12 +30,11 @@ def config_of(image: ClusterImage, topic: UUID, name: str) -> str | None:
 def min_isr(image: ClusterImage, key: PartitionKey, state: PartitionState) -> int:
     """Return how many members the ISR needs for acks=all: `min.insync.replicas`, at most the replication factor.
 
-    Unless it is set, 2 where there are three replicas or more: then no acknowledged record is on one disk only. The
-    replicas that a reassignment adds do not count before it ends: until then they make nothing more available.
+    The replicas that a reassignment adds do not count before it ends: until then they make nothing more available.
     """
     replicas = len(state.replicas) - len(state.adding)
     text = config_of(image, key.topic, MIN_ISR)
-    wanted = int(text) if text is not None else 2 if replicas >= REPLICAS_FOR_TWO else 1
+    wanted = default_min_isr(replicas) if text is None else int(text)
     return max(1, min(wanted, replicas))
 
 

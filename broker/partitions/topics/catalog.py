@@ -45,6 +45,9 @@ class Catalog(Protocol):
     def brokers(self) -> Sequence[BrokerInfo]:
         """Return the brokers that are alive, by id."""
 
+    def replication_factor(self, topic: Topic) -> int:
+        """Return the number of replicas of a topic's first partition."""
+
     def state_of(self, topic: Topic, index: int) -> int:
         """Return a number that is another one whenever `partition` would return something else. Costs nothing."""
 
@@ -63,6 +66,11 @@ class LocalCatalog:
     def brokers(self) -> Sequence[BrokerInfo]:
         """Return this broker."""
         return (BrokerInfo(self.controller),)
+
+    def replication_factor(self, topic: Topic) -> int:
+        """Return 1."""
+        del topic
+        return 1
 
     def state_of(self, topic: Topic, index: int) -> int:
         """Return the leader epoch, or UNKNOWN_EPOCH if the partition is offline."""

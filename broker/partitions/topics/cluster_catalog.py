@@ -43,6 +43,11 @@ class ClusterCatalog:
             for broker, registration in sorted(self._image.brokers.items())
         ]
 
+    def replication_factor(self, topic: Topic) -> int:
+        """Return the number of replicas of a topic's first partition, 0 for a topic that is gone."""
+        found = self._image.partitions.get(PartitionKey(topic.id, 0))
+        return 0 if found is None else len(found.replicas) - len(found.adding)
+
     def state_of(self, topic: Topic, index: int) -> int:
         """Return the latest revision that changed the partition's state, or a registration."""
         found = self._image.partitions.get(PartitionKey(topic.id, index))

@@ -8,13 +8,14 @@ The same interface as `TopicChanges`, which keeps topics of a broker by itself.
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
 
 from broker.cluster import admin
 from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, ImageDelta
 from broker.cluster.node import ClusterNode
+from broker.cluster.rules import SHARED
 from broker.cluster.values import TopicState, TopicStatus
 from broker.metadata.assignment import InvalidAssignmentError
 from broker.metadata.store import MetadataError
@@ -33,6 +34,7 @@ from broker.partitions.topics.topic_changes import Change, TopicExistsError, gro
 from broker.partitions.topics.topic_map import TopicMap
 from broker.settings.live import LiveSettings, Overrides
 from broker.settings.topics import LogConfigs, check_topic_configs
+from broker.settings.types import SettingError
 
 logger = logging.getLogger(__name__)
 
@@ -171,10 +173,14 @@ class ClusterTopics:
     async def alter_broker(
         self, change: Callable[[Overrides], Overrides], checkpoint: Checkpoint, *, validate_only: bool = False
     ) -> None:
-        """Change settings of this broker, or of all. Raises SettingError, MetadataError, and what `change` raises."""
+        """Change settings of this broker, or of all. Raises SettingError, MetadataError, and what `change` raises.
+
+        Those that the brokers of a cluster must agree on cannot be changed for one of them (KIP-966).
+        """
         live = self._live_settings
         overrides = change(live.overrides)
         live.combined(overrides)
+        _check_not_shared(set(overrides.broker.items()) - set(live.overrides.broker.items()))
         if validate_only:
             return
         if overrides.cluster != live.overrides.cluster:
@@ -270,6 +276,13 @@ class ClusterTopics:
         config = self._configs.of(topic.configs)
         for partition in self._map.partitions_of(topic):
             partition.reconfigure(config)
+
+
+def _check_not_shared(changes: Iterable[tuple[str, str]]) -> None:
+    """Raise SettingError if a setting that all brokers must agree on is changed for one of them."""
+    for name, _ in changes:
+        if name in SHARED:
+            raise SettingError(f"{name} cannot be set for one broker of a cluster: set it for all, or for a topic")
 
 
 def _is_visible(state: TopicState) -> bool:

@@ -24,6 +24,7 @@ from broker.replication.following.truncation import (
     after_out_of_range,
 )
 from broker.replication.leading.progress import Progress
+from broker.settings.topics import MIN_ISR
 from tests.broker.cluster.model.claims import Claims
 from tests.broker.cluster.model.parts import KEY, Broker, Cell
 
@@ -53,7 +54,7 @@ class World:
         for broker in self.brokers:
             self.boot(broker)
         image = ClusterImage(self.cell.contents())
-        topic = TopicState(id=KEY.topic, partitions=1, configs={rules.MIN_ISR: str(min_isr)})
+        topic = TopicState(id=KEY.topic, partitions=1, configs={MIN_ISR: str(min_isr)})
         made = topics.create(image, "t", topic, [(0, 1, 2)], Member(0, 1))
         assert isinstance(made, Transaction)
         assert self.cell.commit(made)
@@ -325,7 +326,7 @@ class World:
     def set_min_isr(self, broker: Broker, minimum: int) -> str | None:
         if not broker.is_up:
             return None
-        made = topics.set_topic_configs(broker.image, "t", {rules.MIN_ISR: str(minimum)})
+        made = topics.set_topic_configs(broker.image, "t", {MIN_ISR: str(minimum)})
         return (
             self.send(f"min.insync.replicas {minimum}", made, is_late=False) if isinstance(made, Transaction) else None
         )
