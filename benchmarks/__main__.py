@@ -18,6 +18,8 @@ from benchmarks.report.document import document, machine_sentence, put_figures, 
 from benchmarks.servers.contestants import StartError
 from benchmarks.serving.guard import GUARD_WORKLOADS
 from benchmarks.serving.workloads import SERVING_WORKLOADS
+from benchmarks.workloads.cluster import BOTH as CLUSTERS
+from benchmarks.workloads.cluster import CLUSTER_WORKLOADS
 from benchmarks.workloads.cost import COST_WORKLOADS
 from benchmarks.workloads.index import INDEX_WORKLOADS
 from benchmarks.workloads.kafka import KAFKA_WORKLOADS
@@ -29,6 +31,7 @@ QUICK_SECONDS = 0.2
 EVERY = (
     *WORKLOADS,
     *KAFKA_WORKLOADS,
+    *CLUSTER_WORKLOADS,
     *SERVING_WORKLOADS,
     *GUARD_WORKLOADS,
     *LIVE_WORKLOADS,
@@ -94,7 +97,7 @@ def main() -> int:
     outcomes = []
     try:
         with ExitStack() as standing:
-            for server in STANDING:
+            for server in (*STANDING, *(cluster.standing for cluster in CLUSTERS)):
                 standing.callback(server.close)
             for workload in chosen_workloads(chosen.workloads):
                 outcomes.append(run(workload, plan, progress=lambda line: print(line, file=sys.stderr)))

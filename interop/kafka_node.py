@@ -1,4 +1,4 @@
-"""A real Kafka of one node on the loopback, and the small Java programs in kafka/ beside it.
+"""A real Kafka on the loopback, of one node or of several, and the small Java programs in kafka/ beside it.
 
 They are built once, with Maven. Nothing here imports warmlog, so that a report about a directory is Kafka's alone.
 Synchronous; every process that is started here is also ended here.
@@ -11,12 +11,13 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, NamedTuple, Self
 
 PROJECT = Path(__file__).parent / "kafka"
 KAFKA_VERSION = "4.3.1"
@@ -132,6 +133,14 @@ def create_topics(bootstrap: str, topics: Mapping[str, Mapping[str, object]]) ->
     java("warmlog.interop.CreateTopics", bootstrap, *specified)
 
 
+class Seat(NamedTuple):
+    """The addresses of a node in a quorum of brokers that are controllers, too, and all voters in Kafka's format."""
+
+    broker: str
+    controller: str
+    voters: str
+
+
 class KafkaNode:
     """Kafka over one data directory. A context manager: started on entering, stopped cleanly on leaving."""
 
@@ -144,17 +153,23 @@ class KafkaNode:
         advertised: str = "",
         version: str = KAFKA_VERSION,
         controller: Self | None = None,
+        seat: Seat | None = None,
     ) -> None:
-        """Start a node. `controller`: a running node whose cluster this one joins (give it a `node.id`)."""
+        """Prepare a node.
+
+        `controller`: a running node whose cluster this one joins (give it a `node.id`). `seat`: its place in a quorum.
+        """
         self.data = data
         self.controller_address = ""
         self._version = version
         self._controller = controller
+        self._seat = seat
         self._jvm_options = jvm_options
         self._given = settings
         self._advertised = advertised
         self.bootstrap = ""
         self._process: subprocess.Popen[str] | None = None
+        self._started = threading.Event()
         self._follower: threading.Thread | None = None
         self._settings = data.with_name(data.name + ".properties")
         self._log = data.with_name(data.name + ".kafka.log")
@@ -176,15 +191,26 @@ class KafkaNode:
 
     def start(self) -> None:
         """Format the directory if it is new, start, and return when Kafka says that it has started."""
+        self.begin()
+        self.wait_until_started()
+
+    def begin(self) -> None:
+        """Format the directory if it is new, and start the process."""
         self._write_settings()
         if not (self.data / "meta.properties").exists():
             format_it = ("format", "-t", CLUSTER_ID, "-c", str(self._settings))
             java("kafka.tools.StorageTool", *format_it, version=self._version)
         command = ["java", *self._jvm_options, "-cp", class_path(self._version), "kafka.Kafka", str(self._settings)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        started = threading.Event()
-        self._follower = threading.Thread(target=self._follow, args=(self._process.stderr, started), daemon=True)
+        self._started = threading.Event()
+        arguments = (self._process.stderr, self._started)
+        self._follower = threading.Thread(target=self._follow, args=arguments, daemon=True)
         self._follower.start()
+
+    def wait_until_started(self) -> None:
+        """Return when Kafka says that it has started."""
+        assert self._process is not None
+        started = self._started
         started.wait(START_LIMIT_S)
         if not started.is_set() or self._process.poll() is not None:
             self.kill()
@@ -214,9 +240,10 @@ class KafkaNode:
         self._follower.join()
 
     def _write_settings(self) -> None:
-        broker, controller = free_ports(2)
-        self.bootstrap = f"127.0.0.1:{broker}"
-        self.controller_address = f"127.0.0.1:{controller}"
+        if self._seat is None:
+            self.bootstrap, self.controller_address = (f"127.0.0.1:{port}" for port in free_ports(2))
+        else:
+            self.bootstrap, self.controller_address = self._seat.broker, self._seat.controller
         if self._controller is None:
             roles = {"listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{self.controller_address}"}
         else:
@@ -227,7 +254,7 @@ class KafkaNode:
             **self._given,
             **roles,
             "advertised.listeners": f"PLAINTEXT://{self._advertised or self.bootstrap}",
-            "controller.quorum.voters": f"1@{self.controller_address}",
+            "controller.quorum.voters": self._seat.voters if self._seat else f"1@{self.controller_address}",
         }
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
@@ -240,6 +267,62 @@ class KafkaNode:
                 if "Kafka Server started" in line:
                     started.set()
         started.set()  # it ended: whoever waits looks at the process
+
+
+class KafkaNodes:
+    """Nodes 1 to `count`, each a broker and a controller. A context manager: started on entering, killed on leaving.
+
+    A node keeps its ports over restarts. The data of node N is in DIRECTORY/node-N.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        count: int = 3,
+        jvm_options: Sequence[str] = JVM_OPTIONS,
+        settings: Mapping[str, object] = SETTINGS,
+    ) -> None:
+        ports = iter(free_ports(2 * count))
+        pairs = {number: (f"127.0.0.1:{next(ports)}", f"127.0.0.1:{next(ports)}") for number in range(1, count + 1)}
+        voters = ",".join(f"{number}@{controller}" for number, (_, controller) in pairs.items())
+        self.nodes = {
+            number: KafkaNode(
+                directory / f"node-{number}",
+                jvm_options=jvm_options,
+                settings={**settings, "node.id": number},
+                seat=Seat(broker, controller, voters),
+            )
+            for number, (broker, controller) in pairs.items()
+        }
+
+    def __enter__(self) -> Self:
+        try:
+            with ThreadPoolExecutor(len(self.nodes)) as pool:
+                list(pool.map(KafkaNode.begin, self.nodes.values()))
+            for node in self.nodes.values():
+                node.wait_until_started()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for node in self.nodes.values():
+            node.kill()
+
+    def __getitem__(self, number: int) -> KafkaNode:
+        return self.nodes[number]
+
+    def __iter__(self) -> Iterator[KafkaNode]:
+        return iter(self.nodes.values())
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers."""
+        return ",".join(node.bootstrap for node in self)
 
 
 def free_ports(count: int) -> list[int]:

@@ -42,6 +42,11 @@ class WarmlogNode:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def bootstrap(self) -> str:
+        """Its address for Kafka's clients."""
+        return self.addresses["kafka"]
+
     def start(self) -> None:
         """Start the process, and return when it is ready. Raises RuntimeError with the end of its log."""
         self.begin()
@@ -142,4 +147,4 @@ class WarmlogNodes:
     @property
     def bootstrap(self) -> str:
         """The Kafka addresses of all brokers."""
-        return ",".join(node.addresses["kafka"] for node in self)
+        return ",".join(node.bootstrap for node in self)

@@ -41,18 +41,19 @@ class Flow:
     """One connection: `requests`, over and over, up to `depth` unanswered; `total` of them if that is given.
 
     `greeting` is sent first and its reply awaited, outside of the measurement. Without requests the replies are a
-    stream that comes by itself.
+    stream that comes by itself. `address`: of the broker to connect to, unless it is the load's.
     """
 
     requests: tuple[bytes, ...]
     depth: int = 1
     total: int | None = None
     greeting: bytes = b""
+    address: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load of one measurement on a server, whose process is `pid`.
+    """The load of one measurement on a server, which consists of the processes `pids`.
 
     `good`: bytes that each good reply holds, at least once; empty where nothing is checked. `processes`: so many
     generate the load together.
@@ -62,7 +63,7 @@ class Load:
     flows: tuple[Flow, ...]
     seconds: float
     warmup_s: float
-    pid: int
+    pids: tuple[int, ...]
     good: bytes = b""
     processes: int = 1
 
@@ -126,17 +127,18 @@ def main() -> None:
 def generate(load: Load) -> LoadResult:
     """Put the load on the server from this process. Raises LoadError, OSError."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_connection(load.address)) for _ in load.flows]
+        addresses = [flow.address or load.address for flow in load.flows]
+        sockets = [stack.enter_context(socket.create_connection(address)) for address in addresses]
         buffer = bytearray(RECEIVE_BYTES)
         pairs = zip(sockets, load.flows, strict=True)
         connections = [_Connection(sock, flow, load.good, buffer) for sock, flow in pairs]
         poll = stack.enter_context(select.epoll())
         driver = _Driver(connections, poll)
         if all(flow.total is not None for flow in load.flows):
-            return driver.measure(load.pid, seconds=None)
+            return driver.measure(load.pids, seconds=None)
         driver.begin()
         driver.turn(perf_counter() + load.warmup_s)
-        return driver.measure(load.pid, seconds=load.seconds)
+        return driver.measure(load.pids, seconds=load.seconds)
 
 
 class _Driver:
@@ -154,11 +156,11 @@ class _Driver:
         for connection in self._connections:
             connection.begin(self._poll)
 
-    def measure(self, pid: int, *, seconds: float | None) -> LoadResult:
+    def measure(self, pids: Sequence[int], *, seconds: float | None) -> LoadResult:
         """Count from now for so long; until the last reply if None. Begins if that has not been done."""
         for connection in self._connections:
             connection.forget()
-        began_at, load_cpu_s, server_cpu_s = perf_counter(), process_time(), cpu_seconds(pid)
+        began_at, load_cpu_s, server_cpu_s = perf_counter(), process_time(), sum(map(cpu_seconds, pids))
         if not self._begun:
             self.begin()
         self.turn(None if seconds is None else began_at + seconds)
@@ -167,7 +169,7 @@ class _Driver:
             replies=sum(connection.replies for connection in self._connections),
             received_bytes=sum(connection.received_bytes for connection in self._connections),
             elapsed_s=elapsed_s,
-            server_cpu_s=cpu_seconds(pid) - server_cpu_s,
+            server_cpu_s=sum(map(cpu_seconds, pids)) - server_cpu_s,
             load_cpu_s=process_time() - load_cpu_s,
             latencies_s=[latency for connection in self._connections for latency in connection.latencies_s],
         )

@@ -4,9 +4,10 @@ A client library sets up measurements. The versions are the last ones with topic
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from struct import Struct
-from typing import Any
+from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -25,21 +26,29 @@ from protocol.kafka.codec.engine import ENGINE
 
 PRODUCE, PRODUCE_VERSION = 0, 11
 FETCH, FETCH_VERSION = 1, 12
+QUIET = 2  # of syslog: not that a broker has ended
 _HEADER = Struct(">hhih")  # API key, version, correlation id, length of the client id
 _CLIENT_ID = b"benchmark"
 _names = (f"benchmark-{number}" for number in count())
 
 
+@dataclass(frozen=True, slots=True)
 class KafkaWire:
-    """Requests as bytes, frames and all. Correlation ids are not told apart by the load generator, so all are 0."""
+    """Requests as bytes, frames and all. Correlation ids are not told apart by the load generator, so all are 0.
 
-    good = b""  # an error is a zero among zeros here: `check_count` counts afterwards
-    greeting = b""
+    `acks` and `replicas` are those of its produce requests and its topics.
+    """
+
+    acks: int = 1
+    replicas: int = 1
+
+    good: ClassVar[bytes] = b""  # an error is a zero among zeros here: `check_count` counts afterwards
+    greeting: ClassVar[bytes] = b""
 
     def produce(self, topic: str, partition: int, batches: bytes) -> bytes:
-        """Append batches to a partition, acks=1."""
+        """Append batches to a partition."""
         data = {"name": topic, "partition_data": ({"index": partition, "records": batches},)}
-        values = {"transactional_id": None, "acks": 1, "timeout_ms": 30_000, "topic_data": (data,)}
+        values = {"transactional_id": None, "acks": self.acks, "timeout_ms": 30_000, "topic_data": (data,)}
         return _request(PRODUCE, PRODUCE_VERSION, values)
 
     def fetch(self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 0) -> bytes:
@@ -64,7 +73,11 @@ class KafkaWire:
     def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Return when every partition has a leader that knows it. Raises SetupError."""
         admin = _admin(address)
-        _done(admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))], request_timeout=ANSWER_S))
+        _done(
+            admin.create_topics(
+                [NewTopic(topic, partitions, self.replicas, config=dict(configs))], request_timeout=ANSWER_S
+            )
+        )
         while not _is_led(admin, topic, partitions):
             pass
         _latest(admin, [TopicPartition(topic, partition) for partition in range(partitions)])
@@ -93,6 +106,13 @@ class KafkaWire:
         if found < least:
             raise SetupError(f"{topic} holds {found} records, not {least}")
 
+    def leaders(self, address: Address, topic: str) -> list[Address]:
+        """Return the address of each partition's leader."""
+        found = _admin(address).list_topics(topic, timeout=ANSWER_S)
+        led = found.topics[topic].partitions
+        nodes = [found.brokers[led[number].leader] for number in sorted(led)]
+        return [(node.host, node.port) for node in nodes]
+
     def first_question(self, address: Address) -> None:
         """List the topics over a new connection. Raises SetupError."""
         _admin(address).list_topics(timeout=ANSWER_S)
@@ -107,11 +127,15 @@ def _request(key: int, version: int, values: Mapping[str, Any]) -> bytes:
 
 def _admin(address: Address) -> AdminClient:
     host, port = address
-    return AdminClient({"bootstrap.servers": f"{host}:{port}"})
+    return AdminClient({"bootstrap.servers": f"{host}:{port}", "log_level": QUIET})
 
 
-# What a new leader answers until it knows that it is one.
-_NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_LEADER_EPOCH}
+# What a new leader, or another broker, answers until it knows of the topic.
+_NOT_YET = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
 
 
 def _latest(admin: AdminClient, asked: Sequence[TopicPartition]) -> int:

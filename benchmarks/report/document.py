@@ -35,6 +35,7 @@ LABELS = {
     "session_active_us": ("in a session, 1 % active", 3),
     "p50_ms": ("p50, ms", 3),
     "p99_ms": ("p99, ms", 3),
+    "longest_ms": ("longest, ms", 1),
     "quiet_p50_ms": ("p50 before, ms", 2),
     "quiet_p99_ms": ("p99 before, ms", 2),
     "during_p50_ms": ("p50 during, ms", 2),

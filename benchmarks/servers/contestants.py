@@ -29,10 +29,16 @@ class StartError(Exception):
 
 
 class Running(NamedTuple):
-    """A running server: its address and its process."""
+    """A running server: its address and its process. `others`: processes of a server that consists of several."""
 
     address: Address
     pid: int
+    others: tuple[int, ...] = ()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """All its processes."""
+        return (self.pid, *self.others)
 
 
 Start = Callable[[Path], AbstractContextManager[Running]]
@@ -293,7 +299,7 @@ def _drive(
             flows=flows,
             seconds=conditions.seconds,
             warmup_s=conditions.warmup_s,
-            pid=server.pid,
+            pids=server.pids,
             good=good,
             processes=processes,
         )

@@ -131,9 +131,10 @@ class KafkaBroker(Broker):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaTools:
-    """Kafka's own performance tools against a server."""
+    """Kafka's own performance tools against a server, with topics of so many partitions."""
 
     broker: KafkaBroker
+    partitions: int = 1
 
     @property
     def name(self) -> str:
@@ -142,7 +143,7 @@ class JavaTools:
 
     def produce(self, records: int, size: int, acks: str, conditions: Conditions) -> Figures:
         """ProducerPerformance, as fast as it can."""
-        with self.broker.serving(conditions, 1) as (server, topic):
+        with self.broker.serving(conditions, self.partitions) as (server, topic):
             said = _java(
                 "org.apache.kafka.tools.ProducerPerformance",
                 *("--topic", topic, "--num-records", str(records), "--record-size", str(size), "--throughput", "-1"),
@@ -167,12 +168,25 @@ class JavaTools:
         names, values = (line.split(", ") for line in said.strip().splitlines()[-2:])
         return {"records_per_s": float(dict(zip(names, values, strict=True))["fetch.nMsg.sec"])}
 
+    def end_to_end(self, records: int, size: int, conditions: Conditions) -> Figures:
+        """EndToEndLatency: one record after the other, from `send` with acks=all until a consumer has it."""
+        with self.broker.serving(conditions, 1) as (server, topic):
+            said = _java(
+                "org.apache.kafka.tools.EndToEndLatency",
+                *("--bootstrap-server", _bootstrap(server), "--topic", topic, "--num-records", str(records)),
+                *("--producer-acks", "all", "--record-size", str(size)),
+            )
+        found = re.search(r"50th = (\d+), 99th = (\d+)", said)
+        assert found is not None, said
+        return {"p50_ms": float(found[1]), "p99_ms": float(found[2])}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfluentClient:
-    """confluent-kafka against a server, in a process of its own."""
+    """confluent-kafka against a server, in a process of its own, with topics of so many partitions."""
 
     broker: KafkaBroker
+    partitions: int = 1
 
     @property
     def name(self) -> str:
@@ -181,7 +195,7 @@ class ConfluentClient:
 
     def produce(self, records: int, size: int, conditions: Conditions) -> Figures:
         """Records/s to the last acknowledgement, and latencies from `produce` to the delivery report."""
-        with self.broker.serving(conditions, 1) as (server, topic):
+        with self.broker.serving(conditions, self.partitions) as (server, topic):
             return self._run("produce", server, topic, records, size)
 
     def consume(self, batch: bytes, batch_records: int, records: int, size: int, conditions: Conditions) -> Figures:

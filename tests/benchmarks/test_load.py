@@ -72,7 +72,7 @@ def a_load(address: tuple[str, int], *flows: Flow, processes: int = 1) -> Load:
         flows=flows,
         seconds=0.05,
         warmup_s=0.01,
-        pid=os.getpid(),
+        pids=(os.getpid(),),
         good=GOOD,
         processes=processes,
     )

@@ -51,6 +51,12 @@ class EtcdProcess:
         with self.begin() as ready:
             await_ready(ready)
 
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """Kill the process, if it runs."""
         if self._process is not None:
