@@ -17,6 +17,7 @@ from itertools import count
 from multiprocessing import Pool
 from pathlib import Path
 
+from tests.cluster.simulation.mutations import RULES, without
 from tests.cluster.simulation.world import FAULTS_S, Report, simulate
 
 SHOWN = 5  # problems of a seed
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=None, help="the first of consecutive seeds")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--keep-going", action="store_true", help="go on after a problem")
+    parser.add_argument("--without", choices=sorted(RULES), help="a rule to remove: the simulation must notice")
     parser.add_argument("--faults-s", type=float, default=FAULTS_S, help="simulated time during which faults begin")
     parser.add_argument("--traces", type=Path, default=Path("build/simulation"), help="where traces are written")
     parser.add_argument("--all-traces", action="store_true", help="write the traces of sound runs, too")
@@ -51,7 +53,7 @@ def _until(ends_at: float | None, seeds: Iterable[int]) -> Iterator[int]:
 def _run(seeds: Iterable[int], chosen: argparse.Namespace) -> int:
     began, runs, simulated_s, stored, failed = time.monotonic(), 0, 0.0, 0, []
     with Pool(chosen.jobs, maxtasksperchild=20) as pool:
-        for report in _reports(pool, seeds, chosen.jobs, chosen.faults_s):
+        for report in _reports(pool, seeds, chosen):
             runs, simulated_s, stored = runs + 1, simulated_s + report.simulated_s, stored + report.stored
             if report.problems or chosen.all_traces:
                 _write(report, chosen.traces)
@@ -67,12 +69,12 @@ def _run(seeds: Iterable[int], chosen: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _reports(pool: "Pool", seeds: Iterable[int], jobs: int, faults_s: float) -> Iterator[Report]:  # type: ignore[valid-type]
+def _reports(pool: "Pool", seeds: Iterable[int], chosen: argparse.Namespace) -> Iterator[Report]:  # type: ignore[valid-type]
     """Keep all jobs busy, without asking for more seeds than that needs."""
     running = []
     for seed in seeds:
-        running.append(pool.apply_async(_simulate, (seed, faults_s)))  # type: ignore[attr-defined]
-        while len(running) >= jobs:
+        running.append(pool.apply_async(_simulate, (seed, chosen.faults_s, chosen.without)))  # type: ignore[attr-defined]
+        while len(running) >= chosen.jobs:
             done = [each for each in running if each.ready()]
             running = [each for each in running if each not in done]
             yield from [each.get() for each in done]
@@ -82,8 +84,9 @@ def _reports(pool: "Pool", seeds: Iterable[int], jobs: int, faults_s: float) -> 
         yield each.get()
 
 
-def _simulate(seed: int, faults_s: float) -> Report:
-    report = simulate(seed, faults_s=faults_s)
+def _simulate(seed: int, faults_s: float, rule: str | None) -> Report:
+    with without(rule):
+        report = simulate(seed, faults_s=faults_s)
     gc.collect()  # closes the files of the brokers
     return report
 

@@ -1,0 +1,151 @@
+"""Rules of the cluster that can be removed one at a time, to see that the simulation notices.
+
+python -m tests.cluster.simulation --without RULE
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import broker.cluster.image
+import broker.cluster.rules.elections
+import broker.cluster.rules.in_sync
+from broker.cluster.image import ClusterImage
+from broker.cluster.values import Member, PartitionState, Registration
+from broker.clustered import ClusterMember
+from broker.partitions.appends.replication import ReplicatedAppend
+from broker.replication import replica
+from broker.replication.leader import PartitionLeader
+from broker.replication.local_replica import LocalReplica
+from broker.replication.progress import FollowerProgress, Progress, Proposal
+from broker.replication.truncation import Truncation
+
+Mutation = AbstractContextManager[object]
+
+
+def _appends_wait_for_the_isr() -> Mutation:
+    def settled(self: PartitionLeader, group: list[Any]) -> None:
+        for append in group:
+            append.replicated() if isinstance(append, ReplicatedAppend) else append.settle()
+
+    return patch.object(PartitionLeader, "written", settled)
+
+
+def _the_high_watermark_waits_for_proposed_isrs() -> Mutation:
+    def awaited(self: Progress) -> None:
+        self._awaited = self.in_sync
+
+    return patch.object(Progress, "_await_members", awaited)
+
+
+def _proposals_are_pending_until_the_key_moves() -> Mutation:
+    propose = Progress.propose
+
+    def forgetful(self: Progress, now: float) -> Proposal | None:
+        if now >= self._retry_at:
+            self._proposed.clear()
+            self._await_members()
+        return propose(self, now)
+
+    return patch.object(Progress, "propose", forgetful)
+
+
+def _the_high_watermark_stays_below_min_isr() -> Mutation:
+    return patch.object(Progress, "is_under_min_isr", property(lambda self: len(self.state.isr) < self.min_isr - 1))
+
+
+def _followers_join_at_the_epoch_start() -> Mutation:
+    def joins(self: Progress, follower: FollowerProgress, now: float) -> bool:
+        return self._is_candidate(follower) and self._brokers.may_join(follower.member)
+
+    return patch.object(Progress, "_may_join", joins)
+
+
+def _followers_truncate_by_epoch() -> Mutation:
+    follow = LocalReplica._follow
+
+    def truncating(self: LocalReplica) -> None:
+        log = self.partition.log
+        log.lower_recovery_point(log.high_watermark)
+        log.truncate_to(log.high_watermark)
+        follow(self)
+
+    return patch.object(LocalReplica, "_follow", truncating)
+
+
+def _followers_truncate_at_all() -> Mutation:
+    def stay(epochs: object, log_end: int, *_: object) -> Truncation:
+        return Truncation(log_end, is_final=True)
+
+    return patch.object(replica, "after_divergence", stay)
+
+
+def _isr_entries_carry_the_epoch() -> Mutation:
+    def alive(member: Member, registration: Registration | None) -> bool:
+        return registration is not None
+
+    return patch.object(broker.cluster.image, "is_good", alive)
+
+
+def _lost_data_begins_a_new_history() -> Mutation:
+    return patch.object(ClusterMember, "_continued", lambda self: self._state.since)
+
+
+def _eligible_replicas_are_kept() -> Mutation:
+    states = broker.cluster.rules.states
+    settle = states.settled
+
+    def settled(*arguments: Any) -> PartitionState:
+        from msgspec.structs import replace
+
+        return replace(settle(*arguments), elr=())
+
+    return patch.object(states, "settled", settled)
+
+
+def _isr_changes_compare_every_member() -> Mutation:
+    change_of = broker.cluster.rules.in_sync.change_of
+
+    def of_the_leader(image: ClusterImage, key: Any, state: PartitionState, members: Sequence[Member]) -> Any:
+        return change_of(image, key, state, members[:1])
+
+    return patch.object(broker.cluster.rules.in_sync, "change_of", of_the_leader)
+
+
+def _the_longest_log_leads() -> Mutation:
+    def shortest(image: ClusterImage, state: PartitionState, log_ends: Any) -> Any:
+        turned = {member: end._replace(offset=-end.offset, epoch=-end.epoch) for member, end in log_ends.items()}
+        return longest(image, state, turned)
+
+    longest = broker.cluster.rules.elections._longest
+    return patch.object(broker.cluster.rules.elections, "_longest", shortest)
+
+
+def _fetches_of_earlier_lives_are_ignored() -> Mutation:
+    return patch.object(PartitionLeader, "is_stale", lambda *_: False)
+
+
+RULES: dict[str, Callable[[], Mutation]] = {
+    mutation.__name__.strip("_").replace("_", "-"): mutation
+    for mutation in (
+        _appends_wait_for_the_isr,
+        _the_high_watermark_waits_for_proposed_isrs,
+        _proposals_are_pending_until_the_key_moves,
+        _the_high_watermark_stays_below_min_isr,
+        _followers_join_at_the_epoch_start,
+        _followers_truncate_by_epoch,
+        _followers_truncate_at_all,
+        _isr_entries_carry_the_epoch,
+        _lost_data_begins_a_new_history,
+        _eligible_replicas_are_kept,
+        _isr_changes_compare_every_member,
+        _the_longest_log_leads,
+        _fetches_of_earlier_lives_are_ignored,
+    )
+}
+
+
+def without(rule: str | None) -> Mutation:
+    """Remove a rule within a context, or none."""
+    return nullcontext() if rule is None else RULES[rule]()
