@@ -13,9 +13,8 @@ import trio
 
 from broker.cluster import admin
 from broker.cluster.image import EMPTY, ClusterImage, PartitionKey
-from broker.cluster.memory import Faults
 from broker.cluster.node import ClusterNode
-from broker.cluster.store import StoreError, StoreUnavailableError
+from broker.cluster.store import StoreError
 from broker.cluster.values import Member, TopicState
 from broker.metadata.topic import RefusedError
 from tests.cluster.simulation.machine import Machine
@@ -23,37 +22,7 @@ from tests.cluster.simulation.machine import Machine
 if TYPE_CHECKING:
     from tests.cluster.simulation.world import World
 
-CALL_TIMEOUT_S = 1.0  # of the store
 DURATIONS_S = (0.3, 2.0, 7.0)
-
-
-class StoreFaults(Faults):
-    """What lies between one broker and the store."""
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self.is_away = False
-        self.rate = 0.0  # of failed calls, lost answers and broken watches
-        self.lag_s = 0.002  # on average
-
-    async def before(self) -> None:
-        """Delay or fail a call."""
-        await self._pass("the store cannot be reached")
-
-    async def after(self) -> None:
-        """Delay or lose an answer."""
-        await self._pass("the answer was lost")
-
-    async def before_changes(self) -> None:
-        """Delay or lose reports of changes."""
-        await self._pass("the watch was reset")
-
-    async def _pass(self, message: str) -> None:
-        await trio.sleep(self._random.expovariate(1 / self.lag_s))
-        if self.is_away:
-            await trio.sleep(CALL_TIMEOUT_S)
-        if self.is_away or self._random.random() < self.rate:
-            raise StoreUnavailableError(message)
 
 
 class Injector:
@@ -84,7 +53,7 @@ class Injector:
         self._weights = [random.choice([0, 1, 1, 3]) for _ in kinds]
         if not any(self._weights):
             self._weights[0] = 1
-        self._pause_s = random.choice([0.3, 1.0, 3.0])
+        self._pause_s = random.choice([0.2, 0.5, 1.0, 2.0])
 
     async def run(self, duration_s: float) -> None:
         """Begin faults one after the other; return when all of them have ended and everything is healed."""
@@ -95,7 +64,7 @@ class Injector:
                     [kind] = self._random.choices(self._kinds, self._weights)
                     nursery.start_soon(kind)
             for faults in self._world.store_faults.values():
-                faults.is_away, faults.rate, faults.lag_s = False, 0.0, 0.002
+                faults.heal()
             self._world.network.heal()
         self._world.network.heal()
 
@@ -126,9 +95,12 @@ class Injector:
         machine.start()
 
     def _may_lose(self, machine: Machine) -> bool:
-        """Whether every partition keeps a replica in its ISR or ELR that has lost nothing."""
+        """Whether every partition keeps a replica in its ISR or ELR that has lost nothing, or none loses anything."""
         image = self._world.image()
-        return not machine.is_stopping and all(
+        return not machine.is_stopping and (self._world.is_synced or self._keeps_one(machine, image))
+
+    def _keeps_one(self, machine: Machine, image: ClusterImage) -> bool:
+        return all(
             any(member.broker != machine.id and self._is_intact(member) for member in (*state.isr, *state.elr))
             for state in image.partitions.values()
             if machine.id in {member.broker for member in (*state.isr, *state.elr)}
@@ -199,7 +171,7 @@ class Injector:
         faults.rate, faults.lag_s = self._random.choice([0.0, 0.1, 0.4]), self._random.choice([0.002, 0.1, 1.0])
         self._world.note(f"disturb the store: {faults.rate} {faults.lag_s}")
         await trio.sleep(self._random.choice(DURATIONS_S))
-        faults.rate, faults.lag_s = 0.0, 0.002
+        faults.heal()
 
     async def _expire_leases(self) -> None:
         self._world.note("expire all leases")

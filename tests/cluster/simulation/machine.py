@@ -6,7 +6,7 @@ The machine outlives its brokers: `kill` ends one at once, as SIGKILL or a power
 
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -23,9 +23,9 @@ from broker.api.fetch.sessions import FetchSessions
 from broker.api.records.epochs import EpochsApi
 from broker.api.records.offsets import OffsetsApi
 from broker.api.topics.metadata import MetadataApi
-from broker.cluster.memory import Faults, MemoryCluster, MemoryStore
+from broker.cluster.memory import MemoryCluster, MemoryStore
 from broker.cluster.metadata import ClusterMetadata
-from broker.cluster.store import KnownStore
+from broker.cluster.store import KnownStore, LeaseExpiredError, Outcome, Transaction
 from broker.clustered import ClusterMember, Reachable
 from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from broker.log.io.files import OpenFiles
@@ -45,6 +45,7 @@ from protocol.response import HelloResponse
 from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.cluster.simulation.network import MACHINE, Network
 from tests.cluster.simulation.server import SimulatedListener
+from tests.cluster.simulation.store_faults import StoreFaults
 
 PORT = 9092
 START_MS = 1_700_000_000_000
@@ -66,10 +67,11 @@ SETTINGS = (
 class SimulatedStore(MemoryStore):
     """A broker's client of the store in memory, with what `EtcdStore` has besides."""
 
-    def __init__(self, cluster: MemoryCluster, faults: Faults, name: str) -> None:
+    def __init__(self, cluster: MemoryCluster, faults: StoreFaults, network: Network) -> None:
         super().__init__(cluster, faults)
         self._contents = cluster
-        self._name = name
+        self._between = faults
+        self._network = network
 
     @property
     def known(self) -> KnownStore:
@@ -78,6 +80,27 @@ class SimulatedStore(MemoryStore):
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
+
+    async def commit(self, transaction: Transaction) -> Outcome:
+        """Commit a transaction, which may take effect long after the broker has given up, or is gone."""
+        is_pending = True
+
+        def take_effect() -> Outcome:
+            nonlocal is_pending
+            is_pending = False
+            return self._contents.commit(transaction)
+
+        async def take_effect_late(delay_s: float) -> None:
+            await trio.sleep(delay_s)
+            with suppress(LeaseExpiredError):
+                take_effect()
+
+        try:
+            return await self._call(take_effect)
+        finally:
+            delay_s = self._between.late_s()
+            if is_pending and delay_s is not None:
+                self._network.spawn(lambda: take_effect_late(delay_s))
 
 
 @dataclass

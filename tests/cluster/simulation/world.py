@@ -32,9 +32,10 @@ from protocol.records.reader import records_in
 from tests.cluster.history import Read
 from tests.cluster.simulation import loop
 from tests.cluster.simulation.clients import Client, Consumer, Producer, Recorder
-from tests.cluster.simulation.faults import Injector, StoreFaults, image_of
+from tests.cluster.simulation.faults import Injector, image_of
 from tests.cluster.simulation.machine import Machine, SimulatedStore
 from tests.cluster.simulation.network import MACHINE, Network
+from tests.cluster.simulation.store_faults import StoreFaults
 
 BROKERS = 3
 PARTITIONS = 3
@@ -71,6 +72,10 @@ class World:
             for number in range(1, BROKERS + 1)
         ]
         self.store_faults = {machine.name: StoreFaults(Random(random.random())) for machine in self.machines}
+        self.is_synced = random.random() < 0.25  # acknowledged means on the disks of all in-sync replicas
+        self._configs = {"min.insync.replicas": random.choice("122"), "flush.messages": "1"}
+        if not self.is_synced:
+            del self._configs["flush.messages"]
         self.recorder = Recorder(TOPIC, PARTITIONS, self.note)
         self.clients = [
             Client(f"client{number}", BROKERS, nursery, Random(random.random()))
@@ -141,7 +146,8 @@ class World:
         await self._until("brokers run", lambda: all(machine.life for machine in self.machines))
         life = self.machines[0].life
         assert life is not None
-        made = TopicState(id=uuid4(), partitions=PARTITIONS, configs={"min.insync.replicas": "2"})
+        made = TopicState(id=uuid4(), partitions=PARTITIONS, configs=self._configs)
+        self.note(f"create topic {TOPIC} with {self._configs}")
         assignment = admin.place(life.member.node.image, PARTITIONS, BROKERS, self.random)
         await admin.create_topic(life.member.node, TOPIC, made, assignment)
 
@@ -288,8 +294,7 @@ def _patched(world: World, random: Random) -> Iterator[None]:
     """Let the brokers use what is simulated."""
 
     def store(*_: object, **__: object) -> SimulatedStore:
-        name = MACHINE.get()
-        return SimulatedStore(world.store, world.store_faults[name], name)
+        return SimulatedStore(world.store, world.store_faults[MACHINE.get()], world.network)
 
     lead = LocalReplica._lead
 
