@@ -95,16 +95,25 @@ class Injector:
         machine.start()
 
     def _may_lose(self, machine: Machine) -> bool:
-        """Whether every partition keeps a replica in its ISR or ELR that has lost nothing, or none loses anything."""
-        image = self._world.image()
-        return not machine.is_stopping and (self._world.is_synced or self._keeps_one(machine, image))
+        """Whether the power of a machine may be cut, so that what it acknowledged without a sync is lost.
 
-    def _keeps_one(self, machine: Machine, image: ClusterImage) -> bool:
-        return all(
-            any(member.broker != machine.id and self._is_intact(member) for member in (*state.isr, *state.elr))
-            for state in image.partitions.values()
-            if machine.id in {member.broker for member in (*state.isr, *state.elr)}
-        )
+        Of the members of an ISR and ELR, fewer than `min.insync.replicas` may have lost data, and not all of them.
+        """
+        image = self._world.image()
+        topic = image.topics.get(self._world.topic)
+        if machine.is_stopping:
+            return False
+        if self._world.is_synced or topic is None:
+            return True
+        for key in image.keys_of(topic):
+            state = image.partitions[key]
+            members = [member for member in (*state.isr, *state.elr) if member.broker != machine.id]
+            lost = sum(not self._is_intact(member) for member in members)
+            if len(members) < len(state.isr) + len(state.elr) and not lost + 1 < min(
+                self._world.min_isr, len(members) + 1
+            ):
+                return False
+        return True
 
     def _is_intact(self, member: Member) -> bool:
         return member.epoch > self._lost_at.get(member.broker, 0)

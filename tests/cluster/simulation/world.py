@@ -9,7 +9,7 @@ import logging
 import shutil
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +22,10 @@ import trio
 
 import broker.clustered
 from broker.cluster import admin
-from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.image import EMPTY, ClusterImage, PartitionKey
 from broker.cluster.memory import MemoryCluster
-from broker.cluster.values import PartitionState, TopicState, TopicStatus
+from broker.cluster.store import Changes, Event
+from broker.cluster.values import Member, PartitionState, TopicState, TopicStatus
 from broker.partitions.partition import Partition
 from broker.replication.local_replica import LocalReplica
 from protocol.records.batch import headers
@@ -65,7 +66,7 @@ class World:
     def __init__(self, nursery: trio.Nursery, random: Random, root: Path, report: Report) -> None:
         self.random = random
         self.report = report
-        self.store = MemoryCluster()
+        self.store = _NotedStore(self)
         self.network = Network(nursery, Random(random.random()))
         self.machines = [
             Machine(number, root, self.network, nursery, Random(random.random()), self.failed)
@@ -73,7 +74,8 @@ class World:
         ]
         self.store_faults = {machine.name: StoreFaults(Random(random.random())) for machine in self.machines}
         self.is_synced = random.random() < 0.25  # acknowledged means on the disks of all in-sync replicas
-        self._configs = {"min.insync.replicas": random.choice("122"), "flush.messages": "1"}
+        self.min_isr = random.choice([1, 2, 2])
+        self._configs = {"min.insync.replicas": str(self.min_isr), "flush.messages": "1"}
         if not self.is_synced:
             del self._configs["flush.messages"]
         self.recorder = Recorder(TOPIC, PARTITIONS, self.note)
@@ -217,6 +219,41 @@ class World:
         for index, history in enumerate(self.recorder.histories):
             for anomaly in history.anomalies():
                 self.problem(f"{TOPIC}-{index}: {anomaly.kind}: {anomaly.detail}")
+
+
+class _NotedStore(MemoryCluster):
+    """Notes changes of partitions."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self._image = ClusterImage(EMPTY)
+
+    def _record(self, revision: int, events: list[Event]) -> None:
+        super()._record(revision, events)
+        if events:
+            delta = self._image.apply(Changes(revision, tuple(events)))
+            for key in delta.partitions:
+                self._world.note(
+                    f"{revision}: {self._image.names.get(key.topic)}-{key.partition}: {self._text_of(key)}"
+                )
+            for each in delta.brokers:
+                registration = self._image.brokers.get(each)
+                text = "gone" if registration is None else f"{registration.since} to {registration.epoch}"
+                self._world.note(f"{revision}: broker {each}: {text}")
+
+    def _text_of(self, key: PartitionKey) -> str:
+        state = self._image.partitions.get(key)
+        if state is None:
+            return "gone"
+        isr, elr = _text(state.isr), _text(state.elr)
+        leader = "nobody" if state.leader is None else _text([state.leader])
+        text = f"{leader} leads in {state.leader_epoch}, ISR {isr}, ELR {elr}, replicas {state.replicas}"
+        return text + (f", adding {state.adding}, removing {state.removing}" if state.adding or state.removing else "")
+
+
+def _text(members: Iterable[Member]) -> str:
+    return " ".join(f"{member.broker}@{member.epoch}" for member in members)
 
 
 def _log_of(machine: Machine, partition: Partition) -> bytes:
