@@ -15,11 +15,11 @@ from broker.cluster.image import ClusterImage
 from broker.cluster.values import Member, PartitionState, Registration
 from broker.clustered import ClusterMember
 from broker.partitions.appends.replication import ReplicatedAppend
-from broker.replication import replica
-from broker.replication.leader import PartitionLeader
+from broker.replication.following import replica
+from broker.replication.following.truncation import Truncation
+from broker.replication.leading.leader import PartitionLeader
+from broker.replication.leading.progress import FollowerProgress, Progress, Proposal
 from broker.replication.local_replica import LocalReplica
-from broker.replication.progress import FollowerProgress, Progress, Proposal
-from broker.replication.truncation import Truncation
 
 Mutation = AbstractContextManager[object]
 
