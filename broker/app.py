@@ -50,6 +50,7 @@ from broker.process import (
     SWITCH_INTERVAL_S,
     open_files_limit,
     raise_descriptor_limit,
+    stop_at_eof,
     stop_on_signal,
     tune_garbage_collector,
 )
@@ -92,8 +93,19 @@ class Addresses:
         return f"ready kafka={self.kafka} native={self.native} http={self.http}"
 
 
-def run(settings: Settings, *, kafka: str, native: str, http: str, ready: Callable[[Addresses], None]) -> None:
-    """Serve in this thread until SIGTERM or SIGINT, then stop cleanly, as `serve` does. Raises StartError."""
+def run(
+    settings: Settings,
+    *,
+    kafka: str,
+    native: str,
+    http: str,
+    ready: Callable[[Addresses], None],
+    until_eof: bool = False,
+) -> None:
+    """Serve in this thread until SIGTERM or SIGINT, then stop cleanly, as `serve` does. Raises StartError.
+
+    `until_eof`: or until standard input ends.
+    """
     guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
 
     def settled(addresses: Addresses) -> None:
@@ -105,6 +117,8 @@ def run(settings: Settings, *, kafka: str, native: str, http: str, ready: Callab
         failure: StartError | None = None
         async with trio.open_nursery() as nursery:
             await nursery.start(stop_on_signal, stop)
+            if until_eof:
+                nursery.start_soon(stop_at_eof, stop)
             try:
                 await serve(settings, kafka=kafka, native=native, http=http, ready=settled, stop=stop, guard=guard)
             except StartError as error:

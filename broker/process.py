@@ -1,6 +1,7 @@
 """The process of a broker: limits on descriptors, garbage collection, thread switches, signals."""
 
 import gc
+import os
 import resource
 import signal
 
@@ -52,3 +53,11 @@ async def stop_on_signal(stop: trio.Event, *, task_status: trio.TaskStatus[None]
         task_status.started()
         async for _ in signals:
             stop.set()
+
+
+async def stop_at_eof(stop: trio.Event) -> None:
+    """Set `stop` when standard input ends, as it does when the process at the other end of a pipe is gone."""
+    async with trio.lowlevel.FdStream(os.dup(0)) as stream:
+        async for _ in stream:
+            pass
+    stop.set()

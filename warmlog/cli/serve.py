@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import reduce
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 READY = b"READY=1"
+STORE = "store.sqlite"  # of `nodes`, which is imported only for --nodes
 
 
 # The options of every command that runs a broker.
@@ -69,17 +70,28 @@ def serve_options(command: Command) -> Command:
     return reduce(lambda decorated, option: option(decorated), reversed(SERVE_OPTIONS), command)
 
 
-@click.command(short_help="Run a broker.")
+@click.command(short_help="Run a broker, or several as a cluster on this machine.")
 @serve_options
-def serve(**options: Any) -> None:
+@click.option(
+    "--nodes",
+    metavar="N",
+    type=click.IntRange(1, 64),
+    help="Run a cluster of N brokers, each in a process of its own; their ports follow those given.",
+)
+@click.option("--until-eof", is_flag=True, help="Stop also when standard input ends.")
+def serve(nodes: int | None, **options: Any) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
     Settings come from the TOML file, then the environment (WARMLOG_LOG_SEGMENT_BYTES sets log.segment.bytes), then
     --set; later ones win. An address is HOST:PORT; port 0 chooses a free port, and `none` disables the listener.
 
-    When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`.
+    When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`. With --nodes, it
+    names the first node, and a line for each node comes before it.
     """
-    serve_with(**options)
+    if nodes is None:
+        serve_with(**options)
+    else:
+        serve_nodes(nodes, **options)
 
 
 def serve_with(
@@ -92,11 +104,50 @@ def serve_with(
     assignments: tuple[str, ...],
     log_level: str,
     log_json: bool,
+    until_eof: bool = False,
 ) -> None:
     """Run a broker with the values of `serve_options`. Raises CannotStart, Failure."""
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
-    run_broker(settings, kafka=kafka, native=native, http=http)
+    if (settings.data_paths[0] / STORE).exists():
+        raise CannotStart(f"{settings.data_paths[0]}: holds the nodes of a cluster; serve it with --nodes")
+    run_broker(settings, kafka=kafka, native=native, http=http, until_eof=until_eof)
+
+
+def serve_nodes(
+    count: int,
+    *,
+    config: Path | None,
+    data_dir: str | None,
+    assignments: tuple[str, ...],
+    log_level: str,
+    log_json: bool,
+    until_eof: bool,
+    **addresses: str,
+) -> None:
+    """Run a cluster of brokers on this machine. Raises CannotStart, Failure."""
+    log_to_stderr(log_level, as_json=log_json)
+    settings = read_settings(config, data_dir, assignments)
+    with importing():
+        from broker.settings.settings import durability_sentence
+        from warmlog.cli.nodes import Node, Plan, run_nodes
+
+    options = ["--log-level", log_level, *(["--log-json"] if log_json else [])]
+    options += [] if config is None else ["--config", str(config)]
+    options += [word for assignment in assignments for word in ("--set", assignment)]
+
+    def ready(nodes: Sequence[Node]) -> None:
+        try:
+            click.echo(durability_sentence(settings))
+            for node in nodes:
+                click.echo(f"{node.name} {node.line}")
+            click.echo(f"ready {nodes[0].line}")
+        except BrokenPipeError:
+            close_output()
+        notify_ready(os.environ)
+
+    plan = Plan(settings=settings, count=count, addresses=addresses, options=tuple(options), logs_json=log_json)
+    run_nodes(plan, ready, until_eof=until_eof)
 
 
 def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[str, ...]) -> "Settings":
@@ -111,8 +162,8 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
         raise CannotStart(str(error)) from error
 
 
-def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> None:
-    """Serve until a signal asks to stop. Raises CannotStart, Failure."""
+def run_broker(settings: "Settings", *, kafka: str, native: str, http: str, until_eof: bool = False) -> None:
+    """Serve until a signal asks to stop, or, if wanted, standard input ends. Raises CannotStart, Failure."""
     with importing():
         from broker.app import BrokenError, StartError, run
         from broker.settings.settings import durability_sentence
@@ -126,7 +177,7 @@ def run_broker(settings: "Settings", *, kafka: str, native: str, http: str) -> N
         notify_ready(os.environ)
 
     try:
-        run(settings, kafka=kafka, native=native, http=http, ready=ready)
+        run(settings, kafka=kafka, native=native, http=http, ready=ready, until_eof=until_eof)
     except BrokenError as error:
         raise Failure(str(error)) from error
     except StartError as error:

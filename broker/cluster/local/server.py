@@ -95,8 +95,8 @@ class StoreServer:
                         await self._watch(connection, request.body)
                     else:
                         await connection.respond(*await self._answer(request.path, request.body))
-        except (trio.BrokenResourceError, h11.ProtocolError) as error:
-            logger.debug("store: connection lost: %s", error)
+        except* (trio.BrokenResourceError, h11.ProtocolError) as lost:  # a watch is reported by a task of its own
+            logger.debug("store: connection lost: %s", lost.exceptions)
 
     async def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         """Return the status and the body of a response."""

@@ -1,7 +1,9 @@
 """What a local store keeps over restarts, and what it refuses."""
 
 import shutil
+import socket
 import sqlite3
+import struct
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,16 @@ async def test_calls_that_are_not_served_are_refused(path: Path, path_: str, bod
         assert (await connection.post(path_, body)).status == status
         assert (await connection.post("/v3/kv/range", b'{"key": "YQ=="}')).status == 200
         connection.close()
+
+
+async def test_a_watch_whose_peer_resets_the_connection_harms_nobody(path: Path) -> None:
+    async with local_store(path) as url, open_store(url, "c") as store:
+        host, port = url.removeprefix("http://").split(":")
+        stream = await trio.open_tcp_stream(host, int(port))
+        body = b'{"create_request": {"key": "YS8=", "range_end": "YTA="}}'
+        await stream.send_all(b"POST /v3/watch HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await stream.aclose()
+        assert (await store.commit(WRITES)).succeeded
+        assert len((await store.range()).items) == 2

@@ -1,0 +1,213 @@
+"""`warmlog serve --nodes`: real processes, used by Kafka's and warmlog's clients, killed and stopped."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from warmlog.cli.nodes import NODES, STORE
+from warmlog.cli.serve import STORE as CHECKED
+
+FREE = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0")
+NODE = re.compile(r"node (\d+) kafka=(\S+) native=(\S+) http=(\S+)\n")
+LIMIT_S = 60
+RECORDS = 300
+
+
+class Running:
+    """A running `serve --nodes`, and the addresses of its nodes."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        assert process.stdout is not None
+        self.process = process
+        self.log = log
+        self.lines = []
+        for line in process.stdout:
+            self.lines.append(line)
+            if line.startswith("ready "):
+                break
+        found = [match for line in self.lines if (match := NODE.fullmatch(line))]
+        self.kafka = [match[2] for match in found]
+        self.native = [match[3] for match in found]
+
+    def node(self, number: int) -> int:
+        """Return the process id of a node."""
+        started_by = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        children = [child for path in started_by for child in path.read_text().split()]
+        return next(int(one) for one in children if f"node.id={number}" in Path(f"/proc/{one}/cmdline").read_text())
+
+    def stop(self) -> int:
+        """Stop as an operator does, and return the exit status."""
+        self.process.terminate()
+        return self.process.wait(LIMIT_S)
+
+
+@contextmanager
+def nodes(directory: Path, count: int, *options: str, addresses: Sequence[str] = FREE) -> Iterator[Running]:
+    """Run the real command; kill it at the end if it still runs."""
+    command = [sys.executable, "-m", "warmlog", "serve", "--nodes", str(count), "--data-dir", str(directory)]
+    log = directory.with_suffix(".log")
+    with (
+        log.open("a") as errors,
+        subprocess.Popen([*command, *addresses, *options], stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        try:
+            yield Running(process, log)
+        finally:
+            process.kill()
+
+
+def produce(bootstrap: str, topic: str, first: int) -> None:
+    failures = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
+    for at in range(first, first + RECORDS):
+        producer.produce(topic, value=b"%d" % at, on_delivery=lambda error, _: error and failures.append(error))
+    assert producer.flush(LIMIT_S) == 0
+    assert not failures
+
+
+def consumed(bootstrap: str, topic: str, count: int) -> list[int]:
+    settings = {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings | {"enable.auto.commit": False})
+    consumer.subscribe([topic])
+    try:
+        found = consumer.consume(count, LIMIT_S)
+        assert not [message.error() for message in found if message.error()]
+        return sorted(int(message.value() or b"") for message in found)
+    finally:
+        consumer.close()
+
+
+def test_nodes_are_one_cluster_that_survives_a_kill_and_a_restart(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with nodes(data, 3) as running:
+        assert len(set(running.kafka)) == 3
+        assert running.lines[0].startswith("power cut: ")
+        assert running.lines[-1] == running.lines[1].replace("node 1 ", "ready ")
+        admin = AdminClient({"bootstrap.servers": running.kafka[1]})
+        admin.create_topics([NewTopic("t", 6, 3)])["t"].result(LIMIT_S)
+        produce(running.kafka[2], "t", 0)
+        killed = running.node(2)
+        os.kill(killed, signal.SIGKILL)
+        produce(running.kafka[0], "t", RECORDS)
+        assert consumed(running.kafka[2], "t", 2 * RECORDS) == list(range(2 * RECORDS))
+        while set(admin.list_topics(timeout=LIMIT_S).brokers) != {1, 2, 3}:
+            pass  # the killed node comes back
+        assert running.node(2) != killed
+        assert running.stop() == 0
+    assert "node 2: was ended by SIGKILL; it is started again in" in running.log.read_text()
+    with nodes(data, 4) as running:  # a node more
+        assert consumed(running.kafka[1], "t", 2 * RECORDS) == list(range(2 * RECORDS))
+        assert running.stop() == 0
+
+
+def test_nodes_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
+    with nodes(tmp_path / "data", 2) as running:
+        children = [running.node(number) for number in (1, 2)]
+        running.process.kill()
+        while any(map(is_running, children)):
+            pass
+
+
+def test_a_stop_while_nodes_start_is_clean(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "warmlog", "serve", "--nodes", "2", "--data-dir", str(tmp_path / "data"), *FREE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not (tmp_path / "data" / NODES).exists() and process.poll() is None:
+            pass
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+
+
+def test_lines_of_the_log_name_the_node(tmp_path: Path) -> None:
+    with nodes(tmp_path / "data", 2, "--log-json") as running:
+        running.stop()
+    written = [json.loads(line) for line in running.log.read_text().splitlines()]
+    assert {line["node"] for line in written} == {1, 2}
+
+
+def test_ports_count_up_from_the_first_node(tmp_path: Path) -> None:
+    first = free_ports(2)
+    addresses = ("--kafka", f"127.0.0.1:{first}", "--native", "none", "--http", "none")
+    advertised = ("--set", f"advertised.listeners=kafka://localhost:{first}")
+    with nodes(tmp_path / "data", 2, *advertised, "--set", "node.id=7", addresses=addresses) as running:
+        assert running.lines[1:3] == [
+            f"node 7 kafka=127.0.0.1:{first} native=none http=none\n",
+            f"node 8 kafka=127.0.0.1:{first + 1} native=none http=none\n",
+        ]
+        brokers = AdminClient({"bootstrap.servers": running.kafka[0]}).list_topics(timeout=LIMIT_S).brokers
+        found = {number: f"{broker.host}:{broker.port}" for number, broker in brokers.items()}
+        assert found == {7: f"localhost:{first}", 8: f"localhost:{first + 1}"}
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def free_ports(count: int) -> int:
+    """Return the first of some ports in a row that nobody listens on."""
+    for first in range(20_000 + os.getpid() % 10_000, 32_000, count):
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no ports are free")
+
+
+def refused(directory: Path, *options: str) -> str:
+    """Return what a `serve` writes that cannot start."""
+    command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(directory), *FREE, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "warmlog.cluster.etcd=http://127.0.0.1:1", "--set", "node.id=2"], "one by one, without --nodes"),
+        (["--kafka", "none"], "need a Kafka listener"),
+        (["--native", "127.0.0.1:65535"], "at most 65535, and 65536 is not"),
+        (["--kafka", "0.0.0.0:0"], "set advertised.listeners=kafka://HOST:PORT"),
+        (["--set", "log.segment.bites=1"], "log.segment.bytes"),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path: Path, options: Sequence[str], message: str) -> None:
+    assert message in refused(tmp_path, "--nodes", "2", *options)
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        errors = refused(tmp_path, "--nodes", "2", "--kafka", f"127.0.0.1:{port}")
+    assert f"127.0.0.1:{port}" in errors
+    assert "node 1 did not start: it ended with status 2" in errors
+
+
+def test_directories_are_not_mixed_up(tmp_path: Path) -> None:
+    alone, several = tmp_path / "alone", tmp_path / "several"
+    for path in (alone, several / NODES / "3"):
+        path.mkdir(parents=True)
+    (alone / "meta.properties").touch()
+    assert "is the directory of a broker by itself" in refused(alone, "--nodes", "2")
+    assert "has node 3, which would not run" in refused(several, "--nodes", "2")
+    (several / STORE).touch()
+    assert "serve it with --nodes" in refused(several)
+    assert CHECKED == STORE

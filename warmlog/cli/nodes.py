@@ -1,0 +1,313 @@
+"""`warmlog serve --nodes N`: a cluster of brokers on one machine, each in a process of its own.
+
+    this process   serves the store (`broker.cluster.local`), starts the brokers, and starts again those that end
+    a node         `warmlog serve` at the address of the first node with a port of its own, and the next node id
+
+    DIR/nodes/ID        the data directory of a node, in each of log.dirs
+    DIR/store.sqlite    the store, in the first of log.dirs
+
+1. The store stops last. A node whose parent is gone stops, too: its standard input ends.
+2. What nodes write to standard error is passed on, each line with the node that wrote it.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from signal import Signals
+from typing import TYPE_CHECKING
+
+import trio
+
+from broker.cluster.local.server import serve_store
+from broker.cluster.store import StoreError
+from broker.process import stop_at_eof, stop_on_signal
+from protocol.backoff import delays_s
+from warmlog.cli.failure import CannotStart, Failure
+
+if TYPE_CHECKING:
+    from broker.settings.settings import Settings
+
+STORE = "store.sqlite"
+NODES = "nodes"  # not `node-1`, which is the name of a partition's directory
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0  # before a node is started again
+STEADY_S = 60.0  # a node that has run that long is started again at once
+STOP_FACTOR = 3  # times warmlog.stop.timeout.ms: handing over, unanswered requests, closing the logs
+
+_READY = re.compile(r"ready kafka=(\S+) native=(\S+) http=(\S+)\n?")
+_LISTENERS = ("kafka", "native", "http")
+_ADVERTISED = ("kafka", "native")
+
+Addresses = Mapping[str, str]  # "host:port" or "none" by listener
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all nodes have in common. `options`: of `serve`, for every node; `addresses`: those of the first node."""
+
+    settings: "Settings"
+    count: int
+    addresses: Addresses
+    options: tuple[str, ...]
+    logs_json: bool
+
+    @property
+    def store(self) -> Path:
+        """The file of the store."""
+        return self.settings.data_paths[0] / STORE
+
+    @property
+    def ids(self) -> range:
+        """The node ids: `node.id`, and those that follow."""
+        return range(self.settings.node_id, self.settings.node_id + self.count)
+
+    def check(self) -> None:
+        """Raise CannotStart if the nodes cannot be started as configured."""
+        if self.settings.warmlog_cluster_etcd:
+            raise CannotStart(
+                "--nodes: the nodes share a store of their own; start brokers of a cluster on etcd "
+                "(warmlog.cluster.etcd) one by one, without --nodes"
+            )
+        if self.addresses["kafka"] == "none":
+            raise CannotStart("--kafka: nodes of a cluster need a Kafka listener, since followers fetch over it")
+        for directory in self.settings.data_paths:
+            if (directory / "meta.properties").exists():
+                raise CannotStart(f"{directory}: is the directory of a broker by itself; give --nodes another one")
+            known = [int(path.name) for path in directory.glob(f"{NODES}/*") if path.name.isdecimal()]
+            if left_out := sorted(set(known) - set(self.ids)):
+                raise CannotStart(
+                    f"{directory / NODES}: has node {left_out[-1]}, which would not run with node.id={self.ids[0]} and "
+                    f"--nodes {self.count}; move its partitions to other nodes (kafka-reassign-partitions), then "
+                    "remove its directory"
+                )
+
+    def addresses_of(self, number: int) -> Addresses:
+        """Return the addresses of a node, 0 for the first: its ports are higher by that. Raises CannotStart."""
+        return {listener: _shifted(f"--{listener}", self.addresses[listener], number) for listener in _LISTENERS}
+
+    def command(self, number: int, store: str, addresses: Addresses) -> list[str]:
+        """Return the command of a node, 0 for the first."""
+        paths = [str(directory / NODES / str(self.ids[number])) for directory in self.settings.data_paths]
+        own = {
+            "node.id": self.ids[number],
+            "log.dirs": ",".join(paths),
+            "warmlog.cluster.etcd": store,
+            "advertised.listeners": ",".join(self._advertised(number)),
+        }
+        given = [word for listener in _LISTENERS for word in (f"--{listener}", addresses[listener])]
+        assigned = [word for name, value in own.items() for word in ("--set", f"{name}={value}")]
+        return [sys.executable, "-m", "warmlog", "serve", "--until-eof", *self.options, *given, *assigned]
+
+    def _advertised(self, number: int) -> Iterator[str]:
+        for listener in _ADVERTISED:
+            if (found := self.settings.advertised(listener)) is not None:
+                yield f"{listener}://{found[0]}:{found[1] + number}"
+
+
+def _shifted(option: str, address: str, number: int) -> str:
+    host, _, port = address.rpartition(":")
+    if address == "none" or port == "0" or not port.isdecimal():  # a node says what is wrong with the address
+        return address
+    if int(port) + number > 65_535:
+        raise CannotStart(f"{option}: the ports of all nodes must be at most 65535, and {int(port) + number} is not")
+    return f"{host}:{int(port) + number}"
+
+
+@dataclass(slots=True)
+class Node:
+    """One broker: runs its process, and starts it again when it has ended.
+
+    Once it was ready it keeps its addresses, also those that the system chose.
+    """
+
+    plan: Plan
+    number: int
+    store: str
+    addresses: Addresses
+    ready: trio.Event = field(default_factory=trio.Event)
+    failure: str = ""  # why it did not start at all
+    _process: trio.Process | None = None
+    _is_stopping: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+        return f"node {self.plan.ids[self.number]}"
+
+    @property
+    def line(self) -> str:
+        """The addresses, as in the line that reports readiness."""
+        return " ".join(f"{listener}={self.addresses[listener]}" for listener in _LISTENERS)
+
+    async def run(self, failed: Callable[[], None]) -> None:
+        """Run until stopped. Calls `failed` if the first start fails: `failure` says why."""
+        random = Random()  # noqa: S311  # jitter
+        pauses_s = delays_s(random, FIRST_PAUSE_S, MAX_PAUSE_S)
+        while True:
+            began_s = trio.current_time()
+            outcome = await self._run_once()
+            if self._is_stopping:
+                return
+            if not self.ready.is_set():
+                self.failure = f"{self.name} did not start: it {outcome}"
+                failed()
+                return
+            if trio.current_time() - began_s >= STEADY_S:
+                pauses_s = delays_s(random, FIRST_PAUSE_S, MAX_PAUSE_S)
+            pause_s = next(pauses_s)
+            self._report(f"{outcome}; it is started again in {pause_s:.1f} s")
+            await trio.sleep(pause_s)
+
+    async def stop(self, limit_s: float) -> None:
+        """Let the broker hand over what it leads and stop, and kill it after the limit."""
+        self._is_stopping = True
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        with trio.move_on_after(limit_s):
+            await process.wait()
+        if process.poll() is None:
+            self._report(f"did not stop within {limit_s:.0f} s and is killed")
+            process.kill()
+            await process.wait()
+
+    async def _run_once(self) -> str:
+        """Run the process until it ends, and return how it did."""
+        command = self.plan.command(self.number, self.store, self.addresses)
+        environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+        pipe = subprocess.PIPE
+        # In a session of its own, Ctrl-C does not reach it before it is its turn to stop.
+        self._process = process = await trio.lowlevel.open_process(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=environ
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_each_line, process.stderr, self._pass_on)
+            nursery.start_soon(_each_line, process.stdout, self._note)
+            status = await process.wait()
+        return f"was ended by {Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+    def _note(self, line: str) -> None:
+        found = _READY.fullmatch(line)
+        if found is not None:
+            self.addresses = dict(zip(_LISTENERS, found.groups(), strict=True))
+            self.ready.set()
+
+    def _pass_on(self, line: str) -> None:
+        if self.plan.logs_json and line.startswith("{"):
+            sys.stderr.write(f'{{"node": {self.plan.ids[self.number]}, {line[1:]}')
+        else:
+            sys.stderr.write(f"{self.name}: {line}")
+        sys.stderr.flush()
+
+    def _report(self, text: str) -> None:
+        self._pass_on(f"{text}\n")
+
+
+async def _each_line(stream: trio.abc.ReceiveStream, take: Callable[[str], None]) -> None:
+    rest = b""
+    async for chunk in stream:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            take(line.decode(errors="replace") + "\n")
+    if rest:
+        take(rest.decode(errors="replace") + "\n")
+
+
+def run_nodes(plan: Plan, ready: Callable[[Sequence[Node]], None], *, until_eof: bool) -> None:
+    """Run the store and the nodes until a signal asks to stop, or, if wanted, standard input ends.
+
+    `ready` is called once when all nodes are ready.
+
+    Raises CannotStart, and Failure if the store fails later.
+    """
+    plan.check()
+    try:
+        plan.store.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotStart(f"{plan.store.parent}: {error.strerror}") from error
+    trio.run(_Supervisor(plan).run, ready, until_eof)
+
+
+class _Supervisor:
+    """Runs the store and the nodes."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._stop = trio.Event()
+        self._store_error: BaseExceptionGroup[StoreError] | None = None
+
+    async def run(self, ready: Callable[[Sequence[Node]], None], until_eof: bool) -> None:  # trio.run
+        plan = self._plan
+        sock = socket.create_server(("127.0.0.1", 0))
+        store = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        nodes = [Node(plan, number, store, plan.addresses_of(number)) for number in range(plan.count)]
+        was_ready = False
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stop_on_signal, self._stop)
+            if until_eof:
+                nursery.start_soon(stop_at_eof, self._stop)
+            opened = trio.Event()
+            nursery.start_soon(self._serve_store, sock, opened)
+            await opened.wait()
+            if self._store_error is None:
+                was_ready = await self._run_nodes(nodes, ready)
+            nursery.cancel_scope.cancel()
+        failures = [node.failure for node in nodes if node.failure]
+        if self._store_error is not None:
+            raise (Failure if was_ready else CannotStart)(", ".join(_messages(self._store_error)))
+        if failures:
+            raise CannotStart(", ".join(failures))
+
+    async def _run_nodes(self, nodes: Sequence[Node], ready: Callable[[Sequence[Node]], None]) -> bool:
+        """Run the nodes until it is time to stop, and stop them in turn. Return whether all were ready."""
+        limit_s = STOP_FACTOR * self._plan.settings.warmlog_stop_timeout_ms / 1000
+        all_ready = False
+        async with trio.open_nursery() as running:
+            for node in nodes:
+                running.start_soon(node.run, self._stop.set)
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(_cancel_after, self._stop, waiting.cancel_scope)
+                for node in nodes:
+                    await node.ready.wait()
+                all_ready = True
+                waiting.cancel_scope.cancel()
+            if all_ready:
+                ready(nodes)
+            await self._stop.wait()
+            for node in nodes:
+                await node.stop(limit_s)
+            running.cancel_scope.cancel()
+        return all_ready
+
+    async def _serve_store(self, sock: socket.socket, opened: trio.Event) -> None:
+        """Serve the store. If that fails, now or later, everything stops."""
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(serve_store, self._plan.store, sock)
+                opened.set()
+        except* StoreError as group:
+            self._store_error = group
+            self._stop.set()
+        finally:
+            opened.set()
+
+
+def _messages(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _messages(error)
+        else:
+            yield str(error)
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
