@@ -9,7 +9,7 @@ stop    stop accepting -> answer received requests, for at most `warmlog.stop.ti
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -237,7 +237,7 @@ class Broker:
             if web is not None:
                 background.start_soon(web.serve)
             try:
-                await _open_unless(stop, partitions, self._member)
+                await _unless(stop, partial(_open, partitions, self._member), gave_up=partitions.progress.cancel)
                 if not stop.is_set():
                     await self._close_gate()
                     await self._accept(sockets, partitions, writer, ready, stop)
@@ -291,21 +291,24 @@ class Broker:
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
             maintained.start_soon(turn.run)
             if self._member is not None:
-                await maintained.start(self._member.run, partitions, turn.deadlines, self._reachable(sockets))
-            async with trio.open_nursery() as listening:
-                for listener in listeners:
-                    listening.start_soon(listener.serve)
-                self._not_ready = None
-                ready(addresses)
-                await stop.wait()
-                self._not_ready = "stopping"
-                if self._member is not None and self._settings.controlled_shutdown_enable:
-                    await self._member.drain()
-                groups.stop()  # answers members that wait for a rebalance, so that they do not delay the stop
-                transactions.stop()
-                for listener in listeners:
-                    listener.stop()
-                listening.cancel_scope.deadline = trio.current_time() + self._settings.warmlog_stop_timeout_ms / 1000
+                join = partial(maintained.start, self._member.run, partitions, turn.deadlines, self._reachable(sockets))
+                await _unless(stop, join)
+            if not stop.is_set():
+                async with trio.open_nursery() as listening:
+                    for listener in listeners:
+                        listening.start_soon(listener.serve)
+                    self._not_ready = None
+                    ready(addresses)
+                    await stop.wait()
+                    self._not_ready = "stopping"
+                    if self._member is not None and self._settings.controlled_shutdown_enable:
+                        await self._member.drain()
+                    groups.stop()  # answers members that wait for a rebalance, so that they do not delay the stop
+                    transactions.stop()
+                    for listener in listeners:
+                        listener.stop()
+                    limit_s = self._settings.warmlog_stop_timeout_ms / 1000
+                    listening.cancel_scope.deadline = trio.current_time() + limit_s
             maintained.cancel_scope.cancel()
 
     def _reachable(self, sockets: dict[str, socket.socket]) -> "Reachable":
@@ -413,20 +416,27 @@ async def _watch(watch: DiskWatch) -> None:
         raise BrokenError(str(_first(group))) from group
 
 
-async def _open_unless(stop: trio.Event, partitions: Partitions, member: "ClusterMember | None") -> None:
-    """Read the image of the cluster, and open all logs; stop between two logs if `stop` is set."""
+async def _unless(
+    stop: trio.Event, run: Callable[[], Awaitable[None]], *, gave_up: Callable[[], None] = lambda: None
+) -> None:
+    """Run a part of the start; cancel it, and call `gave_up`, if `stop` is set."""
 
     async def give_up() -> None:
         await stop.wait()
-        partitions.progress.cancel()
+        gave_up()
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(give_up)
-        if member is not None:
-            await member.load()
-        await partitions.open_all()
+        await run()
         nursery.cancel_scope.cancel()
+
+
+async def _open(partitions: Partitions, member: "ClusterMember | None") -> None:
+    """Read the image of the cluster, and open all logs."""
+    if member is not None:
+        await member.load()
+    await partitions.open_all()
 
 
 def address_of(sock: socket.socket | None) -> str:

@@ -194,6 +194,8 @@ class ClusterMember:
 
     async def leave(self) -> None:
         """End the registration, after the logs were closed."""
+        if self._replicas is None:
+            return  # the start has failed, or was given up, before there was anything to register
         try:
             await self._remember()
         except OSError as error:

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,6 +31,7 @@ class WarmlogNode:
         self.addresses = dict.fromkeys(("kafka", "native", "http"), f"{host}:0")
         self._settings = {"node.id": node_id, **settings}
         self._process: subprocess.Popen[str] | None = None
+        self._log_begin = 0  # of the latest run, in bytes
 
     @property
     def is_running(self) -> bool:
@@ -60,6 +62,7 @@ class WarmlogNode:
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         with self.log.open("a") as log:
+            self._log_begin = log.tell()
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def wait_until_ready(self) -> None:
@@ -76,6 +79,28 @@ class WarmlogNode:
             self._end()
             raise RuntimeError(f"node {self.node_id} did not start: {self.log.read_text()[-3000:]}")
         self.addresses = dict(word.split("=", 1) for word in ready.split()[1:])
+
+    @property
+    def logged(self) -> str:
+        """The log of the latest run so far."""
+        with self.log.open() as log:
+            log.seek(self._log_begin)
+            return log.read()
+
+    def wait_until_logged(self, text: str) -> None:
+        """Return when the log of this run contains a text. Raises RuntimeError if the process ends without."""
+        assert self._process is not None
+        limit = time.monotonic() + START_LIMIT_S
+        while text not in self.logged:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.02)
+                limit = 0.0
+            if time.monotonic() > limit and text not in self.logged:
+                raise RuntimeError(f"node {self.node_id} did not log {text!r}: {self.logged[-3000:]}")
+
+    def wait_until_ended(self) -> int:
+        """Wait until the process ends by itself, and return the exit status."""
+        return self._end()
 
     def stop(self) -> int:
         """Stop cleanly; return the exit status."""

@@ -209,25 +209,43 @@ class ClusterNode:
         delays = delays_s(self.random)
         while True:
             try:
-                await self._wait_for_id(identity)
+                await self._wait_for_id(self._registration(identity))
                 self.lease = await self._store.grant(self._lease_s)
-                await self._register(identity, self.lease)
-                delays = delays_s(self.random)
-                await self._keep_lease(self.lease)
+                if await self._register(self._registration(identity), self.lease):
+                    delays = delays_s(self.random)
+                    await self._keep_lease(self.lease)
             except LeaseExpiredError:
                 logger.warning("broker %d lost its lease; registering again", self.id)
             except StoreUnavailableError as error:
                 logger.warning("cannot register, trying again: %s", error)
                 await trio.sleep(next(delays))
 
-    async def _wait_for_id(self, identity: Identity) -> None:
-        """Wait until no broker with other directories has this id: it may be gone, and its lease not. UsedIdError."""
+    async def _wait_for_id(self, wanted: Registration) -> None:
+        """Wait until no other broker has this id: it may be gone, and its lease not. Raises UsedIdError."""
+        reason = f"node.id {self.id} is in use"
         with trio.move_on_after(self._lease_s * LEASES_UNTIL_REFUSED) as scope:
-            while isinstance(decision := register(self.image, self._registration(identity), NO_LEASE), Refusal):
-                logger.warning("waiting for the end of another registration: %s", decision.reason)
-                await self._advanced.wait()
-        if scope.cancelled_caught and isinstance(decision, Refusal):
-            raise UsedIdError(decision.reason)
+            while (found := self.image.brokers.get(self.id)) is not None:
+                rival = await self._rival(found, wanted)
+                if rival is None:
+                    return
+                reason = rival
+                logger.warning("waiting for the end of another registration: %s", reason)
+                while self.image.brokers.get(self.id) == found:
+                    await self._advanced.wait()
+        if scope.cancelled_caught:
+            raise UsedIdError(reason)
+
+    async def _rival(self, found: Registration, wanted: Registration) -> str | None:
+        """Return why the broker registered under this id is another one, or None if it is this one, or an earlier run.
+
+        Directory ids do not tell them apart if a data directory was copied. Then the other one listens, elsewhere.
+        """
+        decision = register(self.image, wanted, NO_LEASE)
+        if isinstance(decision, Refusal):
+            return decision.reason
+        if set(found.endpoints) & set(wanted.endpoints) or not await listens(found.endpoints):
+            return None
+        return f"node.id {self.id} is in use by a broker with a copy of these data directories, at {found.where}"
 
     def _registration(self, identity: Identity) -> Registration:
         return Registration(
@@ -239,17 +257,16 @@ class ClusterNode:
             version=identity.version,
         )
 
-    async def _register(self, identity: Identity, lease: int) -> None:
-        """Register with a lease. Raises UsedIdError, LeaseExpiredError, StoreUnavailableError."""
-        while True:
-            decision = register(self.image, self._registration(identity), lease)
-            if isinstance(decision, Refusal):
-                raise UsedIdError(decision.reason)
-            outcome = await self._store.commit(decision)
-            self._heard_of(outcome.revision)
-            if outcome.succeeded:
-                break
+    async def _register(self, registration: Registration, lease: int) -> bool:
+        """Register with a lease; return False if the image was too old. Raises LeaseExpiredError, StoreError."""
+        decision = register(self.image, registration, lease)
+        if isinstance(decision, Refusal):
+            return False
+        outcome = await self._store.commit(decision)
+        self._heard_of(outcome.revision)
+        if not outcome.succeeded:
             await self.reached(outcome.revision)
+            return False
         self.epoch = outcome.revision
         if self.since == NO_EPOCH:
             self.since = outcome.revision
@@ -259,6 +276,7 @@ class ClusterNode:
         if not self.is_registered:
             self._lost.set()
         self._registered.set()
+        return True
 
     async def _keep_lease(self, lease: int) -> None:
         """Renew a lease until the registration is lost. Raises LeaseExpiredError."""

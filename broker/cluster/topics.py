@@ -54,8 +54,7 @@ def register(image: ClusterImage, registration: Registration, lease: int) -> Dec
     broker = registration.broker
     found = image.brokers.get(broker)
     if found is not None and not set(found.directories) & set(registration.directories):
-        where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in found.endpoints) or "an unknown address"
-        return Refusal(f"node.id {broker} is in use by a broker with other data directories, at {where}")
+        return Refusal(f"node.id {broker} is in use by a broker with other data directories, at {found.where}")
     key = broker_key(broker)
     put = Put(key, encode(replace(registration, epoch=NO_EPOCH)), lease)
     return Transaction((Compare(key, image.revision_of(key)),), (put, Delete(draining_key(broker))))

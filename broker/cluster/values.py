@@ -60,6 +60,11 @@ class Registration(Struct, frozen=True, kw_only=True):
     version: str = ""
     epoch: int = NO_EPOCH
 
+    @property
+    def where(self) -> str:
+        """Its addresses, for messages."""
+        return ", ".join(f"{each.host}:{each.port}" for each in self.endpoints) or "an unknown address"
+
 
 class Controller(Struct, frozen=True, kw_only=True):
     """The broker that holds elections."""

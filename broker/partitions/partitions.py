@@ -381,6 +381,7 @@ class Partitions:
         """
         started_ms = self._storage.clock()
         try:
+            await trio.to_thread.run_sync(self._storage.directories.unmark_clean)
             await trio.to_thread.run_sync(self._storage.finish_deletions)
             await self._open_topics(await self._held_topics())
             is_here = self._map.local.__contains__

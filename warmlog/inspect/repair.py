@@ -131,6 +131,7 @@ def repair_directory(
     directory: DataDirectory, disk: Disk, options: RepairOptions, topics: dict[str, Topic]
 ) -> DirectoryRepair:
     """Repair a locked data directory. `topics`: known topics by name. Blocking. Raises OSError."""
+    directory.unmark_clean()
     check = DirectoryCheck(Path(directory.path), options.checks, Tally(), locked_clean=directory.was_clean)
     work = _Work(directory, disk, options, list(check.findings()), topics)
     untouched = 0

@@ -39,20 +39,20 @@ class EtcdIdentity:
         """Return the name of a key in etcd, or None for the one that is not part of the cluster's contents."""
         return None if key == self.key else key[len(self.prefix) :].decode()
 
-    def check(self, header: gateway.Header, at_least: int = 0) -> None:
+    def check(self, header: gateway.Header, at_least: int = 0, *, who: str = "etcd") -> None:
         """Advance the highest revision. Raises StoreMismatchError for another etcd cluster, or a revision too low."""
         known = self.known
         if known is None:
             return
         if header.cluster_id != known.cluster_id:
             raise StoreMismatchError(
-                f"etcd cluster {header.cluster_id:x} has answered instead of {known.cluster_id:x}: "
+                f"{who} belongs to etcd cluster {header.cluster_id:x}, not {known.cluster_id:x}: "
                 "give the endpoints of the etcd that this Kafka cluster has used so far, and only those"
             )
         if header.revision < at_least:
             raise StoreMismatchError(
-                f"etcd is at revision {header.revision} and was at {at_least}: it was wiped, or restored from a backup "
-                "that lacks decisions already carried out; restore its latest state"
+                f"{who} is at revision {header.revision} and was at {at_least}: it was wiped, or restored from a "
+                "backup that lacks decisions already carried out; restore its latest state"
             )
         if header.revision > known.revision:
             self.known = known._replace(revision=header.revision)
@@ -61,7 +61,8 @@ class EtcdIdentity:
         """Compare the etcd at the other end of a new connection with the known one. Raises StoreMismatchError."""
         at_least = self.revision
         response = await connection.call(gateway.RANGE, gateway.RangeRequest(self.key), gateway.RangeResponse)
-        self.check(response.header, at_least)
+        who = f"the etcd at {connection.endpoint}"
+        self.check(response.header, at_least, who=who)
         identity = response.kvs[0].value.decode() if response.kvs else None
         if self.known is None:
             identity = identity or await self._create(connection)
@@ -69,7 +70,7 @@ class EtcdIdentity:
         elif identity != self.known.identity:
             what = "has no data of this Kafka cluster" if identity is None else "is another Kafka cluster's store"
             raise StoreMismatchError(
-                f"the etcd at {connection.endpoint} {what}, unlike the one used so far: "
+                f"{who} {what}, unlike the one used so far: "
                 "give the endpoints of that one, and only those; if it was wiped, restore its latest state"
             )
 

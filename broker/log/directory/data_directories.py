@@ -158,6 +158,19 @@ class DataDirectories:
         for key in served:
             self._hold(*key, directory)
 
+    def unmark_clean(self) -> None:
+        """Remove the clean shutdown markers, before any log is opened; a directory that fails goes offline.
+
+        Raises OSError from the first one.
+        """
+        for directory in list(self.live):
+            try:
+                directory.unmark_clean()
+            except OSError as error:
+                if directory is self.first:
+                    raise
+                self.take_offline(directory, error.strerror or str(error))
+
     def take_offline(self, directory: DataDirectory, reason: str) -> None:
         """Take a live directory offline until the next startup."""
         self.live.remove(directory)

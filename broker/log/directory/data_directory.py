@@ -4,7 +4,7 @@
     .reserve                          disk space for when the disk is full (`disk_reserve`)
     .probe                            written to test whether the disk works, and removed
     meta.properties                   version=1, cluster.id, node.id, directory.id
-    .kafka_cleanshutdown              written by a clean shutdown, removed by the next startup
+    .kafka_cleanshutdown              written by a clean shutdown, removed when the next startup opens the logs
     recovery-point-offset-checkpoint  the offset up to which each log was flushed
     log-start-offset-checkpoint       the log start offset of each log, if inside its first segment
     replication-offset-checkpoint     the high watermark of each log
@@ -376,6 +376,12 @@ class DataDirectory:
             not offsets.keys().isdisjoint(keys) for offsets in (*self._written.values(), *self._doubtful.values())
         )
 
+    def unmark_clean(self) -> None:
+        """Remove the clean shutdown marker, before any log is opened. Raises OSError."""
+        if self.was_clean:
+            self._disk.unlink(self.partition_path(CLEAN_MARKER))
+            self._disk.sync_directory(self.path)
+
     def mark_clean(self) -> None:
         """Write the clean shutdown marker, after all logs and checkpoints are written. Raises OSError."""
         self.with_room(lambda: write_clean_marker(self._disk, self.partition_path(CLEAN_MARKER)))
@@ -407,9 +413,6 @@ class DataDirectory:
         marker = self.partition_path(CLEAN_MARKER)
         self.was_clean = read_clean_marker(self._disk, marker) is not None
         self.is_foreign = self.was_clean and not is_own_marker(self._disk, marker)
-        if self.was_clean:
-            self._disk.unlink(marker)
-            self._disk.sync_directory(self.path)
         self.recovery_points = self._hint(RECOVERY_POINTS)
         self.log_starts = self._hint(LOG_STARTS)
         self.high_watermarks = self._hint(HIGH_WATERMARKS)

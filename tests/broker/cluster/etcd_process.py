@@ -64,9 +64,20 @@ class EtcdProcess:
             self._process.wait()
             self._process = None
 
+    def save(self, snapshot: Path) -> None:
+        """Write a backup of its data."""
+        _etcdctl("--endpoints", self.url, "snapshot", "save", str(snapshot))
+
+    def restore(self, snapshot: Path) -> None:
+        """Replace its data, while it does not run, with a backup."""
+        self.wipe()
+        member = ("--name", self._name, "--initial-cluster", self._bootstrap)
+        peers = ("--initial-advertise-peer-urls", self._peer_url)
+        _etcdctl("snapshot", "restore", str(snapshot), "--data-dir", str(self.data), *member, *peers)
+
     def wipe(self) -> None:
         """Remove its data."""
-        shutil.rmtree(self._directory / "data")
+        shutil.rmtree(self.data)
 
     def freeze(self) -> None:
         """Stop the process without closing its sockets."""
@@ -82,6 +93,13 @@ class EtcdProcess:
     def data(self) -> Path:
         """Its data, to be copied while it does not run."""
         return self._directory / "data"
+
+
+def _etcdctl(*arguments: str) -> None:
+    binary = shutil.which("etcdctl")
+    if binary is None:
+        lacks("etcdctl is not installed: apt-get install etcd-client")
+    subprocess.run((binary, *arguments), check=True, capture_output=True, env={**os.environ, "ETCDCTL_API": "3"})
 
 
 def await_ready(ready: socket.socket) -> None:

@@ -140,12 +140,15 @@ def test_a_file_in_its_place_is_refused(path: Path) -> None:
         DataDirectory.open(path, node_id=1)
 
 
-def test_the_clean_marker_is_good_for_one_start(path: Path) -> None:
+def test_the_clean_marker_is_good_until_logs_are_opened(path: Path) -> None:
     with DataDirectory.open(path, node_id=1) as directory:
         directory.mark_clean()
+    with DataDirectory.open(path, node_id=1) as directory:
+        assert directory.was_clean
     assert (path / CLEAN_MARKER).exists()
     with DataDirectory.open(path, node_id=1) as directory:
         assert directory.was_clean
+        directory.unmark_clean()
         assert not (path / CLEAN_MARKER).exists()
     with DataDirectory.open(path, node_id=1) as directory:
         assert not directory.was_clean
