@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import yaml
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+NODE_DASHBOARDS = [path for path in DASHBOARDS if path.stem != "cluster"]
+CLUSTER_DASHBOARDS = [path for path in DASHBOARDS if path.stem == "cluster"]
 _SELECTOR = re.compile(r"\b((?:warmlog|process)_\w+|up)\b(\{[^}]*\})?")
 
 
@@ -21,7 +23,22 @@ def load(path: Path) -> Any:
 
 def alerts() -> list[dict[str, Any]]:
     """Every rule of alerts.yml."""
-    return [rule for group in load(DEPLOY / "alerts.yml")["groups"] for rule in group["rules"]]
+    return node_alerts() + cluster_alerts()
+
+
+def node_alerts() -> list[dict[str, Any]]:
+    """Return the rules about brokers."""
+    return [rule for group in _groups() if group["name"] != "warmlog-cluster" for rule in group["rules"]]
+
+
+def cluster_alerts() -> list[dict[str, Any]]:
+    """Return the rules about clusters."""
+    return [rule for group in _groups() if group["name"] == "warmlog-cluster" for rule in group["rules"]]
+
+
+def _groups() -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = load(DEPLOY / "alerts.yml")["groups"]
+    return groups
 
 
 def panels(dashboard: Path) -> list[dict[str, Any]]:
@@ -29,9 +46,9 @@ def panels(dashboard: Path) -> list[dict[str, Any]]:
     return [panel for panel in json.loads(dashboard.read_text())["panels"] if panel["type"] != "row"]
 
 
-def asked() -> Iterator[tuple[str, str]]:
-    """(which panel, PromQL) of every target of every dashboard."""
-    for dashboard in DASHBOARDS:
+def asked(dashboards: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """Yield (dashboard and panel, PromQL) for every target of dashboards."""
+    for dashboard in dashboards:
         for panel in panels(dashboard):
             for target in panel["targets"]:
                 yield f"{dashboard.stem}: {panel['title']}", target["expr"]

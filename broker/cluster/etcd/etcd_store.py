@@ -172,13 +172,14 @@ class EtcdStore:
 
     @contextmanager
     def _measured(self, call: str) -> Iterator[None]:
+        errors = self._metrics.cluster_store_errors.labels(call)  # exported as 0 from the first call on
         began_at = perf_counter()
         try:
             yield
         except LeaseExpiredError:
             raise
         except StoreError:
-            self._metrics.cluster_store_errors.labels(call).add()
+            errors.add()
             raise
         self._metrics.cluster_store_seconds.labels(call).observe(perf_counter() - began_at)
 

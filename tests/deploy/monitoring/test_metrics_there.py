@@ -5,7 +5,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.deploy.files import alerts, asked, names
+from tests.deploy.files import NODE_DASHBOARDS, asked, names, node_alerts
 from warmlog import Client
 from warmlog.testing import Broker
 
@@ -51,6 +51,6 @@ def test_names_that_scripts_rely_on(scraped: dict[str, set[str]]) -> None:
 
 
 def test_everything_that_is_asked_for_is_there(scraped: dict[str, set[str]]) -> None:
-    wanted = {name for _, expression in asked() for name in names(expression)}
-    wanted |= {name for rule in alerts() for name in names(rule["expr"])}
+    wanted = {name for _, expression in asked(NODE_DASHBOARDS) for name in names(expression)}
+    wanted |= {name for rule in node_alerts() for name in names(rule["expr"])}
     assert wanted - scraped.keys() - {"up"} == set()

@@ -1,37 +1,20 @@
-"""A real Prometheus with deploy/prometheus.yml scrapes a real broker that has work, and every expression is asked.
+"""A real Prometheus with deploy/prometheus.yml scrapes a real broker that has work, and evaluates every expression."""
 
-What is changed of the file: the two intervals, so that the test need not wait a quarter of a minute for each look, and
-the targets, which are in a file of their own for that.
-"""
-
-import json
 import re
-import shutil
-import socket
-import subprocess
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http import HTTPStatus
 from math import isnan
 from pathlib import Path
-from time import monotonic
-from typing import Any
 
 import pytest
 
 from tests.deploy.conftest import Tool
-from tests.deploy.files import DEPLOY, alerts, asked, selectors
+from tests.deploy.files import NODE_DASHBOARDS, alerts, asked, node_alerts, selectors
+from tests.deploy.monitoring.prometheus import Prometheus, prometheus, until, value_of
 from tests.deploy.monitoring.traffic import SETTINGS, can_evict, traffic_against
 from warmlog.testing import Broker
 
 pytestmark = pytest.mark.interop
 
-LIMIT_S = 60
-INTERVAL = "1s"
-WINDOW = "20s"  # what Grafana would put in for $__rate_interval
 # Quantiles and quotients of what does not happen where files cannot be put out of memory.
 COLD = re.compile("cold", re.IGNORECASE)
 NEVER_ON_A_HEALTHY_BROKER = {
@@ -42,100 +25,22 @@ NEVER_ON_A_HEALTHY_BROKER = {
 }  # fmt: skip
 
 
-class Prometheus:
-    """Its HTTP API."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def get(self, path: str, **parameters: str) -> Any:
-        """The data of an answer. Raises OSError, AssertionError."""
-        url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=LIMIT_S) as reply:
-            answer = json.load(reply)
-        assert answer["status"] == "success", answer
-        return answer["data"]
-
-    def query(self, expression: str) -> list[float]:
-        """The values that an expression has now."""
-        return [float(each["value"][1]) for each in self.get("query", query=expression)["result"]]
-
-    def rules(self) -> list[dict[str, Any]]:
-        """Every rule and how it is."""
-        return [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
-
-
-def free_address() -> str:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{sock.getsockname()[1]}"
-
-
-def faster(text: str) -> str:
-    """prometheus.yml with the interval of a test."""
-    changed, count = re.subn(r"^( +(?:scrape|evaluation)_interval:) \w+", rf"\1 {INTERVAL}", text, flags=re.MULTILINE)
-    assert count == 2
-    return changed
-
-
-@contextmanager
-def prometheus(path: str, directory: Path, target: str) -> Iterator[Prometheus]:
-    """It runs with the files of deploy/ and scrapes one target; it is ended with the block."""
-    directory.mkdir()
-    for name in ("alerts.yml", "alertmanagers.yml"):
-        shutil.copy(DEPLOY / name, directory)
-    (directory / "prometheus.yml").write_text(faster((DEPLOY / "prometheus.yml").read_text()))
-    (directory / "targets.yml").write_text(json.dumps([{"targets": [target]}]))
-    address = free_address()
-    command = [path, f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={directory / 'data'}",
-               f"--web.listen-address={address}", "--log.level=warn"]  # fmt: skip
-    with (directory / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            yield Prometheus(address)
-        finally:
-            process.terminate()
-
-
-def until(condition: Callable[[], bool], meanwhile: Callable[[], object], told: Callable[[], object]) -> None:
-    """Go on until it is so; what is not so within the time is told."""
-    deadline = monotonic() + LIMIT_S
-    while not condition():
-        assert monotonic() < deadline, told()
-        meanwhile()
-
-
 @pytest.fixture(scope="module")
 def watched(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, Callable[[], None]]]:
     """A broker, Prometheus over it, and what makes a little more traffic."""
     path = tool("prometheus")
     with (
         Broker(settings=SETTINGS) as broker,
-        prometheus(path, tmp_path_factory.mktemp("prometheus") / "run", broker.http) as server,
+        prometheus(path, tmp_path_factory.mktemp("prometheus") / "run", [broker.http]) as server,
         traffic_against(broker) as traffic,
     ):
         yield server, traffic.burst
 
 
-def value_of(server: Prometheus, expression: str) -> list[float]:
-    """What it gives, with Grafana's variables filled in; nothing while Prometheus is not there yet."""
-    filled = expression.replace("$__rate_interval", WINDOW).replace("$instance", ".*")
-    assert "$" not in filled
-    try:
-        return server.query(filled)
-    except urllib.error.HTTPError as error:
-        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
-            return []
-        raise
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, ConnectionError):
-            return []
-        raise
-
-
 def test_every_graph_has_data(watched: tuple[Prometheus, Callable[[], None]], tmp_path: Path) -> None:
     server, burst = watched
     is_cold_possible = can_evict(tmp_path)
-    missing = list(asked())
+    missing = list(asked(NODE_DASHBOARDS))
 
     def all_there() -> bool:
         missing[:] = [(panel, expression) for panel, expression in missing if not there(panel, expression)]
@@ -172,7 +77,7 @@ def test_every_alert_is_evaluated_over_metrics_that_there_are(
     watched: tuple[Prometheus, Callable[[], None]],
 ) -> None:
     server, burst = watched
-    wanted = {selector for rule in alerts() for selector in selectors(rule["expr"])}
+    wanted = {selector for rule in node_alerts() for selector in selectors(rule["expr"])}
 
     def missing() -> list[str]:
         return [selector for selector in wanted if not value_of(server, selector)]
@@ -195,7 +100,7 @@ def test_a_metric_that_is_not_there_is_found_out(watched: tuple[Prometheus, Call
 
 
 def test_a_broker_that_is_gone_is_told(tool: Tool, tmp_path: Path) -> None:
-    with Broker() as broker, prometheus(tool("prometheus"), tmp_path / "run", broker.http) as server:
+    with Broker() as broker, prometheus(tool("prometheus"), tmp_path / "run", [broker.http]) as server:
         until(lambda: value_of(server, "up") == [1], lambda: None, lambda: "never scraped")
         broker.stop()
         pending = 'ALERTS{alertname="WarmlogDown",severity="critical"}'
