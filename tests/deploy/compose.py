@@ -1,14 +1,34 @@
-"""Services of compose.yaml as options of `podman run`."""
+"""Services of Compose files: merged with those that they extend, and as options of `podman run`."""
 
 import os
 import re
 from typing import Any
 
-from tests.deploy.files import DEPLOY
+from tests.deploy.files import DEPLOY, load
 
 # Not options here: containers share a network with all their ports, limits on descriptors may not be raised, and podman
 # takes no list of words as health check (`health_check` below).
-ELSEWHERE = {"image", "build", "command", "ports", "ulimits", "depends_on", "healthcheck"}
+ELSEWHERE = {"image", "build", "command", "ports", "ulimits", "depends_on", "healthcheck", "network_mode"}
+
+
+def services_of(name: str) -> dict[str, dict[str, Any]]:
+    """Return the services of a file in deploy/, merged with the services that they extend as Compose does it."""
+    services: dict[str, dict[str, Any]] = load(DEPLOY / name)["services"]
+    return {service: _extended(described) for service, described in services.items()}
+
+
+def _extended(service: dict[str, Any]) -> dict[str, Any]:
+    if "extends" not in service:
+        return service
+    base = services_of(service["extends"]["file"])[service["extends"]["service"]]
+    own = {key: value for key, value in service.items() if key != "extends"}
+    merged = {**base, **own}
+    if "environment" in own:
+        merged["environment"] = {**base["environment"], **own["environment"]}
+    if "volumes" in own:
+        by_target = {volume.split(":")[1]: volume for volume in (*base["volumes"], *own["volumes"])}
+        merged["volumes"] = list(by_target.values())
+    return merged
 
 
 def interpolate(text: str, variables: dict[str, str]) -> str:
