@@ -20,8 +20,8 @@ TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "schemas"
 COMPOSE = ("check-jsonschema", "0.39.0", "check_jsonschema/builtin_schemas/vendor/compose-spec.json")
 KUBERNETES = ("kubernetes-validate", "1.37.0", "kubernetes_validate/kubernetes-json-schema/v{version}-local-strict/")
 VERSIONS = ("1.25.0", "1.37.0")
-KINDS = ("configmap-v1", "namespace-v1", "networkpolicy-networking-v1", "service-v1", "serviceaccount-v1",
-         "statefulset-apps-v1")  # fmt: skip
+KINDS = ("configmap-v1", "namespace-v1", "networkpolicy-networking-v1", "poddisruptionbudget-policy-v1", "service-v1",
+         "serviceaccount-v1", "statefulset-apps-v1")  # fmt: skip
 DEFINITIONS = "/api/_definitions.json#/$defs/"
 
 

@@ -1,15 +1,21 @@
 """The outside tools that judge the files of deploy/: a missing one skips a test, and fails it in CI."""
 
+import os
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.containers import IMAGE
+from tests.deploy.files import ROOT
+from tests.deploy.podman import RUN, Podman, PodmanError, base_image, make_base, podman_at
 from tests.requires import lacks
 
 Tool = Callable[[str], str]
 PACKAGES = {
+    "kubectl": "kubernetes-client",
     "node": "nodejs",
     "npm": "npm",
     "prometheus": "prometheus",
@@ -35,3 +41,24 @@ def tool() -> Tool:
 def schemas() -> Path:
     """See its README."""
     return Path(__file__).parent.parent / "fixtures" / "schemas"
+
+
+@pytest.fixture(scope="session")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+    """An engine that holds the base image and has been seen to run it."""
+    directory = tmp_path_factory.mktemp("podman")
+    name, suite = base_image((ROOT / "Dockerfile").read_text())
+    with podman_at(directory, f"warmlog-{os.getpid()}") as engine:
+        make_base(engine, directory, name, suite)
+        try:
+            engine("run", *RUN, "--rm", name, "true")
+        except (PodmanError, subprocess.TimeoutExpired) as error:
+            lacks(f"podman cannot run a container on this machine (mounts, namespaces, cgroups?): {error}")
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def image(podman: Podman) -> str:
+    """The name of the image that users build, built as they build it."""
+    podman.build(IMAGE, "--pull=never", ".")
+    return IMAGE

@@ -1,23 +1,17 @@
 """deploy/kubernetes: every manifest by Kubernetes' own strict schemas, and how they fit together."""
 
-import json
-import re
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
 from broker.settings.settings import FOREIGN_VARIABLES, Settings, load_settings
 from tests.deploy.files import DEPLOY, load
+from tests.deploy.kubernetes import VERSIONS, Object, errors, expanded
 
 DIRECTORY = DEPLOY / "kubernetes"
 MANIFESTS = sorted(path for path in DIRECTORY.rglob("*.yaml") if path.name != "kustomization.yaml")
 CUSTOM = {"ServiceMonitor"}  # its schema is the operator's, not Kubernetes'
-VERSIONS = ("1.25.0", "1.37.0")
-
-Object = dict[str, Any]
 
 
 def objects() -> list[Object]:
@@ -31,14 +25,6 @@ def of_kind(kind: str) -> list[Object]:
 STATEFUL_SET = of_kind("StatefulSet")[0]
 POD = STATEFUL_SET["spec"]["template"]["spec"]
 CONTAINER = POD["containers"][0]
-
-
-def errors(found: Object, schemas: Path, version: str) -> list[str]:
-    known = json.loads((schemas / f"kubernetes-{version}.json").read_text())
-    group, _, api = found["apiVersion"].rpartition("/")
-    key = "-".join(filter(None, (found["kind"].lower(), group.split(".")[0], api)))
-    schema = {**known["kinds"][key], "$defs": known["$defs"]}
-    return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(found)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -89,8 +75,8 @@ def test_the_probes_ask_what_the_broker_answers() -> None:
 
 def test_clients_are_told_the_name_that_the_headless_service_makes() -> None:
     variables = {each["name"]: each.get("value") for each in CONTAINER["env"]}
-    names = {"POD_NAME": "warmlog-0", "POD_NAMESPACE": STATEFUL_SET["metadata"]["namespace"]}
-    value = re.sub(r"\$\((\w+)\)", lambda found: names[found[1]], variables["WARMLOG_ADVERTISED_LISTENERS"])
+    namespace = STATEFUL_SET["metadata"]["namespace"]
+    value = expanded(variables["WARMLOG_ADVERTISED_LISTENERS"], POD_NAME="warmlog-0", POD_NAMESPACE=namespace)
     settings = load_settings(environ={"WARMLOG_ADVERTISED_LISTENERS": value})
     host = f"warmlog-0.{STATEFUL_SET['spec']['serviceName']}.warmlog.svc.cluster.local"
     assert settings.advertised("kafka") == (host, 9092)
