@@ -22,7 +22,7 @@ ENTRYPOINT ["prometheus"]
 ETCD = """
 FROM {base}
 RUN apt-get update && apt-get install -y --no-install-recommends etcd-server etcd-client \\
-    && install --directory /var/lib/etcd
+    && chown root:root /var/lib/etcd
 """
 
 
@@ -67,6 +67,7 @@ def test_brokers_of_the_cluster_replace_one_that_is_killed(podman: Podman, tmp_p
             running.enter_context(compose.run(name))
             compose.wait_until_healthy(name)
         podman.python(PRODUCE, "0", "1000")
+        assert podman.python(CONSUME, "1000").strip() == "True"  # creates __consumer_offsets, which takes three brokers
         podman("kill", "--signal=KILL", "broker-3")
         podman.python(PRODUCE, "1000", "2000")
         podman("start", "broker-3")

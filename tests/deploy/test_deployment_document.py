@@ -39,7 +39,7 @@ def test_names_of_the_compose_file_are_right() -> None:
 
 
 def test_the_image_that_is_replaced_is_the_one_that_is_used() -> None:
-    (replaced,) = re.findall(r"sed 's#(.*?)#", TEXT)
+    (replaced,) = set(re.findall(r"sed 's#(.*?)#", TEXT))
     assert (DEPLOY / "kubernetes" / "statefulset.yaml").read_text().count(replaced) == 1
 
 

@@ -16,15 +16,15 @@ START_S = 30.0
 
 
 class EtcdProcess:
-    """One member. `url` stays the same over restarts."""
+    """One member. `url` stays the same over restarts; `bootstrap` lists the members with their peer addresses."""
 
     def __init__(self, binary: str, directory: Path, name: str, ports: tuple[int, int], bootstrap: str) -> None:
         self.url = f"http://127.0.0.1:{ports[0]}"
         self._peer_url = f"http://127.0.0.1:{ports[1]}"
         self._binary = binary
         self._directory = directory
-        self._name = name
-        self._bootstrap = bootstrap
+        self.name = name
+        self.bootstrap = bootstrap
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> socket.socket:
@@ -36,10 +36,10 @@ class EtcdProcess:
         self._directory.mkdir(parents=True, exist_ok=True)
         command = [
             self._binary,
-            *("--name", self._name, "--data-dir", str(self._directory / "data"), "--log-level", "warn"),
+            *("--name", self.name, "--data-dir", str(self._directory / "data"), "--log-level", "warn"),
             *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
             *("--listen-peer-urls", self._peer_url, "--initial-advertise-peer-urls", self._peer_url),
-            *("--initial-cluster", self._bootstrap),
+            *("--initial-cluster", self.bootstrap),
         ]
         with (self._directory / "log").open("ab") as log:
             environment = {**os.environ, "NOTIFY_SOCKET": "@" + name}

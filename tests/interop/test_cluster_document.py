@@ -1,0 +1,180 @@
+"""docs/cluster.md, step by step: brokers are added, replaced, lost and upgraded, and etcd is restored from a snapshot.
+
+The commands are those of the document. Only starting and stopping processes, which it leaves to whoever runs them, is
+done here.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.kafka_node import JVM_OPTIONS, build
+from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
+from tests.broker.cluster.etcd_process import EtcdProcess, etcd
+from tests.documents import add_command, command_directory, run_block, shell_blocks
+from tests.requires import lacks
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+BLOCKS = shell_blocks("docs/cluster.md")
+TOOLS = {
+    "kafka-leader-election.sh": "org.apache.kafka.tools.LeaderElectionCommand",
+    "kafka-reassign-partitions.sh": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+}
+RECORDS = 1000
+COUNT = "warmlog consume demo --from beginning --until-end | wc -l"
+
+
+class Story:
+    """Three brokers and etcd, and a shell in which the commands of the document run."""
+
+    def __init__(self, root: Path, commands: Path, store: EtcdProcess, nodes: WarmlogNodes) -> None:
+        self.store = store
+        self.nodes = dict(nodes.nodes)
+        self._root = root
+        self._commands = commands
+
+    def run(self, block: str, **variables: object) -> str:
+        """Run a block of the document, or another command; return its output."""
+        known: dict[str, object] = {"ETCD": self.store.url}
+        for node in self.nodes.values():
+            if node.is_running:
+                known |= {"BOOTSTRAP": node.addresses["kafka"], "WARMLOG_NATIVE": node.addresses["native"]}
+        return run_block(BLOCKS.get(block, block), self._commands, self._root, {**known, **variables})
+
+    def add(self, node_id: int) -> WarmlogNode:
+        """Start another broker with an empty directory."""
+        directory = self._root / f"machine-{node_id}-{len(list(self._root.iterdir()))}"
+        directory.mkdir()
+        settings = {"warmlog.cluster.etcd": self.store.url, **SETTINGS}
+        self.nodes[node_id] = WarmlogNode(node_id, directory, settings)
+        self.nodes[node_id].start()
+        return self.nodes[node_id]
+
+    def partitions(self) -> list[Mapping[str, Any]]:
+        """Return the partitions of demo."""
+        found = json.loads(self.run("warmlog cluster describe --json"))["partitions"]
+        return [one for one in found if one["topic"] == "demo"]
+
+    def replicas(self) -> set[int]:
+        """Return the brokers that have a replica of demo."""
+        return {broker for one in self.partitions() for broker in one["replicas"]}
+
+    def wait_until_moved(self) -> None:
+        """Return when no partition is being moved, and all replicas are in sync."""
+        self.run("wait")
+        while any(set(one["replicas"]) != set(one["in_sync"]) for one in self.partitions()):
+            pass
+
+    def records(self) -> int:
+        """Return how many records demo has."""
+        return int(self.run(COUNT))
+
+
+SETTINGS = {"default.replication.factor": 3, "warmlog.cluster.lease.ms": 2000}
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Iterator[Story]:
+    commands = command_directory(tmp_path)
+    for name, main in TOOLS.items():
+        add_command(commands, name, "java", *JVM_OPTIONS, "-cp", build(), main)
+    if shutil.which("etcdutl") is None:
+        add_command(commands, "etcdutl", "etcdctl")  # etcd 3.4
+    with etcd(tmp_path / "etcd") as (store,), WarmlogNodes(tmp_path, store.url, settings=SETTINGS) as nodes:
+        made = Story(tmp_path, commands, store, nodes)
+        try:
+            assert made.run("first").split()[-1] == str(RECORDS)
+            yield made
+        finally:
+            for node in made.nodes.values():
+                node.kill()
+
+
+def test_every_block_is_run_by_a_test() -> None:
+    source = Path(__file__).read_text()
+    assert [name for name in BLOCKS if f'"{name}"' not in source] == []
+
+
+def test_brokers_are_upgraded_in_turn(story: Story) -> None:
+    for node in story.nodes.values():
+        assert node.stop() == 0
+        node.start()
+        story.run("wait")
+    story.run("elect")
+    assert {one["leader"] for one in story.partitions()} == {one["replicas"][0] for one in story.partitions()}
+    assert story.records() == RECORDS
+
+
+def test_brokers_are_added_and_replaced(story: Story) -> None:
+    story.add(4)
+    assert story.replicas() == {1, 2, 3}
+    story.run("spread")
+    story.wait_until_moved()
+    assert story.replicas() == {1, 2, 3, 4}
+
+    story.nodes[2].kill()
+    story.add(2)  # without data
+    story.wait_until_moved()
+    assert story.records() == RECORDS
+
+    story.nodes[3].kill()
+    story.add(5)
+    story.run("replace")
+    story.wait_until_moved()
+    assert story.replicas() == {1, 2, 4, 5}
+    assert story.records() == RECORDS
+
+
+def test_a_replica_that_lacks_records_leads_when_that_is_asked_for(story: Story) -> None:
+    partition = next(one for one in story.partitions() if one["partition"] == 0)
+    late, other, last = (story.nodes[broker] for broker in partition["in_sync"])
+    late.kill()
+    story.run("seq 10 | warmlog produce demo --partition 0")
+    other.kill()
+    last.kill()
+    late.start()
+    leaderless = next(one for one in story.partitions() if one["partition"] == 0)
+    assert leaderless["leader"] is None
+    story.run("unclean")
+    assert next(one for one in story.partitions() if one["partition"] == 0)["leader"] == late.node_id
+
+
+def test_an_etcd_that_was_restored_is_accepted_on_purpose(story: Story) -> None:
+    if shutil.which("etcdctl") is None:
+        lacks("etcdctl is not installed: apt-get install etcd-client")
+    story.run("etcd-backup")
+    for node in story.nodes.values():  # decisions that the snapshot lacks
+        assert node.stop() == 0
+        node.start()
+        story.run("wait")
+    for node in story.nodes.values():
+        assert node.stop() == 0
+    restore(story)
+    with pytest.raises(RuntimeError, match="restored from a backup that lacks decisions already carried out"):
+        story.nodes[1].start()
+    for node in story.nodes.values():
+        story.run("forget", WARMLOG=node.data)
+    for node in story.nodes.values():
+        node.begin()
+    for node in story.nodes.values():
+        node.wait_until_ready()
+    story.run("wait")
+    assert story.records() == RECORDS
+    story.run("seq 10 | warmlog produce demo")
+    assert story.records() == RECORDS + 10
+
+
+def restore(story: Story) -> None:
+    """Restart etcd with the state of the snapshot."""
+    store = story.store
+    store.kill()
+    store.wipe()
+    variables = {"ETCD_DATA": store.data, "ETCD_NAME": store.name, "ETCD_MEMBERS": store.bootstrap}
+    peer = store.bootstrap.partition("=")[2]
+    story.run("etcd-restore", **variables, ETCD_PEER=peer)
+    store.start()
