@@ -166,6 +166,25 @@ class AppendQueue:
             self._enqueue(append)
         return append
 
+    def copy_at_once(self, records: bytes | memoryview, leader_epoch: int | None) -> bool:
+        """Append batches fetched from the leader if no task has to wait for that; return whether they are written.
+
+        If not, nothing has happened, and `append_copy` does it, or tells why not: while another write is in progress,
+        for a large write, for one that rolls, and if the write failed. Raises what PartitionLog.plan_copy raises.
+        """
+        log = self.log
+        if self.is_writing or self.is_paused or self._queue or len(records) > self._writer.loop_write_max_bytes:
+            return False
+        plans = log.plan_copy(records, leader_epoch)
+        if len(plans) != 1 or plans[0].roll is not None:
+            log.abandon()
+            return False
+        append = Append(log)
+        append.planned = plans[0]
+        self._enqueue(append)
+        self.write_queued()
+        return append.done and append.error is None
+
     def _enqueue(self, append: Append) -> None:
         planned = append.planned
         self._queue.append(append)

@@ -2,9 +2,10 @@
 
     fetch, hand what was found to the replicas, fetch again from where they are now
 
-Records of several partitions are taken in parallel: with `flush.messages=1` their fsyncs share a round. A partition
-that is given while a fetch waits at the leader would wait with it; after `FetchLimits.patience_s` that fetch is given
-up instead, with its connection, since a leader answers the requests of a connection in order.
+Most results are taken at once. Others, such as large ones, are taken in parallel: with `flush.messages=1` their fsyncs
+share a round. A partition that is given while a fetch waits at the leader would wait with it; after
+`FetchLimits.patience_s` that fetch is given up instead, with its connection, since a leader answers the requests of a
+connection in order.
 """
 
 import logging
@@ -37,6 +38,7 @@ from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
 
 MAX_THROTTLE_S = 30.0  # what a broker may make us wait after a response
 PARALLEL_TAKES = 64  # partitions whose records are taken at the same time
+PARTITIONS_AT_ONCE, BYTES_AT_ONCE = 64, 256 << 10  # then other tasks run
 _SESSION_ERRORS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -65,6 +67,12 @@ class Replica(Protocol):
 
     async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
         """Return what to fetch next from the leader of this epoch; None to be asked again after a pause."""
+
+    def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
+        """Take the result of a fetch if nothing has to be waited for, and return the next position.
+
+        Otherwise nothing has happened, and `take` has to take it.
+        """
 
     async def take(self, found: PeerFetchedPartition) -> Step:
         """Take the result of a fetch from the latest `position`: records, a divergence, or an error.
@@ -304,16 +312,37 @@ class Fetcher:
             await trio.sleep(min(response.throttle_ms / 1000, MAX_THROTTLE_S))
 
     async def _take_partitions(self, fetched: Sequence[Fetched]) -> None:
-        with_records = [one for one in fetched if len(one.found.records)]
-        if len(with_records) < 2:
-            with_records = []
-        for one in fetched:
-            if not with_records or not len(one.found.records):
-                await self._take_partition(one)
-        for start in range(0, len(with_records), PARALLEL_TAKES):
+        left: list[Fetched] = []
+        size = 0
+        for number, one in enumerate(fetched, 1):
+            if not self._take_at_once(one):
+                left.append(one)
+            size += len(one.found.records)
+            if size > BYTES_AT_ONCE or number % PARTITIONS_AT_ONCE == 0:
+                size = 0
+                await trio.lowlevel.checkpoint()
+        if len(left) == 1:
+            await self._take_partition(left[0])
+            return
+        for start in range(0, len(left), PARALLEL_TAKES):
             async with trio.open_nursery() as nursery:
-                for one in with_records[start : start + PARALLEL_TAKES]:
+                for one in left[start : start + PARALLEL_TAKES]:
                     nursery.start_soon(self._take_partition, one)
+
+    def _take_at_once(self, fetched: Fetched) -> bool:
+        """Take a result if nothing has to be waited for; return False if `_take_partition` has to."""
+        following = self._mine[fetched.asked.topic, fetched.asked.partition]
+        leader, replica = following.leader, following.replica
+        if following.lock.locked() or following.fetcher is not self or leader is None:
+            return False
+        if fetched.asked.current_leader_epoch != leader.epoch:
+            return False
+        position = replica.take_at_once(fetched.found)
+        if position is None:
+            return False
+        self._session.set(position)
+        following.delays = None
+        return True
 
     async def _take_partition(self, fetched: Fetched) -> None:
         following = self._mine[fetched.asked.topic, fetched.asked.partition]

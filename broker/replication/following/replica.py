@@ -74,13 +74,17 @@ class PartitionReplica:
         The leader counts all records before that as copied: with `flush.messages=1` they are on the disk. None while
         the log has failed, since it may turn out to be shorter.
         """
-        self._leader_epoch = leader_epoch
         log = self._partition.log
         if log.flush_messages == 1 and log.recovery_point < log.log_end_offset:
             await self._partition.appends.flushes.flushed_up_to(log.log_end_offset)
         if log.failed:
             self._note("the log has failed")
             return None
+        return self._from_log_end(leader_epoch)
+
+    def _from_log_end(self, leader_epoch: int) -> KafkaFetchPartition:
+        self._leader_epoch = leader_epoch
+        log = self._partition.log
         is_empty = log.log_end_offset == log.log_start_offset
         return KafkaFetchPartition(
             topic=self.topic,
@@ -103,6 +107,25 @@ class PartitionReplica:
             self._note(None)
         return step
 
+    def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
+        """Append what was fetched if nothing has to be waited for, and return the next position; else return None."""
+        log, records = self._partition.log, found.records
+        if found.error is not ErrorCode.NONE or found.diverging_epoch >= 0 or log.flush_messages == 1 or log.failed:
+            return None
+        if len(records):
+            if not log.size:
+                return None
+            end = log.log_end_offset
+            try:
+                if not self._partition.appends.copy_at_once(records, self._epoch_limit()):
+                    return None
+            except (LogError, ProtocolError):
+                return None  # `take` reports it
+            self.bytes_per_offset = len(records) / (log.log_end_offset - end)
+        self._follow_leader(found)
+        self._note(None)
+        return self._from_log_end(self._leader_epoch)
+
     async def _take(self, found: PeerFetchedPartition) -> Step:
         if found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._find_range()
@@ -115,6 +138,12 @@ class PartitionReplica:
             return await self._truncate(after_divergence(log.epochs, log.log_end_offset, log.high_watermark, answer))
         if not await self._begin_inside(found.records) or not await self._append(found.records):
             return Step.PAUSE
+        self._follow_leader(found)
+        return Step.GO_ON
+
+    def _follow_leader(self, found: PeerFetchedPartition) -> None:
+        """Take over the leader's high watermark and log start offset, as far as the copy goes."""
+        log = self._partition.log
         self.leader_end = found.high_watermark
         if log.log_end_offset >= self.leader_end:
             self.behind_since = None
@@ -124,7 +153,6 @@ class PartitionReplica:
             self._partition.wake_all()
         if found.log_start_offset > log.log_start_offset:
             self._partition.advance_start(min(found.log_start_offset, log.high_watermark))
-        return Step.GO_ON
 
     # -- appending -----------------------------------------------------------------------------------------------------
 

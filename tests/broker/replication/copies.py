@@ -38,6 +38,10 @@ class Copy:
             max_bytes=1 << 20,
         )
 
+    def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
+        del found
+        return None
+
     async def take(self, found: PeerFetchedPartition) -> Step:
         self.found.append(found)
         step = self.decide(found)

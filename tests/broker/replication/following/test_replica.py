@@ -21,6 +21,7 @@ from broker.replication.peers.peer import open_cluster
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer_apis import PeerFetchedPartition
+from protocol.kafka.values import KafkaFetchPartition
 from protocol.records.batch import stamp
 from tests.broker.clients import Running, batch, running
 from tests.broker.kafka_client import kafka_client
@@ -31,16 +32,35 @@ CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 KEY = ("orders", 0)
 
 
-class Watched(PartitionReplica):
-    """A replica that tells when it has taken a result."""
+class Watched:
+    """A replica that tells when it has taken a result. Compiled classes cannot be subclassed."""
 
-    took = trio.Event()
+    def __init__(self, replica: PartitionReplica) -> None:
+        self.took = trio.Event()
+        self.topic, self.topic_id, self.partition = replica.topic, replica.topic_id, replica.partition
+        self._replica = replica
+
+    @property
+    def problem(self) -> str | None:
+        return self._replica.problem
+
+    async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
+        return await self._replica.position(leader_epoch)
+
+    def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
+        position = self._replica.take_at_once(found)
+        if position is not None:
+            self._tell()
+        return position
 
     async def take(self, found: PeerFetchedPartition) -> Step:
-        step = await super().take(found)
+        step = await self._replica.take(found)
+        self._tell()
+        return step
+
+    def _tell(self) -> None:
         self.took.set()
         self.took = trio.Event()
-        return step
 
 
 class Here:
@@ -84,7 +104,7 @@ async def copying(root: Path, broker: Running) -> AsyncIterator[Here]:
     async with trio.open_nursery() as nursery, open_cluster([(host, int(port))], random=Random(1)) as cluster:
         here = Here(root, nursery)
         topic_id = cluster.view.topics["orders"].topic_id
-        here.replica = Watched(here.partition, topic_id, cluster, here.checkpoint)
+        here.replica = Watched(PartitionReplica(here.partition, topic_id, cluster, here.checkpoint))
         async with filled(cluster, here.replica):
             yield here
         await here.partition.retire()
