@@ -91,6 +91,13 @@ MYPYC = (
     "broker/net/sendfile.py",
     "broker/net/services.py",
     "broker/net/turn.py",
+    "broker/log/producers/copies.py",
+    "broker/log/producers/replay.py",
+    "broker/api/records/epochs.py",
+    "broker/api/fetch/session.py",
+    "broker/api/fetch/sessions.py",
+    "broker/replication/following/fetch_session.py",
+    "broker/replication/following/replica.py",
 )
 FLAGS = ("-O1", "-g0", "-w")  # after Python's own flags; docs/adr/0017 compares the levels
 PACKAGES = ("protocol", "broker", "warmlog")
