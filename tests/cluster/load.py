@@ -32,6 +32,7 @@ class Load:
     ) -> None:
         """`rate`: records per second of each producer."""
         self.latencies_s: list[float] = []  # from send to acknowledgement
+        self.acknowledgements: list[tuple[float, int]] = []  # monotonic seconds, partition
         self.gaps_s: list[float] = []  # of each producer, the longest time without an acknowledgement
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
         self._settings = dict(producer_settings or {})
@@ -119,6 +120,7 @@ class Load:
                     now = time.monotonic()
                     longest, latest = max(longest, now - latest), now
                     self.latencies_s.append(now - begun)
+                    self.acknowledgements.append((now, at))
                     one = sent._replace(outcome=Outcome.STORED, offset=message.offset())
                 else:
                     self.undelivered.append(f"{sent.value!r}: {error}")
@@ -165,9 +167,10 @@ class Load:
         }
 
 
-def _consumer(bootstrap: str, name: str) -> Consumer:
+def _consumer(bootstrap: str, name: str, *, committed: bool = False) -> Consumer:
     return Consumer(
         {
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
             "bootstrap.servers": bootstrap,
             "group.id": f"unused-{name}",
             "enable.auto.commit": False,
@@ -180,9 +183,14 @@ def _consumer(bootstrap: str, name: str) -> Consumer:
     )
 
 
-def read_all(bootstrap: str, topic: str, partitions: int, *, limit_s: float = 60.0) -> dict[int, list[Read]]:
-    """Return every record of each partition, up to the high watermark at the time of the call. Raises TimeoutError."""
-    consumer = _consumer(bootstrap, "all")
+def read_all(
+    bootstrap: str, topic: str, partitions: int, *, committed: bool = False, limit_s: float = 60.0
+) -> dict[int, list[Read]]:
+    """Return every record of each partition up to its end at the time of the call. Raises TimeoutError.
+
+    `committed`: without those of aborted transactions.
+    """
+    consumer = _consumer(bootstrap, "all", committed=committed)
     found: dict[int, list[Read]] = {index: [] for index in range(partitions)}
     try:
         limit = time.monotonic() + limit_s
