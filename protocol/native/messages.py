@@ -14,6 +14,8 @@ from protocol.errors import ErrorCode, ProtocolError
 from protocol.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     LeaveGroupRequest,
@@ -84,9 +86,11 @@ from protocol.transaction_requests import (
 )
 
 # Oldest first. Version 2 adds group operations, version 3 describe_producer and explain, version 4 the aborted
-# transactions in replies to fetches of committed records, version 5 transactions of producers, version 6 mirrors.
-VERSIONS = (1, 2, 3, 4, 5, 6)
+# transactions in replies to fetches of committed records, version 5 transactions of producers, version 6 mirrors,
+# version 7 find_coordinator.
+VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 FIRST_WITH_COMMITTED_FETCH = 4
+FIRST_WITH_COORDINATORS = 7
 
 NativeRequest: TypeAlias = (
     Request
@@ -110,6 +114,7 @@ NativeRequest: TypeAlias = (
     | WriteTxnMarkersRequest
     | DescribeMirrorRequest
     | PromoteTopicsRequest
+    | FindCoordinatorRequest
 )
 
 
@@ -174,6 +179,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(WriteTxnMarkersRequest, WriteTxnMarkersResponse, WriteTxnMarkersResponse),
     Operation(DescribeMirrorRequest, DescribeMirrorResponse, DescribeMirrorResponse),
     Operation(PromoteTopicsRequest, PromoteTopicsResponse, PromoteTopicsResponse),
+    Operation(FindCoordinatorRequest, FindCoordinatorResponse, FindCoordinatorResponse),
 )
 OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
 

@@ -30,6 +30,7 @@ from tests.cluster.transform import Transform
 PARTITIONS = 6
 RATE = 150.0  # records per second of each producer
 LIMIT_S = 60.0
+LONG_S = 1.0  # a gap that is reported
 SETTLED = 100  # acknowledged records after which a round is over
 SETTINGS = {
     "warmlog.cluster.lease.ms": 3000,
@@ -43,6 +44,7 @@ class Killer:
 
     def __init__(self, nodes: WarmlogNodes, store: EtcdProcess, load: Load, random: Random) -> None:
         self.gaps_s: list[float] = []
+        self.long_gaps: list[str] = []
         self.kills: Counter[str] = Counter()
         self._nodes, self._store, self._load, self._random = nodes, store, load, random
         self._admin = AdminClient({"bootstrap.servers": nodes.bootstrap, "log_level": 0})
@@ -68,16 +70,22 @@ class Killer:
         killed = leaders[self._random.randrange(PARTITIONS)]
         if killed < 0:
             return
+        controller = self._admin.describe_cluster(request_timeout=LIMIT_S).result(LIMIT_S).controller
         self._kill("leader", self._nodes[killed])
         at_s = time.monotonic()
         led = [index for index, leader in leaders.items() if leader == killed]
-        time.sleep(self._random.uniform(0.0, 1.5))
+        away_s = self._random.uniform(0.0, 1.5)
+        time.sleep(away_s)
         self._nodes[killed].start()
         self._load.wait_for(SETTLED, limit_s=LIMIT_S)
         acknowledged = list(self._load.acknowledgements)
         for index in led:
             times_s = [when for when, partition in acknowledged if partition == index and when > at_s - 1]
-            self.gaps_s.append(max((after - before for before, after in pairwise(times_s)), default=0.0))
+            gap_s = max((after - before for before, after in pairwise(times_s)), default=0.0)
+            self.gaps_s.append(gap_s)
+            if gap_s > LONG_S:
+                what = "the controller" if controller is not None and controller.id == killed else "no controller"
+                self.long_gaps.append(f"{gap_s:.2f} s: broker {killed}, {what}, started again after {away_s:.2f} s")
 
     def controller(self) -> None:
         """Kill the controller."""
@@ -161,6 +169,7 @@ def run(directory: Path, seed: int, kills: int, seconds: float) -> dict[str, obj
             "transactions": transform.committed,
             "aborted": transform.aborted,
             "gaps_s": sorted(round(gap, 3) for gap in killer.gaps_s),
+            "long_gaps": killer.long_gaps,
             "wrong": wrong,
             "problems": transform.problems[-20:],
         }

@@ -6,7 +6,7 @@ from protocol.version import VERSION
 from warmlog.cli.command_groups import LazyGroup, RootGroup
 
 COMMANDS = {
-    "serve": ("warmlog.cli.serve", "serve", "Run a broker."),
+    "serve": ("warmlog.cli.serve", "serve", "Run a broker, or several as a cluster on this machine."),
     "topic": ("warmlog.cli.root", "topic", "Create, list, describe, alter and delete topics."),
     "produce": ("warmlog.cli.records.produce", "produce", "Send the lines of standard input to a topic."),
     "consume": ("warmlog.cli.records.consume", "consume", "Print the records of a topic."),

@@ -128,11 +128,11 @@ def test_a_garbled_reply_is_an_error_of_its_own(garbage: bytes) -> None:
 
 
 def test_the_greatest_common_version_is_chosen() -> None:
-    assert choose_version([0, 1, 7]) == 1
-    assert choose_version([0, 1, 2, 3, 7]) == 3
+    assert choose_version([0, 1, 99]) == 1
+    assert choose_version([0, 1, 2, 3, 99]) == 3
 
 
-@pytest.mark.parametrize("offered", [[], [0], [7, 8]])
+@pytest.mark.parametrize("offered", [[], [0], [98, 99]])
 def test_without_a_common_version_there_is_none(offered: list[int]) -> None:
     with pytest.raises(VersionError, match="this side supports 1, 2, 3, 4, 5, 6") as caught:
         choose_version(offered)

@@ -116,7 +116,7 @@ def offset(topic: str, partition: int) -> ListOffsetsRequest:
         (fetch(0, "t", 3), "UNKNOWN_TOPIC_OR_PARTITION"),
         (offset("missing", 0), "UNKNOWN_TOPIC_OR_PARTITION"),
         (offset("t", 3), "UNKNOWN_TOPIC_OR_PARTITION"),
-        (HelloRequest(versions=(7, 8)), "UNSUPPORTED_VERSION"),
+        (HelloRequest(versions=(98, 99)), "UNSUPPORTED_VERSION"),
     ],
 )
 def test_the_error_code(peer: Peer, request_: Any, code: str) -> None:

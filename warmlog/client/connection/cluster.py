@@ -1,7 +1,10 @@
-"""The client's view of the cluster: broker addresses, topics and partition leaders.
+"""The client's view of the cluster: broker addresses, topics, partition leaders and coordinators.
 
-One control connection serves metadata and administration requests. The producer and each stream open connections of
-their own: replies come in request order, so a long poll would delay everything behind it.
+One control connection serves metadata and administration requests, and each further broker that has to answer some of
+them gets one, too. The producer and each stream open connections of their own: replies come in request order, so a long
+poll would delay everything behind it.
+
+Any broker is taken for the coordinator of a group or of a transactional id until it says that it is not.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -16,12 +19,13 @@ from msgspec import structs
 
 from protocol.backoff import delays_s
 from protocol.errors import ErrorCode
-from protocol.native.messages import NativeRequest
+from protocol.groups import CoordinatorType, FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.native.messages import FIRST_WITH_COORDINATORS, NativeRequest
 from protocol.request import MetadataRequest, Value
 from protocol.response import MetadataResponse, TopicMetadata
 from warmlog.client.connection.connection import Connection
 from warmlog.client.connection.request_parts import parts
-from warmlog.client.errors import ClosedError, ConnectError, WarmlogError, broker_error
+from warmlog.client.errors import ClosedError, ConnectError, ConnectionLostError, WarmlogError, broker_error
 from warmlog.client.settings import Settings
 
 R = TypeVar("R", bound=Value)
@@ -29,6 +33,8 @@ T = TypeVar("T")
 
 MAX_AGE_S = 300  # Kafka's metadata.max.age.ms: how long a new partition may go unnoticed
 NO_LEADER = -1
+# The broker has done nothing: a request that must not be carried out twice can be sent again.
+_NOT_DONE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,8 @@ class Cluster:
         self._connection: Connection | None = None
         self._connecting = anyio.Lock()
         self._brokers: dict[int, tuple[str, int]] = {}
+        self._coordinators: dict[tuple[CoordinatorType, str], tuple[str, int]] = {}
+        self._to_brokers: dict[tuple[str, int], Connection] = {}
         self._topics: dict[str, Topic] = {}
         self._closed = False
 
@@ -84,6 +92,87 @@ class Cluster:
 
         return await self._retry(attempt, repeatable=repeatable)
 
+    async def ask_coordinator(
+        self,
+        kind: CoordinatorType,
+        key: str,
+        request: NativeRequest,
+        response_type: type[R],
+        *,
+        check: Callable[[R], None] | None = None,
+        repeatable: bool = True,
+    ) -> R:
+        """Send a request to the coordinator of a group or transactional id, and return the reply. Raises WarmlogError.
+
+        `check` raises the errors that the reply has for this key. Retries like `ask`.
+        """
+
+        async def attempt() -> R:
+            address = self._coordinators.get((kind, key))
+            try:
+                connection = await (self._control_connection() if address is None else self._connection_to(address))
+                reply = await connection.ask(request, response_type)
+                if check is not None:
+                    check(reply)
+            except WarmlogError as error:
+                await self.lose_coordinator(kind, key, error)
+                raise
+            return reply
+
+        return await self._retry(attempt, repeatable=repeatable)
+
+    async def ask_leader(self, topic: str, partition: int, request: NativeRequest, response_type: type[R]) -> R:
+        """Send a request to a partition's leader and return the reply. Retries like `ask`. Raises WarmlogError."""
+
+        async def attempt() -> R:
+            found = await self.topic(topic, auto_create=False)
+            address = self._brokers.get(found.leaders[partition]) if partition < found.partitions else None
+            try:
+                connection = await (self._control_connection() if address is None else self._connection_to(address))
+                return await connection.ask(request, response_type)
+            except WarmlogError:
+                self.forget_leaders(topic)
+                raise
+
+        return await self._retry(attempt)
+
+    async def ask_each(self, request: NativeRequest, response_type: type[R]) -> list[R]:
+        """Send a request to every broker and return the replies. Retries like `ask`. Raises WarmlogError."""
+
+        async def attempt() -> list[R]:
+            await self.metadata(())
+            if len(self._brokers) <= 1:
+                return [await (await self._control_connection()).ask(request, response_type)]
+            connections = [await self._connection_to(address) for address in self._brokers.values()]
+            return [await connection.ask(request, response_type) for connection in connections]
+
+        return await self._retry(attempt)
+
+    async def open_coordinator(self, kind: CoordinatorType, key: str, tasks: TaskGroup | None = None) -> Connection:
+        """Open a connection to a coordinator, like `open_any`. Pass its errors to `lose_coordinator`."""
+        address = self._coordinators.get((kind, key))
+        if address is not None:
+            try:
+                return await self._connect(address, tasks)
+            except ConnectError:
+                del self._coordinators[kind, key]
+        return await self._connect_any(tasks)
+
+    async def lose_coordinator(self, kind: CoordinatorType, key: str, error: WarmlogError) -> None:
+        """Find the coordinator again if the error says that it is another one, or may be."""
+        if error.code is not ErrorCode.NOT_COORDINATOR:
+            if isinstance(error, ConnectError | ConnectionLostError):
+                self._coordinators.pop((kind, key), None)
+            return
+        self._coordinators.pop((kind, key), None)
+        control = await self._control_connection()
+        if control.version < FIRST_WITH_COORDINATORS:
+            return
+        request = FindCoordinatorRequest(keys=(key,), key_type=kind)
+        (found,) = (await control.ask(request, FindCoordinatorResponse)).coordinators
+        if found.error is ErrorCode.NONE:
+            self._coordinators[kind, key] = found.host, found.port
+
     async def open(self, node_id: int) -> Connection:
         """Open a connection to a broker; the caller closes it. Raises WarmlogError."""
         address = self._brokers.get(node_id)
@@ -99,6 +188,11 @@ class Cluster:
         """
         return await self._connect_any(tasks)
 
+    @property
+    def has_several_brokers(self) -> bool:
+        """Whether the latest metadata has more than one broker."""
+        return len(self._brokers) > 1
+
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a task in the client's task group."""
         self._tasks.start_soon(function)
@@ -106,14 +200,15 @@ class Cluster:
     async def _retry(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
         """Call `attempt` until it succeeds. Raises its last error if that is final or the request timeout is over.
 
-        Unless `repeatable`, only a failure to connect is retried: then nothing was sent.
+        Unless `repeatable`, it is called again only if nothing can have been done.
         """
         deadline = anyio.current_time() + self._settings.request_timeout_s
         for delay_s in delays_s(self._random):
             try:
                 return await attempt()
             except WarmlogError as error:
-                can_retry = error.is_retriable if repeatable else isinstance(error, ConnectError)
+                is_undone = isinstance(error, ConnectError) or error.code in _NOT_DONE
+                can_retry = error.is_retriable if repeatable else is_undone
                 if not can_retry or anyio.current_time() + delay_s > deadline:
                     raise
             await anyio.sleep(delay_s)
@@ -124,6 +219,16 @@ class Cluster:
             if self._connection is None or self._connection.closed:
                 self._connection = await self._connect_any()
             return self._connection
+
+    async def _connection_to(self, address: tuple[str, int]) -> Connection:
+        """Return a connection to a broker at this address for requests that are answered soon. Raises WarmlogError."""
+        control = await self._control_connection()
+        if control.address == "{}:{}".format(*address):
+            return control
+        found = self._to_brokers.get(address)
+        if found is None or found.closed:
+            found = self._to_brokers[address] = await self._connect(address)
+        return found
 
     async def _connect_any(self, tasks: TaskGroup | None = None) -> Connection:
         error: WarmlogError | None = None

@@ -149,6 +149,11 @@ class Connection:
         return self.error is not None
 
     @property
+    def version(self) -> int:
+        """The version of the protocol that hello has agreed on."""
+        return self.hello.version if self.hello else 0
+
+    @property
     def max_frame_bytes(self) -> int:
         """The largest request that the broker accepts."""
         return self.hello.max_frame_bytes if self.hello else DEFAULT_MAX_FRAME_BYTES

@@ -1,11 +1,17 @@
 """List, describe, delete and alter consumer groups."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from operator import attrgetter
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from protocol.errors import ErrorCode
 from protocol.groups import (
+    NO_OFFSET,
     CommittedPartition,
+    CoordinatorType,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     ListedGroup,
@@ -22,11 +28,17 @@ from protocol.native.groups import (
     DescribeConsumerGroupsRequest,
     DescribeConsumerGroupsResponse,
     DescribedConsumerGroup,
+    GroupPosition,
 )
+from protocol.native.messages import NativeRequest
+from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery, Value
+from protocol.response import ListOffsetsResponse
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.request_parts import parts
-from warmlog.client.errors import broker_error
+from warmlog.client.errors import UnknownTopicError, broker_error
 from warmlog.client.groups.delivery_tracker import PartitionId
+
+R = TypeVar("R", bound=Value)
 
 
 class GroupAdmin:
@@ -37,23 +49,56 @@ class GroupAdmin:
 
     async def list(self, states: Iterable[str]) -> tuple[ListedGroup, ...]:
         """Return groups in these states, by name; no state means all."""
-        return (await self._cluster.ask(ListGroupsRequest(states=tuple(states)), ListGroupsResponse)).groups
+        replies = await self._cluster.ask_each(ListGroupsRequest(states=tuple(states)), ListGroupsResponse)
+        return tuple(sorted((group for reply in replies for group in reply.groups), key=attrgetter("group")))
 
     async def describe(self, names: tuple[str, ...]) -> tuple[DescribedConsumerGroup, ...]:
         """Return members, assignments, committed offsets and log end offsets. Raises UnknownGroupError."""
-        request = DescribeConsumerGroupsRequest(groups=names)
-        groups = (await self._cluster.ask(request, DescribeConsumerGroupsResponse)).groups
-        for group in groups:
-            if group.error:
-                raise broker_error(group.error, group.message, about=f"group {group.group!r}")
-        return groups
+        return tuple([await self._with_ends(await self._describe(name)) for name in names])
+
+    async def _with_ends(self, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
+        """Ask the leaders for the ends of partitions that the coordinator does not lead."""
+        elsewhere = [at for at, one in enumerate(group.positions) if one.high_watermark == NO_OFFSET]
+        if not elsewhere or len((await self._cluster.metadata(())).brokers) == 1:
+            return group
+        positions = list(group.positions)
+        for at in elsewhere:
+            positions[at] = await self._with_end(positions[at])
+        return replace(group, positions=tuple(positions))
+
+    async def _with_end(self, position: GroupPosition) -> GroupPosition:
+        place = position.topic, position.partition
+        ends = []
+        for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+            query = OffsetQuery(topic=position.topic, partition=position.partition, timestamp=timestamp)
+            request = ListOffsetsRequest(partitions=(query,))
+            try:
+                (found,) = (await self._cluster.ask_leader(*place, request, ListOffsetsResponse)).partitions
+            except UnknownTopicError:
+                return position
+            if found.error:
+                return position  # the partition has no leader, or is gone: unknown
+            ends.append(found.offset)
+        return replace(position, log_start_offset=ends[0], high_watermark=ends[1])
+
+    async def _describe(self, name: str) -> DescribedConsumerGroup:
+        def check(reply: DescribeConsumerGroupsResponse) -> None:
+            if reply.groups[0].error:
+                raise broker_error(reply.groups[0].error, reply.groups[0].message, about=f"group {name!r}")
+
+        request = DescribeConsumerGroupsRequest(groups=(name,))
+        reply = await self._ask(name, request, DescribeConsumerGroupsResponse, check)
+        return reply.groups[0]
 
     async def delete(self, name: str) -> None:
         """Delete a group and its offsets. Raises UnknownGroupError, GroupNotEmptyError."""
-        request = DeleteGroupsRequest(groups=(name,))
-        (deleted,) = (await self._cluster.ask(request, DeleteGroupsResponse, repeatable=False)).groups
-        if deleted.error:
-            raise broker_error(deleted.error, deleted.message, about=f"group {name!r}")
+
+        def check(reply: DeleteGroupsResponse) -> None:
+            (deleted,) = reply.groups
+            if deleted.error:
+                raise broker_error(deleted.error, deleted.message, about=f"group {name!r}")
+
+        await self._ask(name, DeleteGroupsRequest(groups=(name,)), DeleteGroupsResponse, check, repeatable=False)
 
     async def commit(self, name: str, offsets: Mapping[PartitionId, int]) -> None:
         """Set the group's committed offsets. Raises GroupNotEmptyError if it has members."""
@@ -63,21 +108,43 @@ class GroupAdmin:
         )
         for part in parts(partitions, attrgetter("topic")):
             request = OffsetCommitRequest(group=name, partitions=part)
-            for result in (await self._cluster.ask(request, OffsetCommitResponse)).partitions:
-                error = result.error
-                if error is ErrorCode.UNKNOWN_MEMBER_ID:  # the answer to a non-member if the group has members
-                    error = ErrorCode.NON_EMPTY_GROUP
-                if error:
-                    raise broker_error(error, result.message, about=_about(name, result))
+            await self._ask(name, request, OffsetCommitResponse, partial(_check_committed, name))
 
     async def delete_offsets(self, name: str, keys: Iterable[PartitionId]) -> None:
         """Delete committed offsets. Raises UnknownGroupError; BrokerError if members read the topic."""
         partitions = tuple(TopicPartition(topic=topic, partition=partition) for topic, partition in keys)
         for part in parts(partitions, attrgetter("topic")):
             request = OffsetDeleteRequest(group=name, partitions=part)
-            for result in (await self._cluster.ask(request, OffsetDeleteResponse)).partitions:
-                if result.error:
-                    raise broker_error(result.error, result.message, about=_about(name, result))
+            await self._ask(name, request, OffsetDeleteResponse, partial(_check_deleted, name))
+
+    async def _ask(
+        self,
+        name: str,
+        request: NativeRequest,
+        response_type: type[R],
+        check: Callable[[R], None],
+        *,
+        repeatable: bool = True,
+    ) -> R:
+        kind = CoordinatorType.GROUP
+        return await self._cluster.ask_coordinator(
+            kind, name, request, response_type, check=check, repeatable=repeatable
+        )
+
+
+def _check_committed(name: str, reply: OffsetCommitResponse) -> None:
+    for result in reply.partitions:
+        error = result.error
+        if error is ErrorCode.UNKNOWN_MEMBER_ID:  # the answer to a non-member if the group has members
+            error = ErrorCode.NON_EMPTY_GROUP
+        if error:
+            raise broker_error(error, result.message, about=_about(name, result))
+
+
+def _check_deleted(name: str, reply: OffsetDeleteResponse) -> None:
+    for result in reply.partitions:
+        if result.error:
+            raise broker_error(result.error, result.message, about=_about(name, result))
 
 
 def _about(group: str, result: CommittedPartition) -> str:

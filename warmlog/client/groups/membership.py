@@ -19,6 +19,7 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from protocol.backoff import delay_s, delays_s
 from protocol.errors import ErrorCode
@@ -26,6 +27,7 @@ from protocol.groups import (
     NO_GENERATION,
     NO_MEMBER,
     NO_OFFSET,
+    CoordinatorType,
     FetchedOffsets,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -242,7 +244,7 @@ class Membership:
             try:
                 await self._try_join()
             except WarmlogError as error:
-                self._disconnect()
+                await self._disconnect_after(error)
                 if error.code is ErrorCode.UNKNOWN_MEMBER_ID and self.member_id != NO_MEMBER:
                     self.member_id = NO_MEMBER
                 elif not error.is_retriable or anyio.current_time() > deadline:
@@ -321,7 +323,7 @@ class Membership:
             self._end_generation(error)
         except WarmlogError as error:
             logger.info("group %s: heartbeat failed: %s", options.group, error.message)
-            self._disconnect()
+            await self._disconnect_after(error)
         else:
             await self._after_heartbeat()
 
@@ -370,6 +372,8 @@ class Membership:
             await self._commit(self._tracker.committable(include_last=include_last))
         except WarmlogError as error:
             logger.info("group %s: commit failed: %s", self._options.group, error.message)
+            if error.code is ErrorCode.NOT_COORDINATOR:
+                await self._disconnect_after(error)
 
     async def _commit(self, positions: Mapping[PartitionId, int]) -> None:
         changed = {key: offset for key, offset in positions.items() if self._committed.get(key) != offset}
@@ -402,7 +406,7 @@ class Membership:
         with anyio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
             async with anyio.create_task_group() as tasks:
                 try:
-                    self._connection = await self._cluster.open_any(tasks)
+                    self._connection = await self._open(tasks)
                     await self._leave()
                 except WarmlogError as error:
                     logger.info(
@@ -423,8 +427,19 @@ class Membership:
 
     async def _ask(self, request: NativeRequest, response_type: type[R], *, extra_s: float = 0) -> R:
         if self._connection is None or self._connection.closed:
-            self._connection = await self._cluster.open_any()
+            self._connection = await self._open()
         return await self._connection.submit(request, response_type, extra_s=extra_s).wait()
+
+    async def _open(self, tasks: TaskGroup | None = None) -> Connection:
+        return await self._cluster.open_coordinator(CoordinatorType.GROUP, self._options.group, tasks)
+
+    async def _disconnect_after(self, error: WarmlogError) -> None:
+        """Disconnect, and find the coordinator again if the error says that it is another broker."""
+        self._disconnect()
+        try:
+            await self._cluster.lose_coordinator(CoordinatorType.GROUP, self._options.group, error)
+        except WarmlogError as problem:
+            logger.info("group %s: its coordinator is not known: %s", self._options.group, problem.message)
 
     def _disconnect(self) -> None:
         if self._connection is not None and not self._connection.closed:

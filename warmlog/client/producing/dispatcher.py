@@ -276,8 +276,10 @@ class BatchDispatcher:
         if error is not None:
             leads = [q for q in self._pending if self._cluster.leader(q.topic, q.partition) == sender.node_id]
             self._unreachable(leads, error)
-        else:
-            self.pump()
+            if self._cluster.has_several_brokers:  # another one may lead by now
+                for topic in {queue.topic for queue in leads}:
+                    self._cluster.forget_leaders(topic)
+        self.pump()
 
     def _unreachable(self, queues: list[PartitionQueue], error: WarmlogError) -> None:
         """Fail overdue batches; all batches if the error is final."""

@@ -8,12 +8,14 @@ Source: org.apache.kafka.tools.TransactionsCommand; KIP-664.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
+from protocol.groups import CoordinatorType, TopicPartition
+from protocol.native.messages import NativeRequest
+from protocol.request import Value
 from protocol.transaction_requests import (
     ActiveProducer,
     DescribedProducers,
@@ -40,6 +42,11 @@ DEFAULT_MAX_TIMEOUT_S = 900.0  # Kafka's transaction.max.timeout.ms
 OPEN_STATES = frozenset(
     state.label for state in (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 )
+
+_OF_COORDINATORS = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+)
+R = TypeVar("R", bound=Value)
 
 
 class OpenTransaction(NamedTuple):
@@ -75,11 +82,12 @@ class TransactionAdmin:
             min_duration_ms=-1 if min_duration_s is None else round(min_duration_s * 1000),
             pattern=pattern,
         )
-        reply = await self._cluster.ask(request, ListTransactionsResponse)
-        if reply.unknown_states:
+        replies = await self._cluster.ask_each(request, ListTransactionsResponse)
+        if unknown := replies[0].unknown_states:
             known = ", ".join(state.label for state in TransactionState if state < TransactionState.DEAD)
-            raise ValueError(f"unknown states {', '.join(reply.unknown_states)}; there are {known}")
-        return tuple(sorted(reply.transactions, key=attrgetter("transactional_id")))
+            raise ValueError(f"unknown states {', '.join(unknown)}; there are {known}")
+        found = [transaction for reply in replies for transaction in reply.transactions]
+        return tuple(sorted(found, key=attrgetter("transactional_id")))
 
     async def describe(self, ids: Iterable[str]) -> tuple[DescribedTransaction, ...]:
         """Return states, producers and partitions of transactional ids."""
@@ -90,11 +98,35 @@ class TransactionAdmin:
         return tuple(described)
 
     async def _described(self, ids: Iterable[str]) -> list[DescribedTransaction]:
+        """Return descriptions: of all ids from any broker, and of those that it does not coordinate from others."""
         described: list[DescribedTransaction] = []
         for part in parts(ids, str):
             request = DescribeTransactionsRequest(transactional_ids=part)
             described += (await self._cluster.ask(request, DescribeTransactionsResponse)).transactions
-        return described
+        return [
+            await self._describe(one.transactional_id) if one.error is ErrorCode.NOT_COORDINATOR else one
+            for one in described
+        ]
+
+    async def _describe(self, transactional_id: str) -> DescribedTransaction:
+        def check(reply: DescribeTransactionsResponse) -> None:
+            error = reply.transactions[0].error
+            if error in _OF_COORDINATORS:
+                raise broker_error(error, None, about=f"transactional id {transactional_id!r}")
+
+        request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
+        reply = await self._ask(transactional_id, request, DescribeTransactionsResponse, check)
+        return reply.transactions[0]
+
+    async def _ask(
+        self,
+        transactional_id: str,
+        request: NativeRequest,
+        response_type: type[R],
+        check: Callable[[R], None] | None = None,
+    ) -> R:
+        kind = CoordinatorType.TRANSACTION
+        return await self._cluster.ask_coordinator(kind, transactional_id, request, response_type, check=check)
 
     async def abort(self, transactional_id: str) -> None:
         """Abort the open transaction of an id, and fence its producer."""
@@ -103,7 +135,7 @@ class TransactionAdmin:
             message = f"transactional id {transactional_id!r} has no open transaction: its state is {described.state}"
             raise broker_error(ErrorCode.INVALID_TXN_STATE, message)
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=described.timeout_ms)
-        await self._cluster.ask(request, InitProducerIdResponse)
+        await self._ask(transactional_id, request, InitProducerIdResponse)
 
     async def find_hanging(
         self, topics: Iterable[str] | None, partition: int | None, max_timeout_s: float
@@ -146,7 +178,8 @@ class TransactionAdmin:
             partitions=(place,),
             coordinator_epoch=max(found.coordinator_epoch, 0),
         )
-        reply = await self._cluster.ask(WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse)
+        request = WriteTxnMarkersRequest(markers=(marker,))
+        reply = await self._cluster.ask_leader(topic, partition, request, WriteTxnMarkersResponse)
         (written,) = reply.markers[0].partitions
         if written.error:
             raise broker_error(written.error, None, about=f"{topic}-{partition}")
@@ -169,7 +202,9 @@ class TransactionAdmin:
         described: list[DescribedProducers] = []
         for part in parts(places, attrgetter("topic")):
             request = DescribeProducersRequest(partitions=part)
-            described += (await self._cluster.ask(request, DescribeProducersResponse)).partitions
+            for one in (await self._cluster.ask(request, DescribeProducersResponse)).partitions:
+                is_elsewhere = one.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+                described.append(await self._describe_producers(one) if is_elsewhere else one)
         for one in described:
             if one.error:
                 raise broker_error(one.error, one.message, about=f"{one.topic}-{one.partition}")
@@ -179,6 +214,11 @@ class TransactionAdmin:
             for producer in one.producers
             if producer.transaction_start_offset >= 0
         ]
+
+    async def _describe_producers(self, place: DescribedProducers) -> DescribedProducers:
+        request = DescribeProducersRequest(partitions=(TopicPartition(topic=place.topic, partition=place.partition),))
+        reply = await self._cluster.ask_leader(place.topic, place.partition, request, DescribeProducersResponse)
+        return reply.partitions[0]
 
 
 def _opened(place: DescribedProducers, producer: ActiveProducer) -> OpenTransaction:

@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from random import Random
+from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
-from protocol.backoff import delays_s
-from protocol.groups import OffsetToCommit
+from protocol.groups import CoordinatorType, OffsetToCommit
+from protocol.native.messages import NativeRequest
+from protocol.request import Value
 from protocol.transaction_requests import (
     EndTxnRequest,
     EndTxnResponse,
@@ -39,6 +41,8 @@ from warmlog.client.producing.producer import Producer
 from warmlog.client.settings import Settings
 
 ABORT_TIMEOUT_S = 5.0  # a cancelled transaction does not wait longer; the broker aborts it in the end
+
+R = TypeVar("R", bound=Value)
 
 
 class TransactionalProducer:
@@ -104,7 +108,7 @@ class TransactionalProducer:
             producer_epoch=self.identity.producer_epoch,
         )
         try:
-            reply = await self._cluster.ask(request, InitProducerIdResponse)
+            reply = await self._ask_coordinator(request, InitProducerIdResponse)
         except WarmlogError as error:
             raise self._explained(error) from None
         self._begin_epoch(reply.producer_id, reply.producer_epoch)
@@ -139,17 +143,19 @@ class TransactionalProducer:
             instance_id=member.instance_id,
             partitions=part,
         )
-        deadline = anyio.current_time() + self._settings.request_timeout_s
-        for delay in delays_s(self._random):
-            results = (await self._cluster.ask(request, TxnOffsetCommitResponse)).partitions
-            failed = next((each for each in results if each.error), None)
-            if failed is None:
-                return
-            about = f"group {member.group!r}, {failed.topic}-{failed.partition}"
-            error = broker_error(failed.error, failed.message, about=about)
-            if not error.is_retriable or anyio.current_time() + delay > deadline:
-                raise error
-            await anyio.sleep(delay)
+
+        def check(reply: TxnOffsetCommitResponse) -> None:
+            failed = next((each for each in reply.partitions if each.error), None)
+            if failed is not None:
+                about = f"group {member.group!r}, {failed.topic}-{failed.partition}"
+                raise broker_error(failed.error, failed.message, about=about)
+
+        kind = CoordinatorType.GROUP
+        await self._cluster.ask_coordinator(kind, member.group, request, TxnOffsetCommitResponse, check=check)
+
+    async def _ask_coordinator(self, request: NativeRequest, response_type: type[R]) -> R:
+        kind = CoordinatorType.TRANSACTION
+        return await self._cluster.ask_coordinator(kind, self.transactional_id, request, response_type)
 
     async def commit(self) -> None:
         """Store what was produced, and commit. A transaction that cannot be committed is aborted.
@@ -194,7 +200,7 @@ class TransactionalProducer:
                     producer_epoch=self.identity.producer_epoch,
                     commits=commits,
                 )
-                reply = await self._cluster.ask(request, EndTxnResponse)
+                reply = await self._ask_coordinator(request, EndTxnResponse)
                 self._begin_epoch(reply.producer_id, reply.producer_epoch)
                 self._must_initialize = False
         except WarmlogError as error:
