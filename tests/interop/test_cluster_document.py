@@ -5,6 +5,7 @@ done here.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from broker.cluster.etcd.endpoints import parse_endpoints
+from broker.settings.settings import load_settings
 from interop.kafka_node import JVM_OPTIONS, build
 from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
-from tests.documents import add_command, command_directory, run_block, shell_blocks
+from tests.documents import ROOT, add_command, command_directory, run_block, shell_blocks
 from tests.requires import lacks
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -25,6 +28,7 @@ TOOLS = {
     "kafka-leader-election.sh": "org.apache.kafka.tools.LeaderElectionCommand",
     "kafka-reassign-partitions.sh": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }
+SETTINGS = {"default.replication.factor": 3, "warmlog.cluster.lease.ms": 2000}
 RECORDS = 1000
 COUNT = "warmlog consume demo --from beginning --until-end | wc -l"
 
@@ -64,18 +68,15 @@ class Story:
         """Return the brokers that have a replica of demo."""
         return {broker for one in self.partitions() for broker in one["replicas"]}
 
-    def wait_until_moved(self) -> None:
-        """Return when no partition is being moved, and all replicas are in sync."""
-        self.run("wait")
-        while any(set(one["replicas"]) != set(one["in_sync"]) for one in self.partitions()):
+    def wait_until_on(self, *brokers: int) -> None:
+        """Return when these brokers, and no others, have the replicas of demo, all of them in sync."""
+        while self.replicas() != set(brokers):
             pass
+        self.run("wait")
 
     def records(self) -> int:
         """Return how many records demo has."""
         return int(self.run(COUNT))
-
-
-SETTINGS = {"default.replication.factor": 3, "warmlog.cluster.lease.ms": 2000}
 
 
 @pytest.fixture
@@ -100,6 +101,14 @@ def test_every_block_is_run_by_a_test() -> None:
     assert [name for name in BLOCKS if f'"{name}"' not in source] == []
 
 
+def test_its_settings_are_settings(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL)
+    (tmp_path / "broker1.toml").write_text(text)
+    settings = load_settings(tmp_path / "broker1.toml")
+    assert settings.advertised("kafka") == ("broker1", 9092)
+    assert [endpoint.host for endpoint in parse_endpoints(settings.warmlog_cluster_etcd)] == ["etcd1", "etcd2", "etcd3"]
+
+
 def test_brokers_are_upgraded_in_turn(story: Story) -> None:
     for node in story.nodes.values():
         assert node.stop() == 0
@@ -114,19 +123,17 @@ def test_brokers_are_added_and_replaced(story: Story) -> None:
     story.add(4)
     assert story.replicas() == {1, 2, 3}
     story.run("spread")
-    story.wait_until_moved()
-    assert story.replicas() == {1, 2, 3, 4}
+    story.wait_until_on(1, 2, 3, 4)
 
     story.nodes[2].kill()
     story.add(2)  # without data
-    story.wait_until_moved()
+    story.run("wait")
     assert story.records() == RECORDS
 
     story.nodes[3].kill()
     story.add(5)
     story.run("replace")
-    story.wait_until_moved()
-    assert story.replicas() == {1, 2, 4, 5}
+    story.wait_until_on(1, 2, 4, 5)
     assert story.records() == RECORDS
 
 

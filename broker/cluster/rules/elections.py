@@ -23,12 +23,14 @@ class _Choice(NamedTuple):
     """A leader, and the brokers of its ISR.
 
     `compared`: brokers besides, on whose registrations the choice depends. `is_alone`: nobody else stays eligible,
-    since acknowledged records are given up.
+    since acknowledged records are given up. `log_epoch`: the latest leader epoch in a log, if the logs were asked; it
+    is later than the state's if the store was restored from a backup.
     """
 
     leader: int
     isr: set[int]
     compared: tuple[Member, ...] = ()
+    log_epoch: int = -1
     is_alone: bool = False
 
 
@@ -122,7 +124,8 @@ def _longest(image: ClusterImage, state: PartitionState, log_ends: Mapping[Membe
     if not holders or not log_ends.keys() >= set(holders.values()):
         return None
     chosen = max(in_order(state, holders), key=lambda broker: log_ends[holders[broker]])
-    return _Choice(chosen, {chosen}, tuple(holders.values()))
+    log_epoch = max(end.epoch for end in log_ends.values())
+    return _Choice(chosen, {chosen}, tuple(holders.values()), log_epoch)
 
 
 def _any(image: ClusterImage, state: PartitionState) -> _Choice | None:
@@ -143,7 +146,7 @@ def _elected(image: ClusterImage, key: PartitionKey, choice: _Choice) -> Change:
         changed,
         elr=() if choice.is_alone else changed.elr,
         leader=_current(image, choice.leader),
-        leader_epoch=state.leader_epoch + 1,
+        leader_epoch=max(state.leader_epoch, choice.log_epoch) + 1,
     )
     return change_of(image, key, changed, (*members, *choice.compared))
 

@@ -98,6 +98,15 @@ def test_the_longest_log_leads_when_all_came_back_unclean() -> None:
     assert brokers_of(state.elr) == [1, 2], "until the leader's log is copied"
 
 
+def test_the_epoch_is_later_than_those_of_all_logs() -> None:
+    """Those of a store that was restored from a backup may be earlier."""
+    store = OnePartition()
+    back = unclean(store)
+    ends = {back[1]: LogEnd(41, 10), back[2]: LogEnd(41, 9), back[3]: LogEnd(40, 12)}
+    state = store.apply(elect(store.image, KEY, ends))
+    assert (state.leader, state.leader_epoch) == (back[1], 42)
+
+
 def test_all_members_have_to_be_back() -> None:
     store = OnePartition()
     back = unclean(store)
