@@ -137,6 +137,18 @@ def test_brokers_are_added_and_replaced(story: Story) -> None:
     assert story.records() == RECORDS
 
 
+def test_a_broker_moves_to_another_machine_with_its_data(story: Story, tmp_path: Path) -> None:
+    moved = story.nodes[3]
+    assert moved.stop() == 0
+    moved.data = moved.data.rename(tmp_path / "moved")
+    before, moved.addresses = moved.addresses, dict.fromkeys(moved.addresses, "127.0.0.1:0")
+    moved.start()
+    assert moved.addresses["kafka"] != before["kafka"]
+    story.run("wait")
+    assert story.replicas() == {1, 2, 3}
+    assert story.records() == RECORDS
+
+
 def test_a_replica_that_lacks_records_leads_when_that_is_asked_for(story: Story) -> None:
     partition = next(one for one in story.partitions() if one["partition"] == 0)
     late, other, last = (story.nodes[broker] for broker in partition["in_sync"])
