@@ -87,9 +87,13 @@ def main() -> int:
     try:
         for number, process in enumerate(brokers, 1):
             assert process.stdout is not None
-            line = next((line for line in process.stdout if line.startswith("ready")), "did not start\n")
+            line = next((line for line in process.stdout if line.startswith("ready")), None)
+            if line is None:
+                process.wait(STOP_S)
+                break
             print(f"broker {number}: {line}", end="", flush=True)
-        print(f"bootstrap {','.join(f'127.0.0.{number}:9092' for number in range(1, BROKERS + 1))}", flush=True)
+        else:
+            print(f"bootstrap {','.join(f'127.0.0.{number}:9092' for number in range(1, BROKERS + 1))}", flush=True)
         while all(process.poll() is None for process in (store, *brokers)):
             try:
                 brokers[0].wait(1)

@@ -2,7 +2,7 @@
 
 Invariants:
 1. Epochs and their first offsets both increase strictly.
-2. `current` never goes down, and is never below an epoch in the list.
+2. `current` is never below an epoch in the list, and goes down only in `drop_empty`.
 
 Source: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache, KIP-101, KIP-279.
 """
@@ -52,6 +52,15 @@ class LeaderEpochs:
         while self._entries and self._entries[-1][1] >= end_offset:
             self._entries.pop()
             self.changed = True
+
+    def drop_empty(self, start_offset: int, end_offset: int) -> None:
+        """Drop epochs in which no record was written, `current` included.
+
+        An empty log keeps the epoch of the records that were removed from it.
+        """
+        if start_offset < end_offset:
+            self.truncate_from_end(end_offset)
+        self.current = max(self.latest, 0)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Drop epochs that end at or before the log start offset, and let the one that contains it begin there."""

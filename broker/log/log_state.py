@@ -290,6 +290,10 @@ class LogState:
         """Begin a leader epoch at the log end, unless it is the latest one already."""
         self._epochs.assign(epoch, self.log_end_offset)
 
+    def drop_empty_epochs(self) -> None:
+        """Forget leader epochs in which no record was written."""
+        self._epochs.drop_empty(self.log_start_offset, self.log_end_offset)
+
     def epoch_of(self, offset: int) -> int:
         """Return the leader epoch in which an offset was or will be written; -1 if unknown."""
         return self._epochs.epoch_of(offset)

@@ -97,6 +97,8 @@ class Replicas:
         self._unchecked = trio.Event()  # brokers or settings have changed, on which leaders depend
         self._slots = trio.CapacityLimiter(STEPS)
         for partition in partitions:
+            # The store may have been restored, and give the same epochs out again: they count only with records.
+            partition.log.drop_empty_epochs()
             topic = partitions.topic(partition.topic)
             if topic is not None:
                 self._adopt(PartitionKey(topic.id, partition.index), partition)

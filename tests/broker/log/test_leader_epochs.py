@@ -29,6 +29,26 @@ def test_an_epoch_that_wrote_nothing_gives_way_to_the_next() -> None:
     assert epochs.entries == ((0, 0), (2, 10))
 
 
+def test_epochs_without_records_can_be_forgotten() -> None:
+    epochs = LeaderEpochs([(0, 0), (1, 10), (4, 12)])
+    epochs.drop_empty(0, 12)
+    assert (epochs.entries, epochs.current) == (((0, 0), (1, 10)), 1)
+
+
+def test_an_empty_log_keeps_the_epoch_of_the_records_that_were_removed() -> None:
+    epochs = LeaderEpochs([(3, 12)])
+    epochs.drop_empty(12, 12)
+    assert (epochs.entries, epochs.current) == (((3, 12),), 3)
+
+
+def test_an_epoch_that_was_current_without_records_is_forgotten() -> None:
+    epochs = LeaderEpochs([(4, 0)])
+    epochs.truncate_from_end(0)
+    assert epochs.current == 4
+    epochs.drop_empty(0, 0)
+    assert epochs.current == 0
+
+
 def test_entries_that_are_contradicted_go() -> None:
     epochs = LeaderEpochs([(0, 0), (3, 10), (5, 20)])
     epochs.assign(4, 15)
