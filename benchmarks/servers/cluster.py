@@ -27,6 +27,7 @@ from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import etcd
 
 REPLICAS = 3
+WARM_UP_S = 40.0  # three JVMs share the cores
 IN_SYNC_POLL_S = 0.1
 HEAP = ("-Xms512m", "-Xmx512m")
 _INTERNAL = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
@@ -178,7 +179,9 @@ def _contestant(name: str, launch: Callable[[Cluster, Path], AbstractContextMana
     cluster = Cluster()
     standing = Standing(f"{name} cluster", partial(launch, cluster))
     wire = KafkaWire(acks=-1, replicas=REPLICAS)
-    return ClusterBroker(name=name, start=standing.start, wire=wire, standing=standing, cluster=cluster)
+    return ClusterBroker(
+        name=name, start=standing.start, wire=wire, standing=standing, warm_up_s=WARM_UP_S, cluster=cluster
+    )
 
 
 WARMLOG_CLUSTER = _contestant("warmlog", start_warmlog_cluster)

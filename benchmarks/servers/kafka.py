@@ -80,13 +80,14 @@ class KafkaBroker(Broker):
     """A server that Kafka's clients talk to. `standing` is what `start` is of."""
 
     standing: Standing
+    warm_up_s: float = WARM_UP_S
 
     def warm(self, loads: Sequence[Produce | Fetch], conditions: Conditions) -> None:
         """Give the server its share of every kind of load, once."""
         if self.standing.is_warm:
             return
         self.standing.is_warm = True
-        shorter = replace(conditions, seconds=WARM_UP_S * conditions.scale / len(loads), warmup_s=0)
+        shorter = replace(conditions, seconds=self.warm_up_s * conditions.scale / len(loads), warmup_s=0)
         for load in loads:
             _ = self.produce(load, shorter) if isinstance(load, Produce) else self.fetch(load, shorter)
 
