@@ -44,7 +44,9 @@ class ProducersApi:
     async def _describe(self, asked: TopicPartition, context: Context) -> DescribedProducers:
         try:
             check_name(asked.topic)
-            partition = self._partitions.require(asked.topic, asked.partition)
+            partition = self._partitions.local(asked.topic, asked.partition)  # any replica can be asked
+            if partition is None:
+                raise self._partitions.missing(asked.topic, asked.partition)
         except EXPECTED as error:
             code, message = describe(error)
             return DescribedProducers(topic=asked.topic, partition=asked.partition, error=code, message=message)
