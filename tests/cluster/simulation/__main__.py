@@ -17,7 +17,8 @@ from itertools import count
 from multiprocessing import Pool
 from pathlib import Path
 
-from tests.cluster.simulation.mutations import RULES, without
+from tests.cluster.simulation.directed import SCRIPTS
+from tests.cluster.simulation.mutations import RULES, SCRIPT_OF, without
 from tests.cluster.simulation.world import FAULTS_S, Report, simulate
 
 SHOWN = 5  # problems of a seed
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--keep-going", action="store_true", help="go on after a problem")
     parser.add_argument("--without", choices=sorted(RULES), help="a rule to remove: the simulation must notice")
+    parser.add_argument("--script", choices=SCRIPTS, help="the faults of every seed; default: random ones")
     parser.add_argument("--faults-s", type=float, default=FAULTS_S, help="simulated time during which faults begin")
     parser.add_argument("--traces", type=Path, default=Path("build/simulation"), help="where traces are written")
     parser.add_argument("--all-traces", action="store_true", help="write the traces of sound runs, too")
@@ -72,8 +74,9 @@ def _run(seeds: Iterable[int], chosen: argparse.Namespace) -> int:
 def _reports(pool: "Pool", seeds: Iterable[int], chosen: argparse.Namespace) -> Iterator[Report]:  # type: ignore[valid-type]
     """Keep all jobs busy, without asking for more seeds than that needs."""
     running = []
+    script = chosen.script or SCRIPT_OF.get(chosen.without)
     for seed in seeds:
-        running.append(pool.apply_async(_simulate, (seed, chosen.faults_s, chosen.without)))  # type: ignore[attr-defined]
+        running.append(pool.apply_async(_simulate, (seed, chosen.faults_s, chosen.without, script)))  # type: ignore[attr-defined]
         while len(running) >= chosen.jobs:
             done = [each for each in running if each.ready()]
             running = [each for each in running if each not in done]
@@ -84,9 +87,9 @@ def _reports(pool: "Pool", seeds: Iterable[int], chosen: argparse.Namespace) -> 
         yield each.get()
 
 
-def _simulate(seed: int, faults_s: float, rule: str | None) -> Report:
+def _simulate(seed: int, faults_s: float, rule: str | None, script: str | None) -> Report:
     with without(rule):
-        report = simulate(seed, faults_s=faults_s)
+        report = simulate(seed, faults_s=faults_s, script=script)
     gc.collect()  # closes the files of the brokers
     return report
 

@@ -17,11 +17,17 @@ from protocol.errors import ErrorCode
 from protocol.kafka.api import API_BY_KEY
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer import PeerApi
-from protocol.kafka.peer_apis import FETCH, METADATA, by_topic, error_of
-from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest, KafkaMetadataRequest
+from protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA, by_topic, error_of
+from protocol.kafka.values import (
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+    KafkaListOffsetsRequest,
+    KafkaMetadataRequest,
+    KafkaOffsetQuery,
+)
 from protocol.records.builder import build_batch
 from protocol.records.reader import decoded_batches
-from protocol.request import PartitionRecords, ProduceRequest
+from protocol.request import LATEST_TIMESTAMP, PartitionRecords, ProduceRequest
 from protocol.response import PartitionMetadata, ProducedPartition, ProduceResponse
 from tests.cluster.history import Outcome, PartitionHistory, Poll, Read, Sent
 from tests.cluster.simulation.machine import PORT, START_MS, host_of
@@ -138,17 +144,15 @@ class Client:
 class Recorder:
     """The histories of the partitions of one topic, and what clients saw that no history can explain."""
 
-    def __init__(self, topic: str, partitions: int, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, topic: str, partitions: int, note: Callable[[str], None], problem: Callable[[str], None]
+    ) -> None:
+        """`problem` is called with what must not happen."""
         self.topic = topic
         self.histories = [PartitionHistory() for _ in range(partitions)]
-        self.problems: list[str] = []
         self.note = note
+        self.problem = problem
         self.stored = 0
-
-    def problem(self, text: str) -> None:
-        """Note what must not happen."""
-        self.note(f"PROBLEM {text}")
-        self.problems.append(text)
 
 
 class Producer:
@@ -160,6 +164,7 @@ class Producer:
         self._recorder = recorder
         self._partition = partition
         self._sequence = 0
+        self.is_paused = False
         self.is_ending = False
 
     async def run(self) -> None:
@@ -181,6 +186,8 @@ class Producer:
             self._recorder.note(f"{name} stored {numbers.start}+{len(numbers)} at {base}")
             self._sequence = numbers.stop
             await trio.sleep(random.expovariate(RATE))
+            while self.is_paused and not self.is_ending:  # noqa: ASYNC110  # simulated time
+                await trio.sleep(RETRY_S)
 
     async def _send(self, sent: list[Sent]) -> int:
         """Send a batch until it is stored; return its base offset."""
@@ -226,6 +233,7 @@ class Consumer:
         self.offset = 0
         self._epoch = -1  # of the last record
         self._shown = (-1, -1)  # the latest leader epoch with its latest high watermark
+        self._end = 0  # the largest high watermark or end that it was shown
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -233,6 +241,8 @@ class Consumer:
         while True:
             try:
                 is_read = await self.poll()
+                if self._client.random.random() < 0.2:
+                    await self.look_for_the_end()
             except PeerError:
                 is_read = False
             if not is_read:
@@ -276,10 +286,37 @@ class Consumer:
         return True
 
     def _compare_high_watermarks(self, epoch: int, shown: int) -> None:
-        """Note a high watermark that falls. A new leader may begin with a lower one, as in Kafka."""
+        """Note a high watermark that falls. That of a fetch may begin lower with a new leader, as in Kafka."""
         latest_epoch, latest = self._shown
         if epoch == latest_epoch and shown < latest:
             self._recorder.problem(
                 f"{self._client.name} saw {shown} after {latest} in epoch {epoch} of {self.partition}"
             )
         self._shown = epoch, shown
+        self._end = max(self._end, shown)
+
+    async def look_for_the_end(self) -> None:
+        """Ask where the log ends, and note an end below one that was shown before, by any leader (KIP-207).
+
+        Raises PeerError.
+        """
+        topic, partition, before = self._recorder.topic, self.partition, self._end
+        leader = await self._client.leader_of(topic, partition)
+        if leader is None:
+            return
+        query = KafkaOffsetQuery(
+            topic=topic,
+            partition=partition,
+            timestamp=LATEST_TIMESTAMP,
+            current_leader_epoch=leader.leader_epoch,
+        )
+        request = KafkaListOffsetsRequest(partitions=(query,))
+        response = await self._client.ask(leader.leader, LIST_OFFSETS, request)
+        [found] = response.partitions
+        if found.error is ErrorCode.NONE:
+            if found.offset < before:
+                name = self._client.name
+                self._recorder.problem(f"{name}: partition {partition} ends at {found.offset} after {before}")
+            self._end = max(self._end, found.offset)
+        elif found.error is ErrorCode.OFFSET_NOT_AVAILABLE:
+            self._recorder.note(f"{self._client.name}/{partition}: the end is not known yet to {leader.leader}")

@@ -1,10 +1,12 @@
 """Faults of a simulated cluster, drawn from a seed: of processes, power, links, the store; and changes by operators.
 
-Each run draws how likely each kind of fault is, none for some of them, so that seeds differ in kind.
+Each run draws how likely each kind of fault is, none for some of them, so that seeds differ in kind. Some runs follow
+the scripts of `directed` instead.
 """
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -17,23 +19,26 @@ from broker.cluster.node import ClusterNode
 from broker.cluster.store import StoreError
 from broker.cluster.values import Member, TopicState
 from broker.metadata.topic import RefusedError
+from tests.cluster.simulation.directed import Scripts
 from tests.cluster.simulation.machine import Machine
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.world import World
 
 DURATIONS_S = (0.3, 2.0, 7.0)
+SCRIPTED_RUNS = 0.25  # share of the seeds
 
 
 class Injector:
     """Injects faults into a world until it is told to heal it."""
 
-    def __init__(self, world: "World", random: Random) -> None:
+    def __init__(self, world: "World", random: Random, script: str | None = None) -> None:
+        """`script`: the only one of `directed` to run, again and again."""
         self._world = world
         self._random = random
         self._lost_at: dict[int, int] = {}  # the store's revision when a broker last lost its power
         self._topics = 0
-        kinds: list[Callable[[], Awaitable[None]]] = [
+        self._kinds: list[Callable[[], Awaitable[None]]] = [
             self._kill,
             self._cut_power,
             self._restart,
@@ -49,11 +54,13 @@ class Injector:
             self._elect,
             self._change_topics,
         ]
-        self._kinds = kinds
-        self._weights = [random.choice([0, 1, 1, 3]) for _ in kinds]
+        self._weights = [random.choice([0, 1, 1, 3]) for _ in self._kinds]
         if not any(self._weights):
             self._weights[0] = 1
         self._pause_s = random.choice([0.2, 0.5, 1.0, 2.0])
+        scripts = Scripts(world, self, random)
+        if script is not None or random.random() < SCRIPTED_RUNS:
+            self._kinds, self._weights, self._pause_s = [partial(scripts.run_one, script)], [1], 1.0
 
     async def run(self, duration_s: float) -> None:
         """Begin faults one after the other; return when all of them have ended and everything is healed."""
@@ -78,26 +85,28 @@ class Injector:
     async def _kill(self) -> None:
         found = [machine for machine in self._world.machines if machine.is_up and not machine.is_stopping]
         if found:
-            await self._end(self._random.choice(found), is_power_cut=False)
+            await self.end(self._random.choice(found), is_power_cut=False)
 
     async def _cut_power(self) -> None:
-        found = [machine for machine in self._world.machines if machine.is_up and self._may_lose(machine)]
+        found = [machine for machine in self._world.machines if machine.is_up and self.may_lose(machine)]
         if found:
-            machine = self._random.choice(found)
-            self._lost_at[machine.id] = self._world.store.revision
-            await self._end(machine, is_power_cut=True)
+            await self.end(self._random.choice(found), is_power_cut=True)
 
-    async def _end(self, machine: Machine, *, is_power_cut: bool) -> None:
+    async def end(self, machine: Machine, *, is_power_cut: bool, pause_s: float | None = None) -> None:
+        """Kill a broker, or cut its machine's power, and start it again after a pause."""
         self._world.note(f"{'cut the power of' if is_power_cut else 'kill'} broker {machine.id}")
+        if is_power_cut:
+            self._lost_at[machine.id] = self._world.store.revision
         await machine.kill(is_power_cut=is_power_cut)
-        await trio.sleep(self._random.choice((0.01, *DURATIONS_S)))
+        await trio.sleep(self._random.choice((0.01, *DURATIONS_S)) if pause_s is None else pause_s)
         self._world.note(f"start broker {machine.id}")
         machine.start()
 
-    def _may_lose(self, machine: Machine) -> bool:
+    def may_lose(self, machine: Machine) -> bool:
         """Whether the power of a machine may be cut, so that what it acknowledged without a sync is lost.
 
-        Of the members of an ISR and ELR, fewer than `min.insync.replicas` may have lost data, and not all of them.
+        One loss at a time that the store does not know of, and none with `min.insync.replicas=1`: until then, changes
+        may leave only those in the ISR that have lost their records. An intact member of ISR or ELR must remain.
         """
         image = self._world.image()
         topic = image.topics.get(self._world.topic)
@@ -105,13 +114,13 @@ class Injector:
             return False
         if self._world.is_synced or topic is None:
             return True
+        is_any_unknown = any(not self._is_intact(each) for broker in self._lost_at if (each := image.current(broker)))
         for key in image.keys_of(topic):
             state = image.partitions[key]
             members = [member for member in (*state.isr, *state.elr) if member.broker != machine.id]
-            lost = sum(not self._is_intact(member) for member in members)
-            if len(members) < len(state.isr) + len(state.elr) and not lost + 1 < min(
-                self._world.min_isr, len(members) + 1
-            ):
+            if len(members) == len(state.isr) + len(state.elr):
+                continue
+            if is_any_unknown or self._world.min_isr == 1 or not any(map(self._is_intact, members)):
                 return False
         return True
 

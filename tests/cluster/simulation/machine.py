@@ -90,17 +90,17 @@ class SimulatedStore(MemoryStore):
             is_pending = False
             return self._contents.commit(transaction)
 
-        async def take_effect_late(delay_s: float) -> None:
-            await trio.sleep(delay_s)
-            with suppress(LeaseExpiredError):
-                take_effect()
+        async def take_effect_late() -> None:
+            if await self._between.takes_effect_late():
+                with suppress(LeaseExpiredError):
+                    take_effect()
 
         try:
+            await self._between.before_transaction()
             return await self._call(take_effect)
         finally:
-            delay_s = self._between.late_s()
-            if is_pending and delay_s is not None:
-                self._network.spawn(lambda: take_effect_late(delay_s))
+            if is_pending:
+                self._network.spawn(take_effect_late)
 
 
 @dataclass

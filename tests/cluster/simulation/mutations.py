@@ -3,8 +3,8 @@
 python -m tests.cluster.simulation --without RULE
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +20,7 @@ from broker.replication.following.truncation import Truncation
 from broker.replication.leading.leader import PartitionLeader
 from broker.replication.leading.progress import FollowerProgress, Progress, Proposal
 from broker.replication.local_replica import LocalReplica
+from tests.cluster.simulation.directed import FETCH_LATE, JOIN_UNSEEN, SHRINK_LATE
 
 Mutation = AbstractContextManager[object]
 
@@ -122,8 +123,23 @@ def _the_longest_log_leads() -> Mutation:
     return patch.object(broker.cluster.rules.elections, "_longest", shortest)
 
 
-def _fetches_of_earlier_lives_are_ignored() -> Mutation:
-    return patch.object(PartitionLeader, "is_stale", lambda *_: False)
+@contextmanager
+def _fetches_of_earlier_lives_are_ignored() -> Iterator[None]:
+    fetched = PartitionLeader.fetched
+
+    def of_the_present_life(self: PartitionLeader, broker: int, epoch: int, offset: int, log_start: int) -> None:
+        current = self._brokers.current(broker)
+        fetched(self, broker, epoch if current is None else current.epoch, offset, log_start)
+
+    with (
+        patch.object(PartitionLeader, "is_stale", lambda *_: False),
+        patch.object(PartitionLeader, "fetched", of_the_present_life),
+    ):
+        yield
+
+
+def _ends_of_logs_wait_for_the_epoch_start() -> Mutation:
+    return patch.object(PartitionLeader, "shows_all_committed", new=True)
 
 
 RULES: dict[str, Callable[[], Mutation]] = {
@@ -142,7 +158,16 @@ RULES: dict[str, Callable[[], Mutation]] = {
         _isr_changes_compare_every_member,
         _the_longest_log_leads,
         _fetches_of_earlier_lives_are_ignored,
+        _ends_of_logs_wait_for_the_epoch_start,
     )
+}
+
+
+# The scripts of faults (`directed`) that lead to the situation that a rule is for. The others need none.
+SCRIPT_OF = {
+    "the-high-watermark-waits-for-proposed-isrs": JOIN_UNSEEN,
+    "isr-changes-compare-every-member": SHRINK_LATE,
+    "fetches-of-earlier-lives-are-ignored": FETCH_LATE,
 }
 
 

@@ -8,6 +8,7 @@ from broker.cluster.memory import Faults
 from broker.cluster.store import StoreUnavailableError
 
 CALL_TIMEOUT_S = 1.0
+STEP_S = 0.02  # between two looks whether a fault has ended
 
 
 class StoreFaults(Faults):
@@ -16,16 +17,35 @@ class StoreFaults(Faults):
     def __init__(self, random: Random) -> None:
         self._random = random
         self.is_away = False
+        self.is_blind = False  # changes are not reported
+        self.holds_transactions = False  # until this ends, and then they take effect
+        self.held = 0  # since that began
         self.rate = 0.0  # of failed calls, lost answers and broken watches
         self.lag_s = 0.002  # on average
 
     def heal(self) -> None:
         """Do no harm any more."""
-        self.is_away, self.rate, self.lag_s = False, 0.0, 0.002
+        self.is_away = self.is_blind = self.holds_transactions = False
+        self.rate, self.lag_s, self.held = 0.0, 0.002, 0
 
-    def late_s(self) -> float | None:
-        """Return after which time a transaction whose caller has given up takes effect, or None."""
-        return self._random.choice([None, None, 0.1, 1.0, 5.0])
+    async def before_transaction(self) -> None:
+        """Hold up a transaction until its caller gives up."""
+        if self.holds_transactions:
+            self.held += 1
+            await trio.sleep(CALL_TIMEOUT_S)
+            raise StoreUnavailableError("no answer from the store")
+
+    async def takes_effect_late(self) -> bool:
+        """Wait until a transaction whose caller has given up takes effect; return False if it was lost."""
+        if self.holds_transactions:
+            while self.holds_transactions:  # noqa: ASYNC110  # simulated time
+                await trio.sleep(STEP_S)
+            return True
+        delay_s = self._random.choice([None, None, 0.1, 1.0, 5.0])
+        if delay_s is None:
+            return False
+        await trio.sleep(delay_s)
+        return True
 
     async def before(self) -> None:
         """Delay or fail a call."""
@@ -37,6 +57,8 @@ class StoreFaults(Faults):
 
     async def before_changes(self) -> None:
         """Delay or lose reports of changes."""
+        while self.is_blind:  # noqa: ASYNC110  # simulated time
+            await trio.sleep(STEP_S)
         await self._pass("the watch was reset")
 
     async def _pass(self, message: str) -> None:

@@ -5,8 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.cluster.simulation.directed import SCRIPTS
+
 ROOT = Path(__file__).parents[3]
 SEEDS = [1, 2, 3, 4]
+NOTICED = {  # rules that the faults of few seeds are about, and a seed that notices their removal
+    "the-high-watermark-waits-for-proposed-isrs": 2,
+    "isr-changes-compare-every-member": 2,
+    "fetches-of-earlier-lives-are-ignored": 3,
+    "ends-of-logs-wait-for-the-epoch-start": 20,
+}
 
 
 def simulate(*arguments: str, timeout_s: float = 240.0) -> "subprocess.CompletedProcess[str]":
@@ -23,6 +33,19 @@ def simulate(*arguments: str, timeout_s: float = 240.0) -> "subprocess.Completed
 
 def test_clusters_survive_the_faults_of_some_seeds() -> None:
     done = simulate(*map(str, SEEDS))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("rule", NOTICED)
+def test_the_removal_of_a_rule_is_noticed(rule: str, tmp_path: Path) -> None:
+    done = simulate("--without", rule, "--traces", str(tmp_path), str(NOTICED[rule]))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "problems with 1 seeds" in done.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_clusters_survive_a_script_of_faults(script: str) -> None:
+    done = simulate("--script", script, "--faults-s", "20", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

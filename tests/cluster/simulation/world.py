@@ -44,6 +44,7 @@ PRODUCERS = 2
 CONSUMERS = 2
 FAULTS_S = 30.0
 PEACE_S = 300.0  # within which all is well again
+MAX_PROBLEMS = 10  # the run ends
 TOPIC = "t"
 
 
@@ -78,7 +79,7 @@ class World:
         self._configs = {"min.insync.replicas": str(self.min_isr), "flush.messages": "1"}
         if not self.is_synced:
             del self._configs["flush.messages"]
-        self.recorder = Recorder(TOPIC, PARTITIONS, self.note)
+        self.recorder = Recorder(TOPIC, PARTITIONS, self.note, self.problem)
         self.clients = [
             Client(f"client{number}", BROKERS, nursery, Random(random.random()))
             for number in range(PRODUCERS + CONSUMERS)
@@ -92,6 +93,7 @@ class World:
         self.consumers = [
             Consumer(client, self.recorder, index) for client in self.clients[PRODUCERS:] for index in range(PARTITIONS)
         ]
+        self.scope = trio.CancelScope()
         self.writers: dict[tuple[PartitionKey, int], int] = {}  # the broker that leads, by partition and leader epoch
 
     def note(self, text: str) -> None:
@@ -102,6 +104,8 @@ class World:
         """Note what must not happen."""
         self.note(f"PROBLEM {text}")
         self.report.problems.append(text)
+        if len(self.report.problems) == MAX_PROBLEMS:
+            self.scope.cancel()
 
     def failed(self, who: str, error: BaseException) -> None:
         """Note that a task has failed."""
@@ -120,7 +124,7 @@ class World:
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
-    async def run(self, faults_s: float) -> None:
+    async def run(self, faults_s: float, script: str | None) -> None:
         """Run faults, wait for peace, and check."""
         for machine in self.machines:
             machine.start()
@@ -131,7 +135,7 @@ class World:
             async with trio.open_nursery() as producing:
                 for producer in self.producers:
                     producing.start_soon(producer.run)
-                await Injector(self, Random(self.random.random())).run(faults_s)
+                await Injector(self, Random(self.random.random()), script).run(faults_s)
                 self.note("peace")
                 if not await self._until("every ISR is full", self._is_whole):
                     producing.cancel_scope.cancel()
@@ -296,12 +300,12 @@ class _Exceptions(logging.Handler):
             self._world.problem(f"{text}: {logging.Formatter().formatException(record.exc_info)}")
 
 
-def simulate(seed: int, *, faults_s: float = FAULTS_S) -> Report:
-    """Run a cluster from a seed, and return what it has shown."""
+def simulate(seed: int, *, faults_s: float = FAULTS_S, script: str | None = None) -> Report:
+    """Run a cluster from a seed, with random faults or one script of faults, and return what it has shown."""
     report = Report(seed)
     root = Path(tempfile.mkdtemp(prefix="simulated-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
-        loop.run(seed, lambda random: _main(random, root, report, faults_s))
+        loop.run(seed, lambda random: _main(random, root, report, faults_s, script))
     except Exception as error:  # a defect of the simulation, or of what it runs
         report.problems.append(f"the simulation failed: {_described(error)}")
         logging.getLogger(__name__).exception("seed %d", seed)
@@ -310,17 +314,17 @@ def simulate(seed: int, *, faults_s: float = FAULTS_S) -> Report:
     return report
 
 
-async def _main(random: Random, root: Path, report: Report, faults_s: float) -> None:
+async def _main(random: Random, root: Path, report: Report, faults_s: float, script: str | None) -> None:
     async with trio.open_nursery() as nursery:
         world = World(nursery, random, root, report)
         try:
             with _patched(world, Random(random.random())):
-                await world.run(faults_s)
+                with world.scope:
+                    await world.run(faults_s, script)
                 for machine in world.machines:
                     if machine.is_up:
                         await machine.kill(is_power_cut=False)
         finally:
-            report.problems += world.recorder.problems
             report.stored = world.recorder.stored
             report.simulated_s = trio.current_time()
         nursery.cancel_scope.cancel()

@@ -1,0 +1,159 @@
+"""Scripts of faults that random ones hardly ever come to: each leads to the situation that one rule is for.
+
+a join that the leader does not see       its high watermark must wait for the follower all the same
+a shrink that takes effect late           it must not leave only members that have lost records since
+a fetch of an earlier life                what it says of the follower's log is not true any more
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from broker.cluster.image import PartitionKey
+from broker.cluster.rules.states import in_order
+from tests.cluster.simulation.machine import Machine
+
+if TYPE_CHECKING:
+    from tests.cluster.simulation.faults import Injector
+    from tests.cluster.simulation.world import World
+
+STEP_S = 0.01
+JOIN_UNSEEN, SHRINK_LATE, FETCH_LATE = SCRIPTS = ("join-unseen", "shrink-late", "fetch-late")
+LIMIT_S = 8.0  # for a situation to come about: more than `replica.lag.time.max.ms` and a lease together
+
+
+class _Cast(NamedTuple):
+    """A partition whose replicas are all in sync; the followers in the order in which they would be elected."""
+
+    key: PartitionKey
+    leader: Machine
+    first: Machine
+    second: Machine
+
+
+class Scripts:
+    """Runs one script at a time."""
+
+    def __init__(self, world: "World", injector: "Injector", random: Random) -> None:
+        self._world = world
+        self._injector = injector
+        self._random = random
+        self._is_running = False
+
+    async def run_one(self, name: str | None = None) -> None:
+        """Run one of the scripts, or this one, on one of the partitions."""
+        cast = self._cast()
+        if cast is None or self._is_running:
+            return
+        name = self._random.choice(SCRIPTS) if name is None else name
+        script = {JOIN_UNSEEN: self._join_unseen, SHRINK_LATE: self._shrink_late, FETCH_LATE: self._fetch_late}[name]
+        self._world.note(f"script: {name} of {cast.key.partition}, led by broker {cast.leader.id}")
+        self._is_running = True
+        try:
+            await script(cast)
+        finally:
+            self._is_running = False
+            for producer in self._world.producers:
+                producer.is_paused = False
+            for faults in self._world.store_faults.values():
+                faults.heal()
+            self._world.network.heal()
+
+    def _cast(self) -> _Cast | None:
+        """Choose a partition."""
+        machines = {machine.id: machine for machine in self._world.machines if machine.life is not None}
+        image = self._world.image()
+        topic = image.topics.get(self._world.topic)
+        found = []
+        for key in () if topic is None else sorted(image.keys_of(topic)):
+            state = image.partitions[key]
+            good = [member.broker for member in state.isr if image.is_good(member) and member.broker in machines]
+            if len(good) == len(machines) == len(self._world.machines) and state.leader_id in good:
+                followers = [machines[broker] for broker in in_order(state, good) if broker != state.leader_id]
+                found.append(_Cast(key, machines[state.leader_id], *followers))
+        return self._random.choice(found) if found else None
+
+    # -- scripts -------------------------------------------------------------------------------------------------------
+
+    async def _join_unseen(self, cast: _Cast) -> None:
+        """The first follower leaves the ISR, joins again, which its leader does not see, and lags until that dies."""
+        leader, follower = cast.leader, cast.first
+        self._cut(leader, follower)
+        if not await self._until(lambda: not self._is_in_sync(cast, follower) and self._sees_state(cast)):
+            return
+        self._world.store_faults[leader.name].is_blind = True
+        self._mend(leader, follower)
+        if not await self._until(lambda: self._is_in_sync(cast, follower)):
+            return
+        self._cut(leader, follower)
+        await trio.sleep(6.0)
+        await self._injector.end(leader, is_power_cut=False, pause_s=7.0)
+
+    async def _shrink_late(self, cast: _Cast) -> None:
+        """The leader removes a follower, late; meanwhile the other one, and then the leader, lose their records."""
+        leader, kept, removed = cast.leader, cast.first, cast.second
+        faults = self._world.store_faults[leader.name]
+        faults.holds_transactions = True
+        self._cut(leader, removed)
+        if not await self._until(lambda: faults.held > 0) or not self._injector.may_lose(kept):
+            return
+        await self._lose_power(kept)
+        if leader.is_up and self._injector.may_lose(leader):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: self._injector.end(leader, is_power_cut=True, pause_s=2.0))
+                await trio.sleep(STEP_S)
+                faults.holds_transactions = False
+
+    async def _fetch_late(self, cast: _Cast) -> None:
+        """A fetch of a follower arrives after it has lost records and started again; then its leader is killed."""
+        leader, follower = cast.leader, cast.first
+        network = self._world.network
+        network.cut(follower.name, leader.name)
+        await trio.sleep(0.3)
+        for producer in self._world.producers:
+            producer.is_paused = True
+        await trio.sleep(0.2)
+        network.cut(leader.name, follower.name)
+        if not self._injector.may_lose(follower):
+            return
+        await self._lose_power(follower)
+        await self._until(lambda: not self._is_in_sync(cast, follower) and self._sees_state(cast))
+        network.mend(follower.name, leader.name)
+        await trio.sleep(1.0)
+        if leader.is_up:
+            await self._injector.end(leader, is_power_cut=False, pause_s=7.0)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    async def _lose_power(self, machine: Machine) -> None:
+        """Cut the power of a machine for a moment; return when its broker is registered again."""
+        world, cut_at = self._world, self._world.store.revision
+        await self._injector.end(machine, is_power_cut=True, pause_s=0.01)
+        await self._until(lambda: (found := world.image().current(machine.id)) is not None and found.epoch > cut_at)
+
+    async def _until(self, holds: Callable[[], bool]) -> bool:
+        with trio.move_on_after(LIMIT_S):
+            while not holds():  # noqa: ASYNC110  # simulated time
+                await trio.sleep(STEP_S)
+            return True
+        return False
+
+    def _cut(self, one: Machine, other: Machine) -> None:
+        self._world.network.cut(one.name, other.name)
+        self._world.network.cut(other.name, one.name)
+
+    def _mend(self, one: Machine, other: Machine) -> None:
+        self._world.network.mend(one.name, other.name)
+        self._world.network.mend(other.name, one.name)
+
+    def _is_in_sync(self, cast: _Cast, machine: Machine) -> bool:
+        state = self._world.image().partitions.get(cast.key)
+        return state is not None and any(member.broker == machine.id for member in state.isr)
+
+    def _sees_state(self, cast: _Cast) -> bool:
+        """Whether the leader knows the present state of the partition."""
+        life = cast.leader.life
+        known = None if life is None else life.member.node.image.partitions.get(cast.key)
+        return known is not None and known == self._world.image().partitions.get(cast.key)
