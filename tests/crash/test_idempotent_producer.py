@@ -51,6 +51,7 @@ def broker_process(data_dir: Path, relay: "Relay") -> Iterator[None]:
         yield
     finally:
         kill(process)
+        relay.lead_nowhere()
 
 
 class Relay:
@@ -69,6 +70,10 @@ class Relay:
         self._broker_port = broker_port
         self.deaf.clear()
         self.lost.clear()
+
+    def lead_nowhere(self) -> None:
+        """Refuse to serve: the port of a broker that is gone may become that of another test's."""
+        self._broker_port = 0
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
