@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from tests.cluster.load import read_all
 
@@ -41,6 +41,19 @@ class Transform:
         self._thread.join()
 
     def _run(self) -> None:
+        consumer, producer = self._consumer(), self._producer()
+        try:
+            while not (self._stop.is_set() and self._is_done(consumer)):
+                records = [one for one in consumer.consume(200, 0.5) if one.error() is None]
+                if records and not self._copy(producer, consumer, [one.value() or b"" for one in records]):
+                    # A seek to the committed offsets may be lost: librdkafka goes on where it was if it is just
+                    # validating the position with a new leader.
+                    consumer.close()
+                    consumer, producer = self._consumer(), self._producer()
+        finally:
+            consumer.close()
+
+    def _consumer(self) -> Consumer:
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
@@ -53,14 +66,7 @@ class Transform:
             }
         )
         consumer.subscribe([self._source])
-        producer = self._producer()
-        try:
-            while not (self._stop.is_set() and self._is_done(consumer)):
-                records = [one for one in consumer.consume(200, 0.5) if one.error() is None]
-                if records and not self._copy(producer, consumer, [one.value() or b"" for one in records]):
-                    producer = self._producer()
-        finally:
-            consumer.close()
+        return consumer
 
     def _is_done(self, consumer: Consumer) -> bool:
         """Return whether everything is copied, or the time is over."""
@@ -89,7 +95,7 @@ class Transform:
                 return producer
 
     def _copy(self, producer: Producer, consumer: Consumer, values: list[bytes]) -> bool:
-        """Copy records in a transaction, or start again from the committed offsets. False: the producer is done for."""
+        """Copy records in a transaction. False: it was aborted, or will be by the next producer of the id."""
         try:
             producer.begin_transaction()
             for value in values:
@@ -99,36 +105,21 @@ class Transform:
             _within(CALL_S, lambda: producer.send_offsets_to_transaction(offsets, group, CALL_S))
             producer.commit_transaction(CALL_S)
         except TimeoutError:
-            self.aborted += 1
-            self.problems.append("transaction: no answer to the offsets, going on with another producer")
-            self._rewind(consumer)
-            return False
+            self.problems.append("transaction: no answer to the offsets")
         except KafkaException as error:
-            self.aborted += 1
             self.problems.append(f"transaction: {error}")
-            is_usable = self._abort(producer)
-            self._rewind(consumer)
-            return is_usable
-        self.committed += 1
-        return True
+            self._abort(producer)
+        else:
+            self.committed += 1
+            return True
+        self.aborted += 1
+        return False
 
-    def _abort(self, producer: Producer) -> bool:
+    def _abort(self, producer: Producer) -> None:
         try:
             producer.abort_transaction(CALL_S)
         except KafkaException as error:
             self.problems.append(f"abort: {error}")
-            return False
-        return True
-
-    def _rewind(self, consumer: Consumer) -> None:
-        while not self._stop.is_set():
-            try:
-                for place in consumer.committed(consumer.assignment(), CALL_S):
-                    consumer.seek(place if place.offset >= 0 else TopicPartition(place.topic, place.partition, 0))
-            except KafkaException as error:
-                self.problems.append(f"rewind: {error}")
-            else:
-                return
 
     def findings(self, expected: set[bytes], partitions: int) -> list[str]:
         """Return what is wrong with the target: it must have each of the source's values once."""
