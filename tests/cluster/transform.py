@@ -44,7 +44,7 @@ class Transform:
         consumer, producer = self._consumer(), self._producer()
         try:
             while not (self._stop.is_set() and self._is_done(consumer)):
-                records = [one for one in consumer.consume(200, 0.5) if one.error() is None]
+                records = [one for one in consumer.consume(500, 0.5) if one.error() is None]
                 if records and not self._copy(producer, consumer, [one.value() or b"" for one in records]):
                     # A seek to the committed offsets may be lost: librdkafka goes on where it was if it is just
                     # validating the position with a new leader.
@@ -76,10 +76,11 @@ class Transform:
             return True
         try:
             places = consumer.position(consumer.assignment())
-            ends = [consumer.get_watermark_offsets(place, CALL_S)[1] for place in places]
+            # As of the latest fetch: a request of its own would wait behind the next one, which waits for records.
+            ends = [consumer.get_watermark_offsets(place, cached=True)[1] for place in places]
         except KafkaException:
             return False
-        return bool(places) and all(place.offset >= end for place, end in zip(places, ends, strict=True))
+        return bool(places) and all(place.offset >= end >= 0 for place, end in zip(places, ends, strict=True))
 
     def _producer(self) -> Producer:
         settings = {"transactional.id": "transform", "transaction.timeout.ms": 30_000, "log_level": 0}

@@ -5,15 +5,21 @@ Source: kafka.server.ReplicaManager.deleteRecordsOnLocalLog, kafka.cluster.Parti
 
 from collections.abc import Mapping
 
+import trio
+from msgspec.structs import replace
+
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, describe, describe_in
 from broker.api.handler import Handler
 from broker.log.errors import PolicyViolationError
 from broker.metadata.topic import InvalidTopicError, is_internal, mirrored_error
+from broker.partitions.appends.errors import NotLeaderError
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
+from protocol.errors import ErrorCode
 from protocol.kafka.values import DeletedRecords, DeleteRecordsRequest, DeleteRecordsResponse, RecordsToDelete
 
+NO_OFFSET = -1
 HIGH_WATERMARK = -1  # as an offset: everything that consumers can read
 
 
@@ -30,7 +36,8 @@ class RecordsApi:
     async def delete(self, request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
         """Advance all log start offsets, write them to the checkpoint once, then answer, so that deletions are durable.
 
-        For a partition named twice, the last offset counts.
+        In a cluster, wait for the followers that are registered, as long as the request allows. For a partition named
+        twice, the last offset counts.
         """
         asked: dict[tuple[str, int], RecordsToDelete] = {}
         for each in request.partitions:
@@ -52,7 +59,33 @@ class RecordsApi:
                 for index in moved:
                     outcomes[index] = _failed(outcomes[index], error)
                     await context.checkpoint()
+        await self._await_followers(outcomes, request.timeout_ms / 1000)
         return DeleteRecordsResponse(partitions=tuple(outcomes))
+
+    async def _await_followers(self, outcomes: list[DeletedRecords], timeout_s: float) -> None:
+        """Replace the outcomes of partitions whose followers do not delete the records in time."""
+        waiting = {
+            index: (outcome, replication)
+            for index, outcome in enumerate(outcomes)
+            if outcome.error is ErrorCode.NONE
+            and (partition := self._partitions.get(outcome.topic, outcome.partition)) is not None
+            and (replication := partition.replication) is not None
+        }
+        with trio.move_on_after(timeout_s):
+            while waiting:
+                index, (outcome, replication) = next(iter(waiting.items()))
+                try:
+                    await replication.until_removed(outcome.low_watermark)
+                except NotLeaderError as error:
+                    outcomes[index] = _failed(outcome, error)
+                del waiting[index]
+        for index, (outcome, _) in waiting.items():
+            outcomes[index] = replace(
+                outcome,
+                low_watermark=NO_OFFSET,
+                error=ErrorCode.REQUEST_TIMED_OUT,
+                message="followers have not deleted the records in time; they will later",
+            )
 
     def _move_start(self, asked: RecordsToDelete) -> tuple[DeletedRecords, Partition | None]:
         """Advance the start of one log; return the outcome, and the partition if its start has moved."""

@@ -59,6 +59,11 @@ class Replication(Protocol):
     def flushed(self) -> None:
         """Take note that the recovery point has advanced."""
 
+    # -- deletions --
+
+    async def until_removed(self, offset: int) -> None:
+        """Return when the logs of all followers that are registered begin at an offset or later. NotLeaderError."""
+
     def expired(self, append: ReplicatedAppend) -> None:
         """Fail an append whose time is over."""
 

@@ -93,6 +93,7 @@ class PartitionReplica:
             offset=log.log_end_offset,
             current_leader_epoch=leader_epoch,
             last_fetched_epoch=UNKNOWN_EPOCH if is_empty else log.epochs.latest,
+            log_start_offset=log.log_start_offset,
             max_bytes=self._max_bytes,
         )
 

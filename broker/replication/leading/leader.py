@@ -92,6 +92,7 @@ class PartitionLeader:
         self._propose = propose
         self._waiting: OrderedDict[ReplicatedAppend, None] = OrderedDict()  # written, above the high watermark
         self._sizes: deque[tuple[int, int]] = deque()  # (log end, bytes) of writes above the high watermark
+        self._removals = trio.lowlevel.ParkingLot()  # of those that wait for the log starts of followers
 
     @property
     def state(self) -> PartitionState:
@@ -123,6 +124,7 @@ class PartitionLeader:
             append.settle(reason)
         partition.appends.refuse_queued(reason)
         partition.wake_all()
+        self._removals.unpark_all()
 
     def update(self, state: PartitionState, min_isr: int) -> None:
         """Take over a new revision of the partition's state in the same leader epoch, or a new minimum."""
@@ -137,6 +139,7 @@ class PartitionLeader:
         now = trio.current_time()
         self._propose_change(now)
         self._advance(now)
+        self._removals.unpark_all()
 
     def withdraw(self, proposal: Proposal) -> None:
         """Take note that a proposal was refused: it is not, and will not be, applied."""
@@ -265,6 +268,21 @@ class PartitionLeader:
             if broker not in progress.in_sync:
                 self._propose_change(now)
             self._advance(now)
+            if self._removals:
+                self._removals.unpark_all()
+
+    async def until_removed(self, offset: int) -> None:
+        """Return when the logs of all followers that are registered begin at an offset or later.
+
+        Raises NotLeaderError. Source: kafka.server.DelayedDeleteRecords.
+        """
+        while any(
+            follower.log_start < offset and self._brokers.current(broker) is not None
+            for broker, follower in self.progress.followers.items()
+        ):
+            if not self.is_leading:
+                raise NotLeaderError(f"{self.partition.topic}-{self.partition.index} has another leader now")
+            await self._removals.park()
 
 
 __all__ = ["LOCAL", "Deadlines", "KnownBrokers", "PartitionLeader"]

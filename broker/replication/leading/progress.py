@@ -152,11 +152,6 @@ class Progress:
         """Whether the high watermark covers all records of earlier epochs: before that it may be too low (KIP-207)."""
         return self.high_watermark >= self.epoch_start
 
-    @property
-    def low_watermark(self) -> int:
-        """The smallest log start offset of the followers; UNKNOWN_OFFSET before all have fetched."""
-        return min((follower.log_start for follower in self.followers.values()), default=self.log_end)
-
     def advance(self, now: float) -> bool:
         """Advance the high watermark as far as the followers allow; return whether it has moved."""
         if self.is_under_min_isr:
