@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true", help="go on after a problem")
     parser.add_argument("--without", choices=sorted(RULES), help="a rule to remove: the simulation must notice")
     parser.add_argument("--script", choices=SCRIPTS, help="the faults of every seed; default: random ones")
+    parser.add_argument("--pace", type=float, default=1.0, help="how many times longer pauses are")
     parser.add_argument("--faults-s", type=float, default=FAULTS_S, help="simulated time during which faults begin")
     parser.add_argument("--traces", type=Path, default=Path("build/simulation"), help="where traces are written")
     parser.add_argument("--all-traces", action="store_true", help="write the traces of sound runs, too")
@@ -76,7 +77,7 @@ def _reports(pool: "Pool", seeds: Iterable[int], chosen: argparse.Namespace) -> 
     running = []
     script = chosen.script or SCRIPT_OF.get(chosen.without)
     for seed in seeds:
-        running.append(pool.apply_async(_simulate, (seed, chosen.faults_s, chosen.without, script)))  # type: ignore[attr-defined]
+        running.append(pool.apply_async(_simulate, (seed, chosen.faults_s, chosen.without, script, chosen.pace)))  # type: ignore[attr-defined]
         while len(running) >= chosen.jobs:
             done = [each for each in running if each.ready()]
             running = [each for each in running if each not in done]
@@ -87,9 +88,9 @@ def _reports(pool: "Pool", seeds: Iterable[int], chosen: argparse.Namespace) -> 
         yield each.get()
 
 
-def _simulate(seed: int, faults_s: float, rule: str | None, script: str | None) -> Report:
+def _simulate(seed: int, faults_s: float, rule: str | None, script: str | None, pace: float) -> Report:
     with without(rule):
-        report = simulate(seed, faults_s=faults_s, script=script)
+        report = simulate(seed, faults_s=faults_s, script=script, pace=pace)
     gc.collect()  # closes the files of the brokers
     return report
 

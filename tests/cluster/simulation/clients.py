@@ -39,7 +39,7 @@ R = TypeVar("R")
 SETTINGS = PeerSettings(client_id="client", connect_timeout_s=2.0, request_timeout_s=4.0)
 PRODUCE_TIMEOUT_MS = 3000
 RETRY_S = 0.1
-RATE = 5.0  # batches per second of a producer and partition
+RATE = 5.0  # batches per second of a producer and partition, at pace 1
 
 
 def _produce_fields(request: ProduceRequest, _: int) -> dict[str, Any]:
@@ -158,11 +158,14 @@ class Recorder:
 class Producer:
     """Sends batches to one partition until told to end."""
 
-    def __init__(self, client: Client, producer_id: int, recorder: Recorder, partition: int) -> None:
+    def __init__(
+        self, client: Client, producer_id: int, recorder: Recorder, partition: int, *, rate: float = RATE
+    ) -> None:
         self._client = client
         self._id = producer_id
         self._recorder = recorder
         self._partition = partition
+        self._rate = rate
         self._sequence = 0
         self.is_paused = False
         self.is_ending = False
@@ -185,7 +188,7 @@ class Producer:
             self._recorder.stored += len(sent)
             self._recorder.note(f"{name} stored {numbers.start}+{len(numbers)} at {base}")
             self._sequence = numbers.stop
-            await trio.sleep(random.expovariate(RATE))
+            await trio.sleep(random.expovariate(self._rate))
             while self.is_paused and not self.is_ending:  # noqa: ASYNC110  # simulated time
                 await trio.sleep(RETRY_S)
 

@@ -67,7 +67,7 @@ class Injector:
         async with trio.open_nursery() as nursery:
             with trio.move_on_after(duration_s):
                 while True:
-                    await trio.sleep(self._random.expovariate(1 / self._pause_s))
+                    await trio.sleep(self._random.expovariate(1 / (self._pause_s * self._world.pace)))
                     [kind] = self._random.choices(self._kinds, self._weights)
                     nursery.start_soon(kind)
             for faults in self._world.store_faults.values():

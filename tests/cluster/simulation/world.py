@@ -32,7 +32,7 @@ from protocol.records.batch import headers
 from protocol.records.reader import records_in
 from tests.cluster.history import Read
 from tests.cluster.simulation import loop
-from tests.cluster.simulation.clients import Client, Consumer, Producer, Recorder
+from tests.cluster.simulation.clients import RATE, Client, Consumer, Producer, Recorder
 from tests.cluster.simulation.faults import Injector, image_of
 from tests.cluster.simulation.machine import Machine, SimulatedStore
 from tests.cluster.simulation.network import MACHINE, Network
@@ -64,7 +64,9 @@ class World:
 
     topic = TOPIC
 
-    def __init__(self, nursery: trio.Nursery, random: Random, root: Path, report: Report) -> None:
+    def __init__(self, nursery: trio.Nursery, random: Random, root: Path, report: Report, *, pace: float = 1.0) -> None:
+        """`pace`: how many times longer the pauses between faults, and between batches, are."""
+        self.pace = pace
         self.random = random
         self.report = report
         self.store = _NotedStore(self)
@@ -86,7 +88,7 @@ class World:
         ]
         self.hosts = [*[machine.name for machine in self.machines], *[client.name for client in self.clients]]
         self.producers = [
-            Producer(client, 1000 + number, self.recorder, index)
+            Producer(client, 1000 + number, self.recorder, index, rate=RATE / pace)
             for number, client in enumerate(self.clients[:PRODUCERS])
             for index in range(PARTITIONS)
         ]
@@ -300,12 +302,12 @@ class _Exceptions(logging.Handler):
             self._world.problem(f"{text}: {logging.Formatter().formatException(record.exc_info)}")
 
 
-def simulate(seed: int, *, faults_s: float = FAULTS_S, script: str | None = None) -> Report:
+def simulate(seed: int, *, faults_s: float = FAULTS_S, script: str | None = None, pace: float = 1.0) -> Report:
     """Run a cluster from a seed, with random faults or one script of faults, and return what it has shown."""
     report = Report(seed)
     root = Path(tempfile.mkdtemp(prefix="simulated-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
-        loop.run(seed, lambda random: _main(random, root, report, faults_s, script))
+        loop.run(seed, lambda random: _main(random, root, report, faults_s, script, pace))
     except Exception as error:  # a defect of the simulation, or of what it runs
         report.problems.append(f"the simulation failed: {_described(error)}")
         logging.getLogger(__name__).exception("seed %d", seed)
@@ -314,9 +316,9 @@ def simulate(seed: int, *, faults_s: float = FAULTS_S, script: str | None = None
     return report
 
 
-async def _main(random: Random, root: Path, report: Report, faults_s: float, script: str | None) -> None:
+async def _main(random: Random, root: Path, report: Report, faults_s: float, script: str | None, pace: float) -> None:
     async with trio.open_nursery() as nursery:
-        world = World(nursery, random, root, report)
+        world = World(nursery, random, root, report, pace=pace)
         try:
             with _patched(world, Random(random.random())):
                 with world.scope:
