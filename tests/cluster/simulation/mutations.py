@@ -166,6 +166,7 @@ RULES: dict[str, Callable[[], Mutation]] = {
 # The scripts of faults (`directed`) that lead to the situation that a rule is for. The others need none.
 SCRIPT_OF = {
     "the-high-watermark-waits-for-proposed-isrs": JOIN_UNSEEN,
+    "proposals-are-pending-until-the-key-moves": JOIN_UNSEEN,
     "isr-changes-compare-every-member": SHRINK_LATE,
     "fetches-of-earlier-lives-are-ignored": FETCH_LATE,
 }
