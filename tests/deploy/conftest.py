@@ -15,7 +15,6 @@ from tests.requires import lacks
 
 Tool = Callable[[str], str]
 PACKAGES = {
-    "kubectl": "kubernetes-client",
     "node": "nodejs",
     "npm": "npm",
     "prometheus": "prometheus",
