@@ -29,6 +29,7 @@ class WarmlogNode:
         self.data = directory / f"node-{node_id}"
         self.log = directory / f"node-{node_id}.log"
         self.addresses = dict.fromkeys(("kafka", "native", "http"), f"{host}:0")
+        self.environment: dict[str, str] = {}  # variables that the process gets besides those of this one
         self._settings = {"node.id": node_id, **settings}
         self._process: subprocess.Popen[str] | None = None
         self._log_begin = 0  # of the latest run, in bytes
@@ -61,9 +62,10 @@ class WarmlogNode:
             command += [f"--{name}", address]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
+        environment = {**os.environ, **self.environment}
         with self.log.open("a") as log:
             self._log_begin = log.tell()
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
 
     def wait_until_ready(self) -> None:
         """Return when the broker serves. Raises RuntimeError with the end of its log if it does not."""

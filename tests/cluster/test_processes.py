@@ -1,4 +1,4 @@
-"""Three broker processes on etcd: killed, frozen, restarted in turn, and left without etcd, under load.
+"""Three broker processes on etcd: killed, frozen, restarted in turn, left without etcd or a true clock, under load.
 
 Clients keep histories, which must have no anomaly: nothing acknowledged is lost, doubled, skipped or reordered.
 """
@@ -15,10 +15,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from tests.cluster.load import Load
+from tests.requires import lacks
 
 pytestmark = pytest.mark.timeout(180)
 PARTITIONS = 3
 LIMIT_S = 60.0
+DEFAULTS = {"warmlog.cluster.lease.ms": 3000}
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[EtcdProcess]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, store: EtcdProcess) -> Iterator[WarmlogNodes]:
-    with WarmlogNodes(tmp_path, store.url, settings={"warmlog.cluster.lease.ms": 3000}) as nodes:
+    with WarmlogNodes(tmp_path, store.url, settings=DEFAULTS) as nodes:
         create(nodes, "t", PARTITIONS)
         yield nodes
 
@@ -38,6 +40,29 @@ def create(nodes: WarmlogNodes, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
     for future in admin.create_topics([NewTopic(topic, partitions, 3)]).values():
         future.result(LIMIT_S)
+
+
+class Clock:
+    """The wall clock of a process, which jumps at will; the monotonic one goes on."""
+
+    def __init__(self, path: Path) -> None:
+        library = next(Path("/usr/lib").glob("**/faketime/libfaketime.so.1"), None)
+        if library is None:
+            lacks("libfaketime is not installed: apt-get install faketime")
+        self._path = path
+        self.environment = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(path),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        self.jump("+0")
+
+    def jump(self, offset: str) -> None:
+        """Set the difference from true time, as faketime writes it: `+5d`, `-50m`."""
+        written = self._path.with_suffix(".new")
+        written.write_text(offset)
+        written.rename(self._path)
 
 
 def leader_of(nodes: WarmlogNodes, partition: int = 0) -> int:
@@ -101,6 +126,25 @@ def test_leaders_go_on_while_etcd_is_away(cluster: WarmlogNodes, store: EtcdProc
         load.wait_for(300, limit_s=LIMIT_S)
         killed.start()
     assert load.undelivered == []
+
+
+def test_clocks_that_jump_apart_change_nothing(tmp_path: Path, store: EtcdProcess) -> None:
+    """Less than an hour behind: a broker refuses timestamps that are further ahead of its own clock."""
+    nodes = WarmlogNodes(tmp_path, store.url, settings=DEFAULTS)
+    clocks = [Clock(tmp_path / f"clock-{node.node_id}") for node in nodes]
+    for node, clock in zip(nodes, clocks, strict=True):
+        node.environment = clock.environment
+    with nodes:
+        create(nodes, "t", PARTITIONS)
+        with sound(nodes) as load:
+            for offsets in [("+5d", "-50m", "+0"), ("+0", "+2d", "-50m"), ("-50m", "+0", "+5d")]:
+                for clock, offset in zip(clocks, offsets, strict=True):
+                    clock.jump(offset)
+                load.wait_for(300, limit_s=LIMIT_S)
+        assert load.undelivered == []
+        assert in_sync(nodes) == [3] * PARTITIONS
+        assert [node.logged.count("is registered with epoch") for node in nodes] == [1, 1, 1]
+        assert [node.stop() for node in nodes] == [0, 0, 0]
 
 
 def test_a_broker_whose_data_was_wiped_is_not_taken_for_in_sync(cluster: WarmlogNodes) -> None:
