@@ -93,7 +93,6 @@ MYPYC = (
     "broker/net/turn.py",
     "broker/log/producers/copies.py",
     "broker/log/producers/replay.py",
-    "broker/api/records/epochs.py",
     "broker/api/fetch/session.py",
     "broker/api/fetch/sessions.py",
     "broker/replication/following/fetch_session.py",

@@ -31,8 +31,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmlogNodes]:
         WarmlogNodes(directory, store.url, settings=settings) as running,
         Client(running[1].addresses["native"]) as client,
     ):
-        client.create_topic("t", partitions=6)
-        client.produce_many("t", [(None, value) for value in VALUES])
+        for topic in ("t", "kept", "saved"):
+            client.create_topic(topic, partitions=6)
+            client.produce_many(topic, [(None, value) for value in VALUES])
         yield running
 
 
@@ -53,7 +54,7 @@ def test_groups_are_used_through_any_broker(nodes: WarmlogNodes) -> None:
     for at, group in enumerate(GROUPS):
         assert consumed(nodes, at % 3 + 1, group) == sorted(VALUES)
     for node_id in (1, 2, 3):
-        assert [one["group"] for one in run(nodes, node_id, "group", "list")] == GROUPS
+        assert set(GROUPS) <= {one["group"] for one in run(nodes, node_id, "group", "list")}
         for group in GROUPS:
             (found,) = run(nodes, node_id, "group", "describe", group)
             assert found["lag"] == 0
@@ -62,7 +63,7 @@ def test_groups_are_used_through_any_broker(nodes: WarmlogNodes) -> None:
     assert consumed(nodes, 3, GROUPS[0]) == sorted(VALUES)
     for at, group in enumerate(GROUPS):
         run(nodes, at % 3 + 1, "group", "delete", group)
-    assert run(nodes, 1, "group", "list") == []
+    assert not {one["group"] for one in run(nodes, 1, "group", "list")} & set(GROUPS)
 
 
 def test_transactions_are_used_through_any_broker(nodes: WarmlogNodes) -> None:
@@ -81,15 +82,16 @@ def test_transactions_are_used_through_any_broker(nodes: WarmlogNodes) -> None:
 
 @pytest.mark.parametrize("group", ["kept", "saved"])
 def test_a_member_goes_on_when_its_coordinator_is_killed(nodes: WarmlogNodes, group: str) -> None:
+    """The group has the name of the topic."""
     admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
     wanted = {*VALUES, *(b"%s%d" % (group.encode(), n) for n in range(10))}
     addresses = [node.addresses["native"] for node in nodes]
-    with Client(addresses) as client, client.consume("t", group=group) as records:
+    with Client(addresses) as client, client.consume(group, group=group) as records:
         found = {next(records).value for _ in range(10)}
         coordinator = admin.describe_consumer_groups([group])[group].result(LIMIT_S).coordinator.id
         nodes[coordinator].kill()
         try:
-            client.produce_many("t", [(None, value) for value in sorted(wanted - set(VALUES))])
+            client.produce_many(group, [(None, value) for value in sorted(wanted - set(VALUES))])
             while not wanted <= found:
                 found.add(next(records).value)
         finally:

@@ -71,7 +71,7 @@ class EtcdProcess:
     def restore(self, snapshot: Path) -> None:
         """Replace its data, while it does not run, with a backup."""
         self.wipe()
-        member = ("--name", self._name, "--initial-cluster", self._bootstrap)
+        member = ("--name", self.name, "--initial-cluster", self.bootstrap)
         peers = ("--initial-advertise-peer-urls", self._peer_url)
         _etcdctl("snapshot", "restore", str(snapshot), "--data-dir", str(self.data), *member, *peers)
 

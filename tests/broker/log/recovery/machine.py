@@ -76,6 +76,7 @@ class Machine:
     def start(self) -> None:
         """As a broker starts."""
         self._directory = directory = DataDirectory.open(self.disk.root, node_id=1, disk=self.disk)
+        directory.unmark_clean()
         path = Path(directory.partition_path("words-0"))
         is_new = str(path) not in self.disk._directories
         self._log = PartitionLog.open(

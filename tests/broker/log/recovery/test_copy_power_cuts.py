@@ -125,6 +125,7 @@ class Follower:
 
     def start(self) -> None:
         self._directory = directory = DataDirectory.open(self.disk.root, node_id=1, disk=self.disk)
+        directory.unmark_clean()
         self._log = PartitionLog.open(
             directory.partition_path("words-0"),
             topic="words",
