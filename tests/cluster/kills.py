@@ -77,8 +77,7 @@ class Killer:
         away_s = self._random.uniform(0.0, 1.5)
         time.sleep(away_s)
         self._nodes[killed].start()
-        self._load.wait_for(SETTLED, limit_s=LIMIT_S)
-        acknowledged = list(self._load.acknowledgements)
+        acknowledged = self._acknowledged_by_each(led, time.monotonic())
         for index in led:
             times_s = [when for when, partition in acknowledged if partition == index and when > at_s - 1]
             gap_s = max((after - before for before, after in pairwise(times_s)), default=0.0)
@@ -86,6 +85,16 @@ class Killer:
             if gap_s > LONG_S:
                 what = "the controller" if controller is not None and controller.id == killed else "no controller"
                 self.long_gaps.append(f"{gap_s:.2f} s: broker {killed}, {what}, started again after {away_s:.2f} s")
+
+    def _acknowledged_by_each(self, partitions: Sequence[int], since_s: float) -> list[tuple[float, int]]:
+        """Return all acknowledgements once each partition has had one after a time. Raises TimeoutError."""
+        while True:
+            acknowledged = list(self._load.acknowledgements)
+            if {partition for when, partition in acknowledged if when > since_s}.issuperset(partitions):
+                return acknowledged
+            if time.monotonic() > since_s + LIMIT_S:
+                raise TimeoutError(f"no record of some of the partitions {partitions} was acknowledged")
+            time.sleep(0.05)
 
     def controller(self) -> None:
         """Kill the controller."""
