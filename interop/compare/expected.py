@@ -192,6 +192,12 @@ EXPECTED: list[Expected] = [
     Expected("offsets/isolation 2", "ListOffsets.topics.partitions.error_code", _FAILED, kafka=-1, warmlog=42),
     Expected("fetch/isolation *", "Fetch.*error_code", _FAILED, kafka=-1, warmlog=42),
     Expected(
+        "fetch/as replica *",
+        "Fetch.responses.partitions.current_leader.*",
+        "a broker by itself names no leader (KIP-951): there is no other one to go to",
+        warmlog=-1,
+    ),
+    Expected(
         "fetch/isolation *",
         "Fetch.responses",
         "warmlog repeats the error for each partition, which versions before 7 need",
