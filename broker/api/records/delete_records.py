@@ -14,6 +14,7 @@ from broker.api.handler import Handler
 from broker.log.errors import PolicyViolationError
 from broker.metadata.topic import InvalidTopicError, is_internal, mirrored_error
 from broker.partitions.appends.errors import NotLeaderError
+from broker.partitions.appends.replication import Replication
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode
@@ -45,11 +46,14 @@ class RecordsApi:
             await context.checkpoint()
         outcomes: list[DeletedRecords] = []
         moved: dict[int, Partition] = {}  # by the index of the outcome
+        replicated: dict[int, Replication] = {}
         for index, each in enumerate(asked.values()):
-            outcome, partition = self._move_start(each)
+            outcome, partition, has_moved = self._move_start(each)
             outcomes.append(outcome)
-            if partition is not None:
+            if partition is not None and has_moved:
                 moved[index] = partition
+            if partition is not None and partition.replication is not None:
+                replicated[index] = partition.replication
             await context.checkpoint()
         await context.empty(asked)
         if moved:
@@ -59,36 +63,12 @@ class RecordsApi:
                 for index in moved:
                     outcomes[index] = _failed(outcomes[index], error)
                     await context.checkpoint()
-        await self._await_followers(outcomes, request.timeout_ms / 1000)
+        if replicated:
+            await _await_followers(outcomes, replicated, request.timeout_ms / 1000, context)
         return DeleteRecordsResponse(partitions=tuple(outcomes))
 
-    async def _await_followers(self, outcomes: list[DeletedRecords], timeout_s: float) -> None:
-        """Replace the outcomes of partitions whose followers do not delete the records in time."""
-        waiting = {
-            index: (outcome, replication)
-            for index, outcome in enumerate(outcomes)
-            if outcome.error is ErrorCode.NONE
-            and (partition := self._partitions.get(outcome.topic, outcome.partition)) is not None
-            and (replication := partition.replication) is not None
-        }
-        with trio.move_on_after(timeout_s):
-            while waiting:
-                index, (outcome, replication) = next(iter(waiting.items()))
-                try:
-                    await replication.until_removed(outcome.low_watermark)
-                except NotLeaderError as error:
-                    outcomes[index] = _failed(outcome, error)
-                del waiting[index]
-        for index, (outcome, _) in waiting.items():
-            outcomes[index] = replace(
-                outcome,
-                low_watermark=NO_OFFSET,
-                error=ErrorCode.REQUEST_TIMED_OUT,
-                message="followers have not deleted the records in time; they will later",
-            )
-
-    def _move_start(self, asked: RecordsToDelete) -> tuple[DeletedRecords, Partition | None]:
-        """Advance the start of one log; return the outcome, and the partition if its start has moved."""
+    def _move_start(self, asked: RecordsToDelete) -> tuple[DeletedRecords, Partition | None, bool]:
+        """Advance the start of one log; return the outcome, the partition unless it failed, and whether it moved."""
         partition = self._partitions.get(asked.topic, asked.partition)
         try:
             if partition is None:
@@ -98,9 +78,41 @@ class RecordsApi:
             moved = partition.advance_start(log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset)
         except EXPECTED as error:
             code, message = describe_in(partition, self._partitions, error)
-            return DeletedRecords(topic=asked.topic, partition=asked.partition, error=code, message=message), None
+            return (
+                DeletedRecords(topic=asked.topic, partition=asked.partition, error=code, message=message),
+                None,
+                False,
+            )
         outcome = DeletedRecords(topic=asked.topic, partition=asked.partition, low_watermark=log.log_start_offset)
-        return outcome, partition if moved else None
+        return outcome, partition, moved
+
+
+async def _await_followers(
+    outcomes: list[DeletedRecords], replicated: dict[int, Replication], timeout_s: float, context: Context
+) -> None:
+    """Replace the outcomes of partitions whose followers do not delete the records in time.
+
+    `replicated`: the replication of partitions by the index of their outcome.
+    """
+    with trio.move_on_after(timeout_s):
+        while replicated:
+            index = next(iter(replicated))
+            if outcomes[index].error is ErrorCode.NONE:
+                try:
+                    await replicated[index].until_removed(outcomes[index].low_watermark)
+                except NotLeaderError as error:
+                    outcomes[index] = _failed(outcomes[index], error)
+            del replicated[index]
+            await context.checkpoint()
+    for index in replicated:
+        if outcomes[index].error is ErrorCode.NONE:
+            outcomes[index] = replace(
+                outcomes[index],
+                low_watermark=NO_OFFSET,
+                error=ErrorCode.REQUEST_TIMED_OUT,
+                message="followers have not deleted the records in time; they will later",
+            )
+        await context.checkpoint()
 
 
 def _check_policy(partition: Partition) -> None:
