@@ -121,30 +121,44 @@ class Cluster:
 
         return await self._retry(attempt, repeatable=repeatable)
 
-    async def ask_leader(self, topic: str, partition: int, request: NativeRequest, response_type: type[R]) -> R:
-        """Send a request to a partition's leader and return the reply. Retries like `ask`. Raises WarmlogError."""
+    async def ask_leader(
+        self,
+        topic: str,
+        partition: int,
+        request: NativeRequest,
+        response_type: type[R],
+        *,
+        check: Callable[[R], None],
+    ) -> R:
+        """Send a request to a partition's leader and return the reply. Raises WarmlogError.
+
+        `check` raises the error that the reply has for this partition. Retries like `ask`.
+        """
 
         async def attempt() -> R:
-            found = await self.topic(topic, auto_create=False)
-            address = self._brokers.get(found.leaders[partition]) if partition < found.partitions else None
+            await self.topic(topic, auto_create=False)
             try:
-                connection = await (self._control_connection() if address is None else self._connection_to(address))
-                return await connection.ask(request, response_type)
+                reply = await self.ask_broker(self.leader(topic, partition), request, response_type)
+                check(reply)
             except WarmlogError:
                 self.forget_leaders(topic)
                 raise
+            return reply
 
         return await self._retry(attempt)
+
+    async def ask_broker(self, node_id: int, request: NativeRequest, response_type: type[R]) -> R:
+        """Send a request to a broker once, to any if its address is unknown; return the reply. Raises WarmlogError."""
+        address = self._brokers.get(node_id)
+        connection = await (self._control_connection() if address is None else self._connection_to(address))
+        return await connection.ask(request, response_type)
 
     async def ask_each(self, request: NativeRequest, response_type: type[R]) -> list[R]:
         """Send a request to every broker and return the replies. Retries like `ask`. Raises WarmlogError."""
 
         async def attempt() -> list[R]:
             await self.metadata(())
-            if len(self._brokers) <= 1:
-                return [await (await self._control_connection()).ask(request, response_type)]
-            connections = [await self._connection_to(address) for address in self._brokers.values()]
-            return [await connection.ask(request, response_type) for connection in connections]
+            return [await self.ask_broker(node_id, request, response_type) for node_id in self._brokers]
 
         return await self._retry(attempt)
 

@@ -1,6 +1,8 @@
 """List, describe, delete and alter consumer groups."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import TypeVar
@@ -33,12 +35,13 @@ from protocol.native.groups import (
 from protocol.native.messages import NativeRequest
 from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery, Value
 from protocol.response import ListOffsetsResponse
-from warmlog.client.connection.cluster import Cluster
+from warmlog.client.connection.cluster import NO_LEADER, Cluster
 from warmlog.client.connection.request_parts import parts
-from warmlog.client.errors import UnknownTopicError, broker_error
+from warmlog.client.errors import WarmlogError, broker_error
 from warmlog.client.groups.delivery_tracker import PartitionId
 
 R = TypeVar("R", bound=Value)
+_ENDS = (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
 
 
 class GroupAdmin:
@@ -57,29 +60,37 @@ class GroupAdmin:
         return tuple([await self._with_ends(await self._describe(name)) for name in names])
 
     async def _with_ends(self, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
-        """Ask the leaders for the ends of partitions that the coordinator does not lead."""
-        elsewhere = [at for at, one in enumerate(group.positions) if one.high_watermark == NO_OFFSET]
-        if not elsewhere or len((await self._cluster.metadata(())).brokers) == 1:
-            return group
-        positions = list(group.positions)
-        for at in elsewhere:
-            positions[at] = await self._with_end(positions[at])
-        return replace(group, positions=tuple(positions))
+        """Ask the leaders for the ends of partitions that the coordinator does not lead.
 
-    async def _with_end(self, position: GroupPosition) -> GroupPosition:
-        place = position.topic, position.partition
-        ends = []
-        for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
-            query = OffsetQuery(topic=position.topic, partition=position.partition, timestamp=timestamp)
-            request = ListOffsetsRequest(partitions=(query,))
-            try:
-                (found,) = (await self._cluster.ask_leader(*place, request, ListOffsetsResponse)).partitions
-            except UnknownTopicError:
-                return position
-            if found.error:
-                return position  # the partition has no leader, or is gone: unknown
-            ends.append(found.offset)
-        return replace(position, log_start_offset=ends[0], high_watermark=ends[1])
+        Those of partitions that are gone, or whose leader does not answer, remain unknown.
+        """
+        unknown = [position for position in group.positions if position.high_watermark == NO_OFFSET]
+        if not unknown:
+            return group
+        await self._cluster.metadata({position.topic for position in unknown})
+        by_leader: dict[int, list[GroupPosition]] = defaultdict(list)
+        for position in unknown:
+            by_leader[self._cluster.leader(position.topic, position.partition)].append(position)
+        by_leader.pop(NO_LEADER, None)
+        found: dict[PartitionId, GroupPosition] = {}
+        for leader, led in by_leader.items():
+            with suppress(WarmlogError):
+                found |= {(each.topic, each.partition): each for each in await self._ends_at(leader, led)}
+        known = [found.get((position.topic, position.partition), position) for position in group.positions]
+        return replace(group, positions=tuple(known))
+
+    async def _ends_at(self, leader: int, led: Sequence[GroupPosition]) -> Sequence[GroupPosition]:
+        """Return the positions with the ends of their partitions, as far as this broker knows them."""
+        ended: list[GroupPosition] = []
+        for part in parts(led, attrgetter("topic"), times=len(_ENDS)):
+            queries = tuple(
+                OffsetQuery(topic=one.topic, partition=one.partition, timestamp=end) for one in part for end in _ENDS
+            )
+            reply = await self._cluster.ask_broker(leader, ListOffsetsRequest(partitions=queries), ListOffsetsResponse)
+            for one, first, last in zip(part, reply.partitions[::2], reply.partitions[1::2], strict=True):
+                if not first.error and not last.error:
+                    ended.append(replace(one, log_start_offset=first.offset, high_watermark=last.offset))
+        return ended
 
     async def _describe(self, name: str) -> DescribedConsumerGroup:
         def check(reply: DescribeConsumerGroupsResponse) -> None:

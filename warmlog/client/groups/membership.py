@@ -13,7 +13,7 @@ Invariants:
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -372,8 +372,6 @@ class Membership:
             await self._commit(self._tracker.committable(include_last=include_last))
         except WarmlogError as error:
             logger.info("group %s: commit failed: %s", self._options.group, error.message)
-            if error.code is ErrorCode.NOT_COORDINATOR:
-                await self._disconnect_after(error)
 
     async def _commit(self, positions: Mapping[PartitionId, int]) -> None:
         changed = {key: offset for key, offset in positions.items() if self._committed.get(key) != offset}
@@ -383,6 +381,14 @@ class Membership:
             OffsetToCommit(topic=topic, partition=partition, offset=offset)
             for (topic, partition), offset in changed.items()
         ]
+        try:
+            await self._commit_parts(offsets)
+        except WarmlogError as error:
+            if error.code is ErrorCode.NOT_COORDINATOR:
+                await self._disconnect_after(error)
+            raise
+
+    async def _commit_parts(self, offsets: Sequence[OffsetToCommit]) -> None:
         for part in parts(offsets, attrgetter("topic")):
             request = OffsetCommitRequest(
                 group=self._options.group,

@@ -179,10 +179,13 @@ class TransactionAdmin:
             coordinator_epoch=max(found.coordinator_epoch, 0),
         )
         request = WriteTxnMarkersRequest(markers=(marker,))
-        reply = await self._cluster.ask_leader(topic, partition, request, WriteTxnMarkersResponse)
-        (written,) = reply.markers[0].partitions
-        if written.error:
-            raise broker_error(written.error, None, about=f"{topic}-{partition}")
+
+        def check(reply: WriteTxnMarkersResponse) -> None:
+            (written,) = reply.markers[0].partitions
+            if written.error:
+                raise broker_error(written.error, None, about=f"{topic}-{partition}")
+
+        await self._cluster.ask_leader(topic, partition, request, WriteTxnMarkersResponse, check=check)
         return found
 
     async def _places(self, topics: Iterable[str] | None, partition: int | None) -> list[TopicPartition]:
@@ -206,8 +209,7 @@ class TransactionAdmin:
                 is_elsewhere = one.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
                 described.append(await self._describe_producers(one) if is_elsewhere else one)
         for one in described:
-            if one.error:
-                raise broker_error(one.error, one.message, about=f"{one.topic}-{one.partition}")
+            _check_described(one)
         return [
             _opened(one, producer)
             for one in described
@@ -217,8 +219,19 @@ class TransactionAdmin:
 
     async def _describe_producers(self, place: DescribedProducers) -> DescribedProducers:
         request = DescribeProducersRequest(partitions=(TopicPartition(topic=place.topic, partition=place.partition),))
-        reply = await self._cluster.ask_leader(place.topic, place.partition, request, DescribeProducersResponse)
+        reply = await self._cluster.ask_leader(
+            place.topic,
+            place.partition,
+            request,
+            DescribeProducersResponse,
+            check=lambda reply: _check_described(reply.partitions[0]),
+        )
         return reply.partitions[0]
+
+
+def _check_described(one: DescribedProducers) -> None:
+    if one.error:
+        raise broker_error(one.error, one.message, about=f"{one.topic}-{one.partition}")
 
 
 def _opened(place: DescribedProducers, producer: ActiveProducer) -> OpenTransaction:
