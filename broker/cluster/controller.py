@@ -172,7 +172,8 @@ class Controller:
             if state is None:
                 self._leaderless_since.pop(key, None)
                 continue
-            if needs_election(image, state):
+            is_leaderless = needs_election(image, state)
+            if is_leaderless:
                 self._leaderless_since.setdefault(key, trio.current_time())
             else:
                 self._leaderless_since.pop(key, None)
@@ -181,8 +182,8 @@ class Controller:
                     self._asking.add(key)
                     nursery.start_soon(self._elect_longest, key)
                 continue
-            change = elect(image, key) if needs_election(image, state) else fence(image, key)
-            if isinstance(change, Refusal) and needs_election(image, state):
+            change = elect(image, key) if is_leaderless else fence(image, key)
+            if isinstance(change, Refusal) and is_leaderless:
                 change = fence(image, key)  # a leader that drains, and that nobody can replace, keeps its followers
             if isinstance(change, Change):
                 changes.append(change)
