@@ -56,7 +56,7 @@ def broker(number: int, directory: Path) -> list[str]:
     }
     options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     data = str(directory / f"broker-{number}")
-    return [sys.executable, "-m", "warmlog", "serve", "--data-dir", data, *addresses, *options]
+    return [sys.executable, "-m", "warmlog", "serve", "--until-eof", "--data-dir", data, *addresses, *options]
 
 
 def stop(processes: Sequence[subprocess.Popen[str]]) -> None:
@@ -80,7 +80,13 @@ def main() -> int:
     log = (directory / "etcd.log").open("a")
     store = subprocess.Popen(etcd(directory), start_new_session=True, text=True, stdout=log, stderr=log)
     brokers = [
-        subprocess.Popen(broker(number, directory), stdout=subprocess.PIPE, start_new_session=True, text=True)
+        subprocess.Popen(
+            broker(number, directory),
+            stdin=subprocess.PIPE,  # whose end stops it, whatever becomes of this process
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
         for number in range(1, BROKERS + 1)
     ]
     status = 0

@@ -24,16 +24,17 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from broker.cluster.local import STORE
 from broker.cluster.local.server import serve_store
 from broker.cluster.store import StoreError
 from broker.process import stop_at_eof, stop_on_signal
+from broker.start_errors import first_of
 from protocol.backoff import delays_s
 from warmlog.cli.failure import CannotStart, Failure
 
 if TYPE_CHECKING:
     from broker.settings.settings import Settings
 
-STORE = "store.sqlite"
 NODES = "nodes"  # not `node-1`, which is the name of a partition's directory
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0  # before a node is started again
 STEADY_S = 60.0  # a node that has run that long is started again at once
@@ -77,7 +78,7 @@ class Plan:
             raise CannotStart("--kafka: nodes of a cluster need a Kafka listener, since followers fetch over it")
         for directory in self.settings.data_paths:
             if (directory / "meta.properties").exists():
-                raise CannotStart(f"{directory}: is the directory of a broker by itself; give --nodes another one")
+                raise CannotStart(f"{directory}: has the data of a broker by itself; --nodes needs another --data-dir")
             known = [int(path.name) for path in directory.glob(f"{NODES}/*") if path.name.isdecimal()]
             if left_out := sorted(set(known) - set(self.ids)):
                 raise CannotStart(
@@ -132,7 +133,7 @@ class Node:
     ready: trio.Event = field(default_factory=trio.Event)
     failure: str = ""  # why it did not start at all
     _process: trio.Process | None = None
-    _is_stopping: bool = False
+    _stopping: trio.Event = field(default_factory=trio.Event)
 
     @property
     def name(self) -> str:
@@ -151,7 +152,7 @@ class Node:
         while True:
             began_s = trio.current_time()
             outcome = await self._run_once()
-            if self._is_stopping:
+            if self._stopping.is_set():
                 return
             if not self.ready.is_set():
                 self.failure = f"{self.name} did not start: it {outcome}"
@@ -161,11 +162,13 @@ class Node:
                 pauses_s = delays_s(random, FIRST_PAUSE_S, MAX_PAUSE_S)
             pause_s = next(pauses_s)
             self._report(f"{outcome}; it is started again in {pause_s:.1f} s")
-            await trio.sleep(pause_s)
+            with trio.move_on_after(pause_s):
+                await self._stopping.wait()
+                return
 
     async def stop(self, limit_s: float) -> None:
         """Let the broker hand over what it leads and stop, and kill it after the limit."""
-        self._is_stopping = True
+        self._stopping.set()
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -186,6 +189,8 @@ class Node:
         self._process = process = await trio.lowlevel.open_process(
             command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=environ
         )
+        if self._stopping.is_set():  # since it was asked to stop while the process was being created
+            process.terminate()
         assert process.stdout is not None
         assert process.stderr is not None
         async with trio.open_nursery() as nursery:
@@ -242,7 +247,7 @@ class _Supervisor:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._stop = trio.Event()
-        self._store_error: BaseExceptionGroup[StoreError] | None = None
+        self._store_error: BaseException | None = None
 
     async def run(self, ready: Callable[[Sequence[Node]], None], until_eof: bool) -> None:  # trio.run
         plan = self._plan
@@ -262,7 +267,7 @@ class _Supervisor:
             nursery.cancel_scope.cancel()
         failures = [node.failure for node in nodes if node.failure]
         if self._store_error is not None:
-            raise (Failure if was_ready else CannotStart)(", ".join(_messages(self._store_error)))
+            raise (Failure if was_ready else CannotStart)(str(self._store_error))
         if failures:
             raise CannotStart(", ".join(failures))
 
@@ -294,18 +299,10 @@ class _Supervisor:
                 await nursery.start(serve_store, self._plan.store, sock)
                 opened.set()
         except* StoreError as group:
-            self._store_error = group
+            self._store_error = first_of(group)
             self._stop.set()
         finally:
             opened.set()
-
-
-def _messages(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _messages(error)
-        else:
-            yield str(error)
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from broker.cluster.local import STORE
 from warmlog.cli.command_groups import close_output
 from warmlog.cli.failure import CannotStart, Failure
 
@@ -37,7 +38,6 @@ logger = logging.getLogger(__name__)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 READY = b"READY=1"
-STORE = "store.sqlite"  # of `nodes`, which is imported only for --nodes
 
 
 # The options of every command that runs a broker.
@@ -165,8 +165,9 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
 def run_broker(settings: "Settings", *, kafka: str, native: str, http: str, until_eof: bool = False) -> None:
     """Serve until a signal asks to stop, or, if wanted, standard input ends. Raises CannotStart, Failure."""
     with importing():
-        from broker.app import BrokenError, StartError, run
+        from broker.app import run
         from broker.settings.settings import durability_sentence
+        from broker.start_errors import BrokenError, StartError
 
     def ready(addresses: "Addresses") -> None:
         try:

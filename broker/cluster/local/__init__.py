@@ -2,3 +2,5 @@
 
 Start with `server`. `durable` puts changes on the disk before anybody sees them, `journal` is the file.
 """
+
+STORE = "store.sqlite"  # the name of the file

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from warmlog.cli.nodes import NODES, STORE
-from warmlog.cli.serve import STORE as CHECKED
+from broker.cluster.local import STORE
+from warmlog.cli.nodes import NODES
 
 FREE = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0")
 NODE = re.compile(r"node (\d+) kafka=(\S+) native=(\S+) http=(\S+)\n")
@@ -119,6 +119,16 @@ def test_nodes_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
             pass
 
 
+def test_a_stop_after_a_kill_leaves_no_node_behind(tmp_path: Path) -> None:
+    with nodes(tmp_path / "data", 2) as running:
+        killed = running.node(2)
+        os.kill(killed, signal.SIGKILL)
+        while is_running(killed):
+            pass  # its next start is due
+        assert running.stop() == 0
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in read(path)]
+
+
 def test_a_stop_while_nodes_start_is_clean(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "warmlog", "serve", "--nodes", "2", "--data-dir", str(tmp_path / "data"), *FREE]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -149,6 +159,13 @@ def test_ports_count_up_from_the_first_node(tmp_path: Path) -> None:
         brokers = AdminClient({"bootstrap.servers": running.kafka[0]}).list_topics(timeout=LIMIT_S).brokers
         found = {number: f"{broker.host}:{broker.port}" for number, broker in brokers.items()}
         assert found == {7: f"localhost:{first}", 8: f"localhost:{first + 1}"}
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the process has ended
+        return ""
 
 
 def is_running(pid: int) -> bool:
@@ -206,8 +223,7 @@ def test_directories_are_not_mixed_up(tmp_path: Path) -> None:
     for path in (alone, several / NODES / "3"):
         path.mkdir(parents=True)
     (alone / "meta.properties").touch()
-    assert "is the directory of a broker by itself" in refused(alone, "--nodes", "2")
+    assert "has the data of a broker by itself" in refused(alone, "--nodes", "2")
     assert "has node 3, which would not run" in refused(several, "--nodes", "2")
     (several / STORE).touch()
     assert "serve it with --nodes" in refused(several)
-    assert CHECKED == STORE
