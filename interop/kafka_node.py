@@ -11,13 +11,15 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, Self
+
+from interop.nodes import Nodes
 
 PROJECT = Path(__file__).parent / "kafka"
 KAFKA_VERSION = "4.3.1"
@@ -269,8 +271,8 @@ class KafkaNode:
         started.set()  # it ended: whoever waits looks at the process
 
 
-class KafkaNodes:
-    """Nodes 1 to `count`, each a broker and a controller. A context manager: started on entering, killed on leaving.
+class KafkaNodes(Nodes[KafkaNode]):
+    """Nodes 1 to `count`, each a broker and a controller.
 
     A node keeps its ports over restarts. The data of node N is in DIRECTORY/node-N.
     """
@@ -286,7 +288,7 @@ class KafkaNodes:
         ports = iter(free_ports(2 * count))
         pairs = {number: (f"127.0.0.1:{next(ports)}", f"127.0.0.1:{next(ports)}") for number in range(1, count + 1)}
         voters = ",".join(f"{number}@{controller}" for number, (_, controller) in pairs.items())
-        self.nodes = {
+        nodes = {
             number: KafkaNode(
                 directory / f"node-{number}",
                 jvm_options=jvm_options,
@@ -295,34 +297,14 @@ class KafkaNodes:
             )
             for number, (broker, controller) in pairs.items()
         }
+        super().__init__(nodes)
 
-    def __enter__(self) -> Self:
-        try:
-            with ThreadPoolExecutor(len(self.nodes)) as pool:
-                list(pool.map(KafkaNode.begin, self.nodes.values()))
-            for node in self.nodes.values():
-                node.wait_until_started()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def start(self) -> None:
+        """Start all nodes, and return when they serve."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(KafkaNode.begin, self.nodes.values()))
         for node in self.nodes.values():
-            node.kill()
-
-    def __getitem__(self, number: int) -> KafkaNode:
-        return self.nodes[number]
-
-    def __iter__(self) -> Iterator[KafkaNode]:
-        return iter(self.nodes.values())
-
-    @property
-    def bootstrap(self) -> str:
-        """The addresses of all brokers."""
-        return ",".join(node.bootstrap for node in self)
+            node.wait_until_started()
 
 
 def free_ports(count: int) -> list[int]:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+
+from interop.nodes import Nodes
 
 START_LIMIT_S = 60
 STOP_LIMIT_S = 60
@@ -139,39 +139,18 @@ class WarmlogNode:
         return status
 
 
-class WarmlogNodes:
-    """Brokers 1 to `count` of one cluster. A context manager: started on entering, killed on leaving."""
+class WarmlogNodes(Nodes[WarmlogNode]):
+    """Brokers 1 to `count` of one cluster."""
 
     def __init__(
         self, directory: Path, etcd: str, *, count: int = 3, settings: Mapping[str, object] | None = None
     ) -> None:
         shared = {"warmlog.cluster.etcd": etcd, **(settings or {})}
-        self.nodes = {node_id: WarmlogNode(node_id, directory, shared) for node_id in range(1, count + 1)}
+        super().__init__({node_id: WarmlogNode(node_id, directory, shared) for node_id in range(1, count + 1)})
 
-    def __enter__(self) -> Self:
-        try:
-            for node in self.nodes.values():
-                node.begin()
-            for node in self.nodes.values():
-                node.wait_until_ready()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def start(self) -> None:
+        """Start all brokers, and return when they serve."""
         for node in self.nodes.values():
-            node.kill()
-
-    def __getitem__(self, node_id: int) -> WarmlogNode:
-        return self.nodes[node_id]
-
-    def __iter__(self) -> Iterator[WarmlogNode]:
-        return iter(self.nodes.values())
-
-    @property
-    def bootstrap(self) -> str:
-        """The Kafka addresses of all brokers."""
-        return ",".join(node.bootstrap for node in self)
+            node.begin()
+        for node in self.nodes.values():
+            node.wait_until_ready()
