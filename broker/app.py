@@ -9,8 +9,8 @@ stop    stop accepting -> answer received requests, for at most `warmlog.stop.ti
 import logging
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -23,7 +23,7 @@ from broker.api.records.producers import largest_producer_id
 from broker.frontend import Core, Frontend
 from broker.groups.service import GroupService
 from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
-from broker.log.errors import DataDirectoryError, DirectoryFailedError, LogError
+from broker.log.errors import DataDirectoryError, DirectoryFailedError
 from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.log.io.page_cache import choose_method
@@ -33,7 +33,7 @@ from broker.maintenance.disk_watch import DiskWatch
 from broker.maintenance.log_moves import LogMoves
 from broker.maintenance.schedule import Maintenance
 from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.store import MetadataError, MetadataStore
+from broker.metadata.store import MetadataStore
 from broker.metrics.loop_guard import LoopGuard
 from broker.metrics.registry import Metrics
 from broker.metrics.requests import wall_clock_ms
@@ -56,6 +56,7 @@ from broker.process import (
 )
 from broker.settings.live import LiveSettings
 from broker.settings.settings import Settings
+from broker.start_errors import BrokenError, StartError, first_of, start_errors
 from broker.transactions.markers import Marker, MarkerWriter, append_marker
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.service import TransactionService
@@ -67,17 +68,6 @@ if TYPE_CHECKING:
     from broker.mirror.service import Mirror
 
 logger = logging.getLogger(__name__)
-
-
-class StartError(Exception):
-    """The broker cannot start.
-
-    A port is taken, or the data directory is in use or cannot be served. `str()` is a one-line message for users.
-    """
-
-
-class BrokenError(StartError):
-    """The running broker had to stop, since the disk with the metadata failed. `str()` is a message for users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +139,7 @@ async def serve(
     Raises StartError. Flushes and closes the logs even if cancelled.
     """
     raise_descriptor_limit()
-    with ExitStack() as stack, _start_errors():
+    with ExitStack() as stack, start_errors():
         sockets = {
             name: stack.enter_context(_bind(name, address, settings.socket_listen_backlog_size))
             for name, address in (("kafka", kafka), ("native", native), ("http", http))
@@ -413,7 +403,7 @@ async def _watch(watch: DiskWatch) -> None:
     try:
         await watch.run()
     except* DirectoryFailedError as group:
-        raise BrokenError(str(_first(group))) from group
+        raise BrokenError(str(first_of(group))) from group
 
 
 async def _unless(
@@ -460,39 +450,3 @@ def _bind(name: str, address: str, backlog: int) -> socket.socket:
         return bind(_parse(address), backlog)
     except OSError as error:
         raise StartError(f"{name} listener: cannot listen on {address}: {error.strerror}") from None
-
-
-@contextmanager
-def _start_errors() -> Iterator[None]:
-    """Raise expected errors as StartError, including those in a nursery's exception group."""
-    try:
-        yield
-    except _start_failures() as error:
-        raise StartError(str(error)) from error
-    except ExceptionGroup as group:
-        expected: tuple[type[Exception], ...] = (*_start_failures(), StartError)
-        known, others = group.split(expected)
-        if known is None or others is not None:
-            raise
-        first = _first(known)
-        raise (first if isinstance(first, StartError) else StartError(str(first))) from group
-
-
-def _start_failures() -> tuple[type[Exception], ...]:
-    """Return the expected errors of a start; those of a cluster can be raised only if its modules are there."""
-    failures: list[type[Exception]] = [LogError, MetadataError]
-    if "broker.clustered" in sys.modules:
-        from broker.cluster.node import UsedIdError
-        from broker.cluster.store import StoreMismatchError
-        from broker.clustered import ClusterStartError
-
-        failures += [UsedIdError, StoreMismatchError, ClusterStartError]
-    return tuple(failures)
-
-
-def _first(group: BaseExceptionGroup[Exception]) -> BaseException:
-    """Return the first exception of nested groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

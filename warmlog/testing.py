@@ -47,8 +47,8 @@ class Broker:
     `settings`: names as for `warmlog serve --set` (`{"log.segment.bytes": 1 << 20}`). Environment variables are
     ignored, so that a test behaves the same everywhere.
 
-    Entering raises what `warmlog serve` reports: broker.settings.types.SettingError, broker.app.StartError. Leaving
-    raises the error of a broker that crashed. Call all methods from one thread.
+    Entering raises what `warmlog serve` reports: broker.settings.types.SettingError, broker.start_errors.StartError.
+    Leaving raises the error of a broker that crashed. Call all methods from one thread.
     """
 
     def __init__(self, *, data_dir: Path | str | None = None, settings: Mapping[str, object] | None = None) -> None:

@@ -101,7 +101,7 @@ def test_a_bad_setting_is_named_and_leaves_nothing_behind() -> None:
 
 
 def test_a_directory_in_use_is_what_entering_raises(tmp_path: Path) -> None:
-    from broker.app import StartError
+    from broker.start_errors import StartError
 
     with Broker(data_dir=tmp_path), pytest.raises(StartError), Broker(data_dir=tmp_path):
         pass

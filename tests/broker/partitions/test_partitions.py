@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.app import StartError, serve
+from broker.app import serve
 from broker.log.directory.data_directories import DataDirectories
 from broker.log.directory.data_directory import DataDirectory
 from broker.log.errors import DataDirectoryError
@@ -21,6 +21,7 @@ from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import PARTITIONS_PER_TURN
 from broker.settings.settings import load_settings
+from broker.start_errors import StartError
 from protocol.errors import ErrorCode
 from protocol.records.batch import headers
 from protocol.request import (

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import trio
 
-from broker.app import BrokenError, StartError
 from broker.log.directory.checkpoint import RECOVERY_POINTS
 from broker.log.io.disk import Disk
+from broker.start_errors import BrokenError, StartError
 from protocol.errors import ErrorCode
 from protocol.groups import OffsetCommitRequest, OffsetFetchGroup, OffsetFetchRequest, OffsetToCommit
 from protocol.request import DeleteTopicsRequest, MetadataRequest
