@@ -16,6 +16,7 @@ from benchmarks.load.generator import LoadError
 from benchmarks.load.native import SetupError
 from benchmarks.report.document import document, machine_sentence, put_figures, table
 from benchmarks.servers.contestants import StartError
+from benchmarks.servers.nodes import WARMLOG_NODES
 from benchmarks.serving.guard import GUARD_WORKLOADS
 from benchmarks.serving.workloads import SERVING_WORKLOADS
 from benchmarks.workloads.cluster import BOTH as CLUSTERS
@@ -25,6 +26,7 @@ from benchmarks.workloads.index import INDEX_WORKLOADS
 from benchmarks.workloads.kafka import KAFKA_WORKLOADS
 from benchmarks.workloads.live import LIVE_WORKLOADS, STANDING
 from benchmarks.workloads.native import WORKLOADS
+from benchmarks.workloads.nodes import NODES_WORKLOADS
 from benchmarks.workloads.upkeep import UPKEEP_WORKLOADS
 
 QUICK_SECONDS = 0.2
@@ -32,6 +34,7 @@ EVERY = (
     *WORKLOADS,
     *KAFKA_WORKLOADS,
     *CLUSTER_WORKLOADS,
+    *NODES_WORKLOADS,
     *SERVING_WORKLOADS,
     *GUARD_WORKLOADS,
     *LIVE_WORKLOADS,
@@ -97,7 +100,7 @@ def main() -> int:
     outcomes = []
     try:
         with ExitStack() as standing:
-            for server in (*STANDING, *(cluster.standing for cluster in CLUSTERS)):
+            for server in (*STANDING, WARMLOG_NODES.standing, *(cluster.standing for cluster in CLUSTERS)):
                 standing.callback(server.close)
             for workload in chosen_workloads(chosen.workloads):
                 outcomes.append(run(workload, plan, progress=lambda line: print(line, file=sys.stderr)))
