@@ -16,7 +16,10 @@ from broker.net.services import Services
 from broker.net.turn import Served
 
 LARGE_BYTES = 1 << 20  # a piece of this size is sent by itself: joining it with others would copy it
-SMALL_SLICE_BYTES = 4 << 10  # up to this size, copying a slice is cheaper than a sendfile call and frees the file
+# Up to this size, copying a slice into the reply is cheaper than another system call, and frees the file. Of one reply,
+# at most COPIED_BYTES are copied: 30 us, and a bound on what a slow peer keeps in memory.
+SMALL_SLICE_BYTES = 32 << 10
+COPIED_BYTES = 256 << 10
 
 
 class Sender:
@@ -56,11 +59,13 @@ class Sender:
 
     def put(self, items: Sequence[Sized]) -> None:
         """Append replies. Raises TruncatedSliceError, OSError."""
+        copied = 0
         for item in items:
             if not isinstance(item, FileSlice):
                 if item:
                     self._out.append(item)  # type: ignore[arg-type]  # anything but a slice is bytes
-            elif item.length <= SMALL_SLICE_BYTES and item.warm_length == item.length:
+            elif item.length <= min(SMALL_SLICE_BYTES, COPIED_BYTES - copied) and item.warm_length == item.length:
+                copied += item.length
                 self._out.append(self._slices.copy(item, self._session))
             else:
                 self._out.append(self._slices.begin(item, self._session))

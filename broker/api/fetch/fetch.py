@@ -68,7 +68,7 @@ class Fetch:
         self._asked: list[Any] | None = None  # how each of them was requested; None: the same as in the request
         self._failures: dict[Partition, Exception] = {}
         self._missed: dict[Partition, object] = {}  # file was missing, with the layout then
-        self._look = Look(request, partitions)
+        self._look: Look  # the latest one, set by `look`
         self._waiter: FetchWaiter | None = None
         self._replica = request.replica if isinstance(request, KafkaFetchRequest) else CONSUMER
         self._is_committed = request.isolation is Isolation.READ_COMMITTED and self._replica.broker < 0

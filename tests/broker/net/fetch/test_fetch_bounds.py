@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from broker.api.fetch import look
+from broker.net.sender import COPIED_BYTES, SMALL_SLICE_BYTES
 from protocol.errors import ErrorCode
 from protocol.request import FetchPartition, FetchRequest, PartitionRecords, ProduceRequest
 from tests.broker.clients import RawClient, Running, batch, fetch_request, running
@@ -16,9 +17,9 @@ def partitions_of(topic: str, count: int, **options: int) -> tuple[FetchPartitio
     return tuple(FetchPartition(topic=topic, partition=index, offset=0, **options) for index in range(count))
 
 
-async def filled(client: RawClient, topic: str, partitions: int) -> None:
+async def filled(client: RawClient, topic: str, partitions: int, record_bytes: int = 100) -> None:
     await client.create(topic, partitions=partitions)
-    records = memoryview(batch(b"x" * 100))
+    records = memoryview(batch(b"x" * record_bytes))
     asked = tuple(PartitionRecords(topic=topic, partition=index, records=records) for index in range(partitions))
     await client.ask(ProduceRequest(partitions=asked))
 
@@ -90,3 +91,20 @@ async def test_a_reply_keeps_few_files_open_and_every_partition_has_its_turn(
         left = tuple(asked for asked in left if asked.partition not in served)
         turns.append(len(served))
     assert turns == [3, 3]
+
+
+async def test_a_reply_copies_few_of_its_small_slices_and_sends_the_rest_from_their_files(tmp_path: Path) -> None:
+    size, count = SMALL_SLICE_BYTES - 1000, 2 * COPIED_BYTES // SMALL_SLICE_BYTES
+    async with running(tmp_path, http="127.0.0.1:0") as broker:
+        client = await broker.connect()
+        await filled(client, "orders", count, size)
+        before = await broker.scrape()
+        reply = await client.ask(FetchRequest(partitions=partitions_of("orders", count)))
+        after = await broker.scrape()
+    assert [bytes(found.records) for found in reply.partitions] == [bytes(reply.partitions[0].records)] * count
+    copied, sent = (
+        after[name] - before[name]
+        for name in (f'warmlog_bytes_out_total{{path="{way}"}}' for way in ("copy", "sendfile"))
+    )
+    assert 0 < copied <= COPIED_BYTES + SMALL_SLICE_BYTES  # with the fields of the reply
+    assert copied + sent >= count * size
