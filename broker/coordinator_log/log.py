@@ -242,15 +242,6 @@ class CoordinatorLog:
         else:
             self._appends.append(term, name, rows, settled, producer=producer, limit_ms=limit_ms)
 
-    def open_guard(self, name: str, producer_id: int) -> int:
-        """Return a guard for a transaction in the partition of a name; call it before the transaction is verified.
-
-        A marker that is written meanwhile invalidates it. 0, with which none can begin, if this broker does not lead
-        the partition.
-        """
-        term = self.term_of(name)
-        return 0 if term is None else term.partition.log.producers.guards.open(producer_id)
-
     def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run work in the background; it ends before the logs are closed."""
         self._writer.spawn(work)

@@ -3,7 +3,7 @@
 Source: kafka.server.AddPartitionsToTxnManager, ReplicaManager (maybeSendPartitionsToTransactionCoordinator).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -40,6 +40,16 @@ class Coordinator(Protocol):
         """Wait until something is stored about an id."""
 
 
+class Guards(Protocol):
+    """Guards with which batches may begin a transaction in their partitions (`broker.log.producers.transactions`)."""
+
+    def open(self) -> None:
+        """Open them, before the coordinator is asked."""
+
+    def lapsed(self) -> Iterable[TopicIndex]:
+        """Return the partitions in which a marker was written since, and no transaction of the producer has begun."""
+
+
 class Admission:
     """Asks the coordinator of a transaction about partitions: this broker's, or another one."""
 
@@ -53,16 +63,37 @@ class Admission:
         self._elsewhere = elsewhere
 
     async def admit(
-        self, transactional_id: str, producer: Producer, place: TopicIndex, support: TransactionSupport
-    ) -> ErrorCode:
-        """Return whether records of the producer's transaction may be appended to a partition.
+        self,
+        transactional_id: str,
+        producer: Producer,
+        places: Sequence[TopicIndex],
+        support: TransactionSupport,
+        guards: Guards,
+    ) -> Mapping[TopicIndex, ErrorCode]:
+        """Admit records of the producer's transaction to partitions; return the coordinator's errors.
 
-        A partition is added for clients that rely on the broker to add it; others must have added it before. Where this
-        broker coordinates the transaction, nothing is awaited between that check and the return.
+        A partition is added for clients that rely on the broker to add it; others must have added it before.
+
+        Waits briefly until the previous transaction is complete: a client would back off for longer. Its markers
+        invalidate guards. One that is written here while another broker completes the transaction and answers this
+        question can do so behind the answer, which then counts as CONCURRENT_TRANSACTIONS.
         """
         if not self._must_ask(support):
-            return ErrorCode.NONE
-        return (await self._ask(transactional_id, producer, [place], support))[place]
+            guards.open()
+            return {}
+        limit_s = self._settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
+        deadline = trio.current_time() + limit_s
+        while True:
+            guards.open()
+            errors = dict(await self._ask(transactional_id, producer, places, support))
+            lapsed = [place for place in guards.lapsed() if errors[place] is ErrorCode.NONE]
+            errors.update(dict.fromkeys(lapsed, ErrorCode.CONCURRENT_TRANSACTIONS))
+            is_busy = support is TransactionSupport.ADDING and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
+            if not (is_busy or lapsed) or trio.current_time() >= deadline:
+                break
+            if not lapsed:
+                await self._pause(transactional_id)
+        return {place: error for place, error in errors.items() if error is not ErrorCode.NONE}
 
     async def admit_batches(
         self,
@@ -70,26 +101,11 @@ class Admission:
         producer: Producer,
         places: Sequence[TopicIndex],
         support: TransactionSupport,
-        open_guards: Callable[[], None],
+        guards: Guards,
     ) -> Mapping[TopicIndex, ErrorCode]:
-        """Admit batches of one producer to partitions; return the Produce errors of rejected ones.
-
-        Waits briefly until the previous transaction is complete: a client would back off for longer. `open_guards` is
-        called before each attempt: the markers that an attempt waits for invalidate earlier guards.
-        """
-        if not self._must_ask(support):
-            open_guards()
-            return {}
-        limit_s = self._settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
-        deadline = trio.current_time() + limit_s
-        while True:
-            open_guards()
-            errors = await self._ask(transactional_id, producer, places, support)
-            is_busy = support is TransactionSupport.ADDING and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
-            if not is_busy or trio.current_time() >= deadline:
-                break
-            await self._pause(transactional_id)
-        return {place: produce_error(error, support) for place, error in errors.items() if error is not ErrorCode.NONE}
+        """Do as `admit`, and return the Produce errors of rejected batches."""
+        errors = await self.admit(transactional_id, producer, places, support, guards)
+        return {place: produce_error(error, support) for place, error in errors.items()}
 
     def _must_ask(self, support: TransactionSupport) -> bool:
         return support is TransactionSupport.ADDING or self._settings.transaction_partition_verification_enable

@@ -8,7 +8,6 @@ UnifiedLog.maybeStartTransactionVerification.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +15,7 @@ from broker.api.context import Context
 from broker.log.producers.transitions import continues_transaction
 from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
+from broker.transactions.admission import Guards
 from broker.transactions.effects import Producer
 from broker.transactions.verification import TransactionSupport
 from broker.transactions.verification import support_of as kafka_support
@@ -25,10 +25,10 @@ from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSI
 from protocol.request import PartitionRecords, ProduceRequest
 from protocol.transactions import TopicIndex
 
-#: Called with the transactional id, its producer, the partitions, what the client knows of KIP-890, and a function that
-#: opens the guards, to be called before each attempt; returns the errors of the partitions that are refused.
+#: Called with the transactional id, its producer, the partitions, what the client knows of KIP-890, and the guards of
+#: the partitions; returns the errors of the partitions that are refused.
 Admit: TypeAlias = Callable[
-    [str, Producer, Sequence[TopicIndex], TransactionSupport, Callable[[], None]],
+    [str, Producer, Sequence[TopicIndex], TransactionSupport, Guards],
     Awaitable[Mapping[TopicIndex, ErrorCode]],
 ]
 
@@ -95,24 +95,52 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
     for producer, sequences in by_producer.items():
         remaining = iter(sequences.items())
         while step := dict(islice(remaining, PLACES_PER_STEP)):
-            open_guards = partial(_open_guards, guards, producer, step, partitions, support)
-            admitted = admit(request.transactional_id, producer, [*step], support, open_guards)
+            opened = OpenGuards(partitions, producer, step, restarts=support is TransactionSupport.ADDING)
+            admitted = admit(request.transactional_id, producer, [*step], support, opened)
             refused.update(await context.wait(admitted))
+            guards.update(opened.numbers)
             await context.checkpoint()
     return Admission(refused, guards)
 
 
-def _open_guards(
-    guards: dict[TopicIndex, int],
-    producer: Producer,
-    sequences: Mapping[TopicIndex, int],
-    partitions: Partitions,
-    support: TransactionSupport,
-) -> None:
-    restarts = support is TransactionSupport.ADDING  # each of its transactions has a new epoch, from sequence 0 on
-    for place, sequence in sequences.items():
-        partition = partitions.get(*place)
-        if partition is not None:
-            guards[place] = partition.log.producers.guards.open(
-                producer.id, producer.epoch, sequence, restarts=restarts
-            )
+class OpenGuards:
+    """The guards of a producer's batches, by partition; `sequences`: of the first batch for each partition."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        producer: Producer,
+        sequences: Mapping[TopicIndex, int],
+        *,
+        restarts: bool,
+    ) -> None:
+        """`restarts`: each transaction of the producer has a new epoch, and begins with sequence 0."""
+        self.numbers: dict[TopicIndex, int] = {}
+        self._partitions = partitions
+        self._producer = producer
+        self._sequences = sequences
+        self._restarts = restarts
+
+    def open(self) -> None:
+        """Open them, or again those that were invalidated."""
+        producer = self._producer
+        for place, sequence in self._sequences.items():
+            partition = self._partitions.get(*place)
+            if partition is not None:
+                self.numbers[place] = partition.log.producers.guards.open(
+                    producer.id, producer.epoch, sequence, restarts=self._restarts
+                )
+
+    def lapsed(self) -> list[TopicIndex]:
+        """Return the partitions where a guard is invalid, and no transaction of the producer is open."""
+        return [place for place, number in self.numbers.items() if self._has_lapsed(place, number)]
+
+    def _has_lapsed(self, place: TopicIndex, number: int) -> bool:
+        partition, producer = self._partitions.get(*place), self._producer
+        if partition is None:  # or led elsewhere now
+            return False
+        producers = partition.log.producers
+        if producers.guards.is_valid(producer.id, number):
+            return False
+        state = producers.get(producer.id)
+        return state is None or state.transaction_first_offset < 0 or state.epoch != producer.epoch

@@ -12,7 +12,7 @@ import trio
 
 from broker.api.context import Context
 from broker.api.handler import Handler
-from broker.api.transactions.admission import support_of
+from broker.api.transactions.admission import OpenGuards, support_of
 from broker.coordinator_log.appends import LogProducer
 from broker.coordinator_log.log import CoordinatorLog
 from broker.groups.commits import Committer, OffsetCommits
@@ -34,6 +34,7 @@ from protocol.kafka.transaction_values import (
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
+from protocol.records.layout import NO_SEQUENCE
 from protocol.records.markers import Outcome
 from protocol.transaction_requests import (
     AddedPartition,
@@ -197,12 +198,12 @@ class TransactionsApi:
         producer = Producer(request.producer_id, request.producer_epoch)
         error = ErrorCode.NONE if request.group else ErrorCode.INVALID_GROUP_ID
         error = error or await context.wait(self._groups.ensure())
-        guard = 0
+        place = (OFFSETS_TOPIC, self._groups.partition_of(request.group))
+        guards = OpenGuards(self._partitions, producer, {place: NO_SEQUENCE}, restarts=False)
         if error is ErrorCode.NONE:
-            guard = self._groups.open_guard(request.group, producer.id)
-            place = (OFFSETS_TOPIC, self._groups.partition_of(request.group))
-            admitted = self._transactions.admission.admit(request.transactional_id, producer, place, support)
-            error = offset_commit_error(await context.wait(admitted), support)
+            admitted = self._transactions.admission.admit(request.transactional_id, producer, [place], support, guards)
+            refusals = await context.wait(admitted)
+            error = offset_commit_error(refusals.get(place, ErrorCode.NONE), support)
         if error is not ErrorCode.NONE:
             refused = await context.map(_refusal, existing, [error] * len(existing))
             return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, refused))
@@ -211,7 +212,7 @@ class TransactionsApi:
             Committer(generation=request.generation, member_id=request.member_id, instance_id=request.instance_id),
             request.partitions,
             retention_ms=None,
-            producer=LogProducer(*producer, guard),
+            producer=LogProducer(*producer, guards.numbers.get(place, 0)),
             checkpoint=context.checkpoint,
         )
         errors = await context.wait(commit)

@@ -424,7 +424,7 @@ async def _commit_in_transaction(
     broker: Serving, count: int, checkpoint: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 ) -> list[ErrorCode]:
     """Commit offsets of producer 7, as the coordinator has just allowed."""
-    guard = broker.service.registry.log.open_guard("g", 7)
+    guard = _log_of(broker, "g").log.producers.guards.open(7)
     offsets = [OffsetToCommit(topic="orders", partition=0, offset=number) for number in range(count)]
     return await broker.service.commits.commit(
         "g", OUTSIDE, offsets, retention_ms=None, producer=LogProducer(7, 0, guard), checkpoint=checkpoint

@@ -34,7 +34,9 @@ async def step(broker: Serving, random: Random, number: int, fault: str) -> None
         await broker.commit(number, group, topic=topic)
     elif verb == "transact":
         offsets = [OffsetToCommit(topic=topic, partition=0, offset=number)] * random.choice((1, 1, 300))
-        owner = LogProducer(producer, 0, log.open_guard(group, producer))
+        term = log.term_of(group)
+        guard = 0 if term is None else term.partition.log.producers.guards.open(producer)
+        owner = LogProducer(producer, 0, guard)
         await commits.commit(group, OUTSIDE, offsets, retention_ms=None, producer=owner)
     elif verb == "end":
         await end_transaction(broker, log.partition_of(group), producer, random.choice(list(Outcome)))

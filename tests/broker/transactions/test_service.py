@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from broker.api.transactions.admission import OpenGuards
 from broker.log.errors import InvalidTransactionStateError
 from broker.transactions.coordinator import InitRequest
 from broker.transactions.effects import Producer
@@ -15,11 +16,22 @@ from broker.transactions.markers import append_marker
 from broker.transactions.verification import TransactionSupport
 from protocol.errors import ErrorCode
 from protocol.records.markers import Outcome
+from protocol.transactions import TopicIndex
 from tests.broker.log.producers.transactions import transactional
 from tests.broker.transactions.serving import TV_2, Markers, Serving, serving
 
 ORDERS = ("orders", 0)
 GONE = ("gone", 0)
+
+
+class NoGuards:
+    """The guards of partitions that this broker does not lead."""
+
+    def open(self) -> None:
+        pass
+
+    def lapsed(self) -> list[TopicIndex]:
+        return []
 
 
 async def test_a_commit_writes_a_marker_to_every_partition_and_completes(tmp_path: Path) -> None:
@@ -85,7 +97,7 @@ async def test_a_batch_waits_for_the_previous_transaction_to_be_completed(
         await broker.add(producer, ORDERS)
         producer = await broker.commit(producer)
         admit = partial(
-            broker.service.admission.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING, lambda: None
+            broker.service.admission.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING, NoGuards()
         )
         before = trio.current_time()
         assert await admit() == {ORDERS: ErrorCode.CONCURRENT_TRANSACTIONS}
@@ -109,7 +121,7 @@ async def test_a_waiting_batch_is_admitted_once_the_previous_transaction_is_comp
         broker.markers.failing.clear()
         before = trio.current_time()
         admit = partial(broker.service.admission.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING)
-        assert await admit(lambda: None) == {}
+        assert await admit(NoGuards()) == {}
         assert trio.current_time() - before < 1  # the markers are written again after 0.1 s
 
 
@@ -122,14 +134,12 @@ async def test_a_batch_that_waited_for_the_marker_of_its_partition_may_begin_the
         producer = await broker.producer()
         await broker.add(producer, ORDERS)
         producer = await broker.commit(producer)
-        opened: list[int] = []
-
-        def open_guards() -> None:
-            opened.append(orders.log.producers.guards.open(producer.id))
+        earlier = orders.log.producers.guards.open(producer.id)
+        guards = OpenGuards(broker.rig.partitions, producer, {ORDERS: 0}, restarts=True)
 
         async def wait_for_admission() -> None:
             admit = broker.service.admission.admit_batches
-            assert await admit("id", producer, [ORDERS], TransactionSupport.ADDING, open_guards) == {}
+            assert await admit("id", producer, [ORDERS], TransactionSupport.ADDING, guards) == {}
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_for_admission)
@@ -137,8 +147,8 @@ async def test_a_batch_that_waited_for_the_marker_of_its_partition_may_begin_the
             markers.failing.clear()
         first = transactional(producer.id, 0, epoch=producer.epoch)
         with pytest.raises(InvalidTransactionStateError):
-            orders.append(first, guard=opened[0])
-        orders.append(first, guard=opened[-1])
+            orders.append(first, guard=earlier)
+        orders.append(first, guard=guards.numbers[ORDERS])
 
 
 async def _is_admitted(admit: Callable[[], Awaitable[object]]) -> None:
