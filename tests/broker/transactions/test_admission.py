@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from broker.api.transactions.admission import OpenGuards
 from broker.log.producers.transactions import TransactionMarker
@@ -92,7 +92,7 @@ async def test_a_batch_is_not_admitted_again_if_another_one_has_begun_the_transa
 
         async def begin(attempt: int) -> None:
             orders.append(transactional(7, 0, epoch=1), guard=guards.numbers[ORDERS])
-            await wait_all_tasks_blocked()
+            made.writer.write_queued()
 
         elsewhere = Elsewhere(begin)
         assert await admitted(guards, elsewhere, TransactionSupport.ADDING) == {}
