@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.api.context import Session
-from broker.partitions.topics.catalog import Catalog
+from broker.partitions.topics.catalog import BrokerInfo, Catalog
 from broker.settings.settings import Settings
 from protocol.kafka.values import KafkaBrokerMetadata
 
@@ -70,13 +70,30 @@ def described_brokers(
     catalog: Catalog, node_id: int, advertised: Advertised, session: Session
 ) -> tuple[KafkaBrokerMetadata, ...]:
     """Return the brokers that a client can reach over its listener: this one at the address that it connected to."""
-    found = []
-    for broker in catalog.brokers():
-        address = advertised.of(session) if broker.node_id == node_id else broker.addresses.get(session.listener)
-        if address is not None:
-            host, port = address
-            found.append(KafkaBrokerMetadata(node_id=broker.node_id, host=host, port=port, rack=broker.rack))
-    return tuple(found)
+    described = [
+        _described(broker, advertised.of(session) if broker.node_id == node_id else _address(broker, session))
+        for broker in catalog.brokers()
+    ]
+    return tuple([each for each in described if each is not None])
+
+
+def described_fenced(catalog: Catalog, session: Session) -> tuple[KafkaBrokerMetadata, ...]:
+    """Return the brokers that are registered and not alive, at the addresses that they had."""
+    described = [_described(broker, _address(broker, session), is_fenced=True) for broker in catalog.fenced()]
+    return tuple([each for each in described if each is not None])
+
+
+def _address(broker: BrokerInfo, session: Session) -> tuple[str, int] | None:
+    return broker.addresses.get(session.listener)
+
+
+def _described(
+    broker: BrokerInfo, address: tuple[str, int] | None, *, is_fenced: bool = False
+) -> KafkaBrokerMetadata | None:
+    if address is None:
+        return None
+    host, port = address
+    return KafkaBrokerMetadata(node_id=broker.node_id, host=host, port=port, rack=broker.rack, is_fenced=is_fenced)
 
 
 def container_gateway(settings: Settings) -> str | None:

@@ -7,7 +7,6 @@ Nothing here validates names or settings, which handlers do; all that depends on
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import chain
 from random import Random
 from typing import TypeVar
 from uuid import UUID
@@ -53,30 +52,46 @@ async def in_time(change: Callable[[], Awaitable[T]]) -> T:
 def place(
     image: ClusterImage, partitions: int, replication_factor: int, random: Random, *, first_partition: int = 0
 ) -> Assignment:
-    """Choose brokers for the replicas of new partitions, racks spread. Raises TooFewBrokersError."""
-    alive = _alive(image)
-    if replication_factor > len(alive):
+    """Choose brokers for the replicas of new partitions, racks spread. Raises TooFewBrokersError.
+
+    Leaders are alive. Brokers that are fenced get replicas if there are too few others, or none in their rack.
+    """
+    known = {broker: each for broker, each in (image.known | image.brokers).items() if broker not in image.draining}
+    alive = sorted(filter(image.is_active, known))
+    if not alive:
+        raise TooFewBrokersError("no broker is alive that does not stop: every one of them is fenced or shuts down")
+    if replication_factor > len(known):
         raise TooFewBrokersError(
-            f"replication factor {replication_factor} is larger than the number of brokers that are alive, {len(alive)}"
+            f"replication factor {replication_factor} is larger than the number of registered brokers, {len(known)}"
         )
-    racks = {broker: image.brokers[broker].rack for broker in alive}
-    return assign_replicas(alive, partitions, replication_factor, random, racks=racks, first_partition=first_partition)
-
-
-def _alive(image: ClusterImage) -> list[int]:
-    return sorted(broker for broker in image.brokers if broker not in image.draining)
+    return assign_replicas(
+        alive,
+        partitions,
+        replication_factor,
+        random,
+        fenced=sorted(known.keys() - alive),
+        racks={broker: registration.rack for broker, registration in known.items()},
+        first_partition=first_partition,
+    )
 
 
 def check_assignment(image: ClusterImage, assignment: Assignment) -> None:
-    """Raise InvalidAssignmentError unless every partition gets distinct brokers that are alive, equally many each."""
+    """Raise InvalidAssignmentError unless every partition gets distinct brokers, equally many each, one of them alive.
+
+    They have to be registered.
+    """
     if not assignment or len({len(replicas) for replicas in assignment}) != 1 or not assignment[0]:
         raise InvalidAssignmentError("every partition needs the same number of replicas, at least one")
     for index, replicas in enumerate(assignment):
         if len(set(replicas)) != len(replicas):
             raise InvalidAssignmentError(f"partition {index} has two replicas on the same broker: {list(replicas)}")
-        unknown = [broker for broker in replicas if broker not in image.brokers]
+        unknown = [broker for broker in replicas if not image.is_known(broker)]
         if unknown:
-            raise InvalidAssignmentError(f"partition {index}: broker {unknown[0]} is not alive")
+            raise InvalidAssignmentError(f"partition {index}: broker {unknown[0]} is not registered")
+        if not any(image.is_active(broker) for broker in replicas):
+            raise InvalidAssignmentError(
+                f"partition {index}: each of the brokers {list(replicas)} is fenced or shuts down, so none could lead"
+            )
 
 
 async def create_topic(node: ClusterNode, name: str, topic: TopicState, assignment: Assignment) -> None:
@@ -140,14 +155,10 @@ async def finish_topic(node: ClusterNode, name: str) -> None:
         await delete_topic(node, name)
         return
     known = node.image.keys_of(found)
-    placed = [node.image.partitions[key].replicas for key in known]
-    missing, factor = found.partitions - len(known), len(placed[0])
-    brokers = _alive(node.image)
-    if len(brokers) < factor:
-        brokers = sorted({*brokers, *chain.from_iterable(placed)})  # those that are gone may come back
-    racks = {broker: each.rack for broker, each in node.image.brokers.items()}
+    placed: list[Sequence[int]] = [node.image.partitions[key].replicas for key in known]
+    missing = found.partitions - len(known)
     if missing:
-        placed += assign_replicas(brokers, missing, factor, node.random, racks=racks, first_partition=len(known))
+        placed += place(node.image, missing, len(placed[0]), node.random, first_partition=len(known))
     await _add_rest(node, name, found.id, placed)
 
 
@@ -190,6 +201,11 @@ async def take_producer_ids(node: ClusterNode, count: int, *, at_least: int = 0)
 
     await node.commit(make)
     return first
+
+
+async def unregister_broker(node: ClusterNode, broker: int) -> None:
+    """Forget a broker that is gone for good. Raises RefusedError for one that is alive, or not registered."""
+    await node.commit(lambda image: topics.unregister(image, broker) if image.is_known(broker) else None)
 
 
 def reassignments(image: ClusterImage) -> dict[PartitionKey, PartitionState]:

@@ -41,9 +41,9 @@ class PartitionKey(NamedTuple):
 
 @dataclass(slots=True)
 class ImageDelta:
-    """What a step has changed: brokers (registered, fenced or draining), topics by name, partitions, settings.
+    """What a step has changed: brokers (registered, fenced, draining or unregistered), topics, partitions, settings.
 
-    `topics` has the id that a name had before, or None. `configs` are names of brokers, or BROKER_DEFAULTS.
+    `topics` has, by name, the id that the name had before, or None. `configs` are names of brokers, or BROKER_DEFAULTS.
     """
 
     brokers: set[int] = field(default_factory=set)
@@ -60,7 +60,8 @@ class ClusterImage:
 
     def __init__(self, contents: Range) -> None:
         self.revision = contents.revision
-        self.brokers: dict[int, Registration] = {}
+        self.brokers: dict[int, Registration] = {}  # those that are alive
+        self.known: dict[int, Registration] = {}  # those as well that are not, until they are unregistered
         self.draining: set[int] = set()
         self.controller: Controller | None = None
         self.topics: dict[str, TopicState] = {}
@@ -88,6 +89,14 @@ class ClusterImage:
         """Return whether this is the current epoch of a broker that is not about to stop."""
         registration = self.brokers.get(member.broker)
         return registration is not None and registration.epoch == member.epoch and member.broker not in self.draining
+
+    def is_active(self, broker: int) -> bool:
+        """Return whether a broker is alive and not about to stop."""
+        return broker in self.brokers and broker not in self.draining
+
+    def is_known(self, broker: int) -> bool:
+        """Return whether a broker is alive, or may come back. One of an older version is known while it is alive."""
+        return broker in self.known or broker in self.brokers
 
     def current(self, broker: int) -> Member | None:
         """Return a broker with its current epoch; None if it is not registered."""
@@ -145,14 +154,10 @@ class ClusterImage:
                 self._revisions[event.key] = revision
 
     def _take_broker(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
-        broker = int(rest)
-        delta.brokers.add(broker)
-        if value is None:
-            self.brokers.pop(broker, None)
-            return
-        registration = _decode(value, Registration)
-        since = registration.since if registration.since >= 0 else revision
-        self.brokers[broker] = msgspec.structs.replace(registration, epoch=revision, since=since)
+        _take_registration(self.brokers, int(rest), value, revision, delta)
+
+    def _take_known(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
+        _take_registration(self.known, int(rest), value, revision, delta)
 
     def _take_draining(self, rest: str, value: bytes | None, _: int, delta: ImageDelta) -> None:
         broker = int(rest)
@@ -222,6 +227,7 @@ class ClusterImage:
 
 _TAKES: Mapping[str, Any] = {
     "brokers": ClusterImage._take_broker,  # noqa: SLF001  # the methods of this module, by kind of key
+    "known": ClusterImage._take_known,  # noqa: SLF001
     "draining": ClusterImage._take_draining,  # noqa: SLF001
     "controller": ClusterImage._take_controller,  # noqa: SLF001
     "topics": ClusterImage._take_topic,  # noqa: SLF001
@@ -231,6 +237,18 @@ _TAKES: Mapping[str, Any] = {
     "producer-ids": ClusterImage._take_producer_ids,  # noqa: SLF001
     "gone": ClusterImage._take_gone,  # noqa: SLF001
 }
+
+
+def _take_registration(
+    into: dict[int, Registration], broker: int, value: bytes | None, revision: int, delta: ImageDelta
+) -> None:
+    delta.brokers.add(broker)
+    if value is None:
+        into.pop(broker, None)
+        return
+    registration = _decode(value, Registration)
+    since = registration.since if registration.since >= 0 else revision
+    into[broker] = msgspec.structs.replace(registration, epoch=revision, since=since)
 
 
 def _split(rest: str) -> tuple[UUID, int]:

@@ -16,6 +16,11 @@ def broker_key(broker: int) -> str:
     return f"brokers/{broker}"
 
 
+def known_key(broker: int) -> str:
+    """Return the key of a broker's latest registration, which outlives its lease."""
+    return f"known/{broker}"
+
+
 def draining_key(broker: int) -> str:
     """Return the key that says that a broker is about to stop."""
     return f"draining/{broker}"

@@ -31,7 +31,7 @@ from broker.cluster.store import (
     StoreError,
     StoreUnavailableError,
 )
-from broker.cluster.topics import drain, register, unregister
+from broker.cluster.topics import drain, end_registration, register
 from broker.cluster.values import NO_EPOCH, Endpoint, Member, Registration
 from broker.metadata.topic import RefusedError
 from protocol.backoff import delays_s
@@ -361,7 +361,7 @@ class ClusterNode:
                 found = self.image.brokers.get(broker)
                 if found is not None and found.epoch == registration.epoch:
                     logger.warning("broker %d does not listen any more; ending its registration", broker)
-                    await self.attempt(unregister(self.image, broker))
+                    await self.attempt(end_registration(self.image, broker))
             await trio.sleep(SUSPECT_PAUSE_S)
         finally:
             self._suspected.discard(broker)

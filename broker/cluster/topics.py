@@ -20,6 +20,7 @@ from broker.cluster.keys import (
     draining_key,
     encode,
     gone_key,
+    known_key,
     partition_key,
     topic_key,
 )
@@ -55,17 +56,27 @@ def register(image: ClusterImage, registration: Registration, lease: int) -> Dec
     found = image.brokers.get(broker)
     if found is not None and not set(found.directories) & set(registration.directories):
         return Refusal(f"node.id {broker} is in use by a broker with other data directories, at {found.where}")
-    key = broker_key(broker)
-    put = Put(key, encode(replace(registration, epoch=NO_EPOCH)), lease)
-    return Transaction((Compare(key, image.revision_of(key)),), (put, Delete(draining_key(broker))))
+    key, value = broker_key(broker), encode(replace(registration, epoch=NO_EPOCH))
+    puts = Put(key, value, lease), Put(known_key(broker), value)
+    return Transaction((Compare(key, image.revision_of(key)),), (*puts, Delete(draining_key(broker))))
 
 
-def unregister(image: ClusterImage, broker: int) -> Decision:
-    """End the registration of a broker that does not answer any more."""
+def end_registration(image: ClusterImage, broker: int) -> Decision:
+    """End the registration of a broker that does not answer any more. It stays known."""
     key = broker_key(broker)
     if broker not in image.brokers:
         return Refusal(f"broker {broker} is not registered")
     return Transaction((Compare(key, image.revision_of(key)),), (Delete(key),))
+
+
+def unregister(image: ClusterImage, broker: int) -> Decision:
+    """Forget a broker that is gone for good: nothing is placed on it any more. Its replicas stay assigned."""
+    if broker in image.brokers:
+        return Refusal(f"broker {broker} is running and cannot be unregistered")
+    if broker not in image.known:
+        return Refusal(f"broker {broker} is not registered")
+    alive, known = broker_key(broker), known_key(broker)
+    return Transaction((Compare(alive, ABSENT), Compare(known, image.revision_of(known))), (Delete(known),))
 
 
 def drain(image: ClusterImage, me: Member, lease: int) -> Decision:

@@ -7,7 +7,8 @@ the broker's current registration. Fencing, the exclusion of brokers that lost d
 this comparison.
 
     key                 value
-    brokers/N           Registration            with the lease of broker N
+    brokers/N           Registration            with the lease of broker N: it is alive
+    known/N             Registration            the latest one of broker N, without a lease, until it is unregistered
     draining/N          empty                   with the lease of broker N: elect others before it stops
     controller          Controller              with the lease of the broker that elects
     topics/NAME         TopicState
@@ -47,7 +48,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 class Registration(Struct, frozen=True, kw_only=True):
-    """A broker that is alive. `epoch` is not part of the value: it is the key's `mod_revision`.
+    """A broker that is alive, or (`known/N`) was. `epoch` is not part of the value: it is the key's `mod_revision`.
 
     `since` is NO_EPOCH in the value if this epoch begins a new history; `registered` fills in both.
     """

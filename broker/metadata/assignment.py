@@ -8,7 +8,7 @@ from broker.metadata.topic import RefusedError
 
 
 class TooFewBrokersError(RefusedError):
-    """A replication factor is larger than the number of brokers that are alive."""
+    """There are fewer brokers than replicas, or none of them is alive."""
 
 
 class InvalidAssignmentError(RefusedError):
@@ -21,6 +21,7 @@ def assign_replicas(
     replication_factor: int,
     random: Random,
     *,
+    fenced: Sequence[int] = (),
     racks: Mapping[int, str | None] | None = None,
     first_partition: int = 0,
 ) -> tuple[tuple[int, ...], ...]:
@@ -29,27 +30,29 @@ def assign_replicas(
     With n brokers and a random start s, the leader of partition i is broker (i + s) mod n. Its followers are the next
     ones, shifted by one more each time the leaders have gone round, so that the partitions of one leader do not all
     have the same followers. Brokers of different racks (KIP-36) take turns, and no rack gets a second replica before
-    each has one.
+    each has one. Brokers that are `fenced` lead nothing, and follow last: where there are too few others, or none in
+    their rack.
 
-    Raises ValueError if there are fewer brokers than replicas, or a count is below 1.
+    Raises ValueError if there are fewer brokers than replicas, no broker that is not fenced, or a count is below 1.
 
     Source: org.apache.kafka.admin.AdminUtils.assignReplicasToBrokers, org.apache.kafka.metadata.placement.
     """
     if partitions < 1 or replication_factor < 1:
         raise ValueError(f"partitions ({partitions}) and replication factor ({replication_factor}) must be at least 1")
-    if replication_factor > len(brokers):
-        raise ValueError(
-            f"replication factor {replication_factor} is larger than the number of brokers, {len(brokers)}"
-        )
-    rack_of = {broker: (racks or {}).get(broker) for broker in brokers}
+    known = [*brokers, *fenced]
+    if replication_factor > len(known):
+        raise ValueError(f"replication factor {replication_factor} is larger than the number of brokers, {len(known)}")
+    if not brokers:
+        raise ValueError("every broker is fenced")
+    rack_of = {broker: (racks or {}).get(broker) for broker in known}
     order = _alternating(brokers, rack_of)
     start, count = random.randrange(len(order)), len(order)
     rows: dict[tuple[int, int], tuple[int, ...]] = {}
     found = []
     for partition in range(first_partition, first_partition + partitions):
-        place = (start + partition) % count, (partition // count) % max(1, count - 1)
+        place = (start + partition) % count, (partition // count) % max(1, len(known) - 1)
         if place not in rows:
-            rows[place] = _row(order, rack_of, *place, replication_factor)
+            rows[place] = _row(_candidates(order, fenced, *place), rack_of, replication_factor)
         found.append(rows[place])
     return tuple(found)
 
@@ -63,15 +66,20 @@ def _alternating(brokers: Sequence[int], rack_of: Mapping[int, str | None]) -> l
     return [broker for each in rounds for broker in each if broker is not None]
 
 
-def _row(
-    order: Sequence[int], rack_of: Mapping[int, str | None], leader: int, shift: int, replicas: int
-) -> tuple[int, ...]:
-    """Return a partition's replicas, given the leader's place in the order."""
-    count = len(order)
-    others = [order[(leader + 1 + (shift + step) % (count - 1)) % count] for step in range(count - 1)]
-    chosen, used = [order[leader]], {rack_of[order[leader]]}
+def _candidates(order: Sequence[int], fenced: Sequence[int], leader: int, shift: int) -> list[int]:
+    """Return the brokers in the order in which they get a partition's replicas, given the leader's place."""
+    others = len(order) - 1
+    followers = [order[(leader + 1 + (shift + step) % others) % len(order)] for step in range(others)]
+    last = [fenced[(leader + shift + step) % len(fenced)] for step in range(len(fenced))]
+    return [order[leader], *followers, *last]
+
+
+def _row(candidates: Sequence[int], rack_of: Mapping[int, str | None], replicas: int) -> tuple[int, ...]:
+    """Return the first candidates of different racks, and further ones if there are too few."""
+    chosen: list[int] = []
+    used: set[str | None] = set()
     for is_new_rack in (True, False):
-        for broker in others:
+        for broker in candidates:
             if len(chosen) < replicas and broker not in chosen and (rack_of[broker] not in used or not is_new_rack):
                 chosen.append(broker)
                 used.add(rack_of[broker])

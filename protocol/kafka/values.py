@@ -86,9 +86,10 @@ class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
-    """A broker with the field that only Kafka's protocol has."""
+    """A broker with the fields that only Kafka's protocol has. `is_fenced`: it is registered, but not alive."""
 
     rack: str | None = None
+    is_fenced: bool = False
 
 
 class ProduceLedElsewhere(ProducedPartition, frozen=True, kw_only=True, gc=False):

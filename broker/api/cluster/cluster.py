@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from broker.api.addresses import Advertised, described_brokers
+from broker.api.addresses import Advertised, described_brokers, described_fenced
 from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
@@ -26,7 +26,7 @@ class ClusterApi:
         return {DescribeClusterRequest.api: self.describe_cluster}
 
     async def describe_cluster(self, request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
-        """Return the brokers that are alive, at the addresses advertised to the client."""
+        """Return the brokers at the addresses advertised to the client; those that are fenced if it asks for them."""
         if request.endpoint_type == _CONTROLLERS:
             raise RequestError(
                 ErrorCode.MISMATCHED_ENDPOINT_TYPE, "controller endpoints are not available on a broker listener"
@@ -35,9 +35,12 @@ class ClusterApi:
             raise RequestError(
                 ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"unsupported endpoint type {request.endpoint_type}"
             )
-        catalog = self._partitions.catalog
+        catalog, session = self._partitions.catalog, context.session
+        brokers = described_brokers(catalog, self._partitions.node_id, self._advertised, session)
+        if request.include_fenced_brokers:
+            brokers += described_fenced(catalog, session)
         return DescribeClusterResponse(
             cluster_id=self._cluster_id,
             controller=catalog.controller,
-            brokers=described_brokers(catalog, self._partitions.node_id, self._advertised, context.session),
+            brokers=brokers,
         )

@@ -4,6 +4,7 @@ Source: org.apache.kafka.controller.QuorumController; org.apache.kafka.raft.Kafk
 """
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from broker.api.addresses import Advertised, described_brokers
 from broker.api.cluster.features import Features
@@ -11,6 +12,7 @@ from broker.api.context import Context
 from broker.api.errors import RequestError
 from broker.api.handler import Handler
 from broker.metadata.store import MetadataStore
+from broker.metadata.topic import RefusedError
 from broker.partitions.topics.catalog import Catalog
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
@@ -26,6 +28,9 @@ from protocol.kafka.controller_values import (
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
+
+if TYPE_CHECKING:
+    from broker.cluster.node import ClusterNode
 
 METADATA_LOG = TopicPartition(topic="__cluster_metadata", partition=0)
 LISTENER = "PLAINTEXT"  # Kafka's clients accept uppercase listener names only
@@ -44,8 +49,10 @@ class ControllerApi:
         *,
         clock: Callable[[], int],
         catalog: Catalog,
+        node: "ClusterNode | None" = None,
     ) -> None:
-        """`clock` gives ms since the epoch."""
+        """`clock` gives ms since the epoch; `node` is this broker's part in a cluster."""
+        self._node = node
         self._catalog = catalog
         self._node_id = node_id
         self._store = store
@@ -99,17 +106,30 @@ class ControllerApi:
         return ControllerResponse()
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, _: Context) -> ControllerResponse:
-        """Refuse to unregister a broker that is running, and any other, which does not exist."""
+        """Forget a broker of a cluster that is gone for good. Refuse one that is running."""
         if any(request.broker_id == broker.node_id for broker in self._catalog.brokers()):
             raise RequestError(
                 ErrorCode.INVALID_REQUEST, f"broker {request.broker_id} is running and cannot be unregistered"
             )
-        raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not registered")
+        if self._node is None or not self._node.image.is_known(request.broker_id):
+            raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not registered")
+        await _unregister_in(self._node, request.broker_id)
+        return ControllerResponse()
 
     async def _refuse_voters(self, _: AddRaftVoterRequest | RemoveRaftVoterRequest, __: Context) -> ControllerResponse:
         raise RequestError(
             ErrorCode.UNSUPPORTED_VERSION, "voters cannot be changed: this node is its own controller (kraft.version 0)"
         )
+
+
+async def _unregister_in(node: "ClusterNode", broker: int) -> None:
+    """Remove a broker from the cluster's store. Raises RequestError if it is alive again, MetadataError."""
+    from broker.cluster import admin  # a broker by itself does not need it
+
+    try:
+        await admin.in_time(lambda: admin.unregister_broker(node, broker))
+    except RefusedError as error:
+        raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
 def _unknown(asked: TopicPartition) -> QuorumPartition:

@@ -133,8 +133,9 @@ class AssignmentsApi:
             raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the list of replicas is empty")
         if len(set(replicas)) < len(replicas):
             raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the list of replicas names a broker twice")
-        known = {broker.node_id for broker in self._partitions.catalog.brokers()}
-        known.update(self._partitions.catalog.partition(topic, asked.partition).replicas)
+        catalog = self._partitions.catalog
+        known = {broker.node_id for broker in (*catalog.brokers(), *catalog.fenced())}
+        known.update(catalog.partition(topic, asked.partition).replicas)
         unknown = next((broker for broker in replicas if broker not in known), None)
         if unknown is not None:
             there_are = ", ".join(map(str, sorted(known)))

@@ -123,14 +123,15 @@ class TopicsApi:
 
     def _factor(self, factor: int) -> int:
         """Return the replication factor of a new topic. Raises RequestError for one that is not possible."""
-        brokers = len(self._partitions.catalog.brokers())
+        catalog = self._partitions.catalog
+        brokers = len(catalog.brokers()) + len(catalog.fenced())
         chosen = self._partitions.default_replication_factor if factor == _BROKER_CHOOSES else factor
         if 1 <= chosen <= brokers:
             return chosen
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {chosen}: must be {_BROKER_CHOOSES} (default), or 1 to the number of brokers that are "
-            f"alive, {brokers}",
+            f"replication factor {chosen}: must be {_BROKER_CHOOSES} (default), or 1 to the number of registered "
+            f"brokers, {brokers}",
         )
 
     async def _assignment(self, asked: KafkaNewTopic, context: Context) -> Assignment:
@@ -155,17 +156,18 @@ class TopicsApi:
         return assignment
 
     async def _check_assignment(self, assignment: Assignment, context: Context) -> None:
-        """Raise RequestError unless each partition has distinct brokers that are alive, and equally many."""
-        alive = {broker.node_id for broker in self._partitions.catalog.brokers()}
+        """Raise RequestError unless each partition has distinct brokers that are registered, and equally many."""
+        catalog = self._partitions.catalog
+        registered = {broker.node_id for broker in (*catalog.brokers(), *catalog.fenced())}
         for brokers in assignment:
             if len(brokers) != len(assignment[0]) or not brokers or len(set(brokers)) != len(brokers):
                 raise RequestError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"a partition is assigned to {list(brokers)}: expected distinct brokers, equally many for each one",
                 )
-            unknown = next((broker for broker in brokers if broker not in alive), None)
+            unknown = next((broker for broker in brokers if broker not in registered), None)
             if unknown is not None:
-                known = ", ".join(map(str, sorted(alive)))
+                known = ", ".join(map(str, sorted(registered)))
                 raise RequestError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"a partition is assigned to {list(brokers)}, but there is no broker {unknown}, only {known}",

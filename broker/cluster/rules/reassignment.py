@@ -49,5 +49,5 @@ def _objection(image: ClusterImage, state: PartitionState, target: Sequence[int]
     """Return why replicas are not possible, or None."""
     if not target or len(set(target)) != len(target):
         return "a partition needs at least one replica, and no broker can have two"
-    unknown = [broker for broker in target if broker not in image.brokers and broker not in state.replicas]
-    return f"broker {unknown[0]} is not alive" if unknown else None
+    unknown = [broker for broker in target if not image.is_known(broker) and broker not in state.replicas]
+    return f"broker {unknown[0]} is not registered" if unknown else None

@@ -45,6 +45,9 @@ class Catalog(Protocol):
     def brokers(self) -> Sequence[BrokerInfo]:
         """Return the brokers that are alive, by id."""
 
+    def fenced(self) -> Sequence[BrokerInfo]:
+        """Return the registered brokers that are not alive, by id."""
+
     def replication_factor(self, topic: Topic) -> int:
         """Return the number of replicas of a topic's first partition."""
 
@@ -66,6 +69,10 @@ class LocalCatalog:
     def brokers(self) -> Sequence[BrokerInfo]:
         """Return this broker."""
         return (BrokerInfo(self.controller),)
+
+    def fenced(self) -> Sequence[BrokerInfo]:
+        """Return no broker."""
+        return ()
 
     def replication_factor(self, topic: Topic) -> int:
         """Return 1."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
 from broker.cluster.node import ClusterNode
 from broker.cluster.store import ABSENT
-from broker.cluster.values import PartitionState
+from broker.cluster.values import PartitionState, Registration
 from broker.metadata.topic import Topic
 from broker.partitions.topics.catalog import NO_LEADER, UNKNOWN_EPOCH, BrokerInfo, PartitionInfo
 
@@ -33,15 +33,13 @@ class ClusterCatalog:
         return NO_LEADER if found is None else found.broker
 
     def brokers(self) -> Sequence[BrokerInfo]:
-        """Return the registered brokers."""
-        return [
-            BrokerInfo(
-                broker,
-                registration.rack,
-                {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in registration.endpoints},
-            )
-            for broker, registration in sorted(self._image.brokers.items())
-        ]
+        """Return the brokers that are alive."""
+        return [_described(each) for _, each in sorted(self._image.brokers.items())]
+
+    def fenced(self) -> Sequence[BrokerInfo]:
+        """Return the brokers that were alive and are not, unless they were unregistered."""
+        image = self._image
+        return [_described(each) for broker, each in sorted(image.known.items()) if broker not in image.brokers]
 
     def replication_factor(self, topic: Topic) -> int:
         """Return the number of replicas of a topic's first partition, 0 for a topic that is gone."""
@@ -59,6 +57,11 @@ class ClusterCatalog:
         if found is None:
             return PartitionInfo(NO_LEADER, UNKNOWN_EPOCH, (), ())
         return _info(self._image, found)
+
+
+def _described(registration: Registration) -> BrokerInfo:
+    addresses = {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in registration.endpoints}
+    return BrokerInfo(registration.broker, registration.rack, addresses)
 
 
 def _info(image: ClusterImage, state: PartitionState) -> PartitionInfo:

@@ -20,8 +20,9 @@ from protocol.kafka.values import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     FeatureRange,
+    KafkaBrokerMetadata,
 )
-from protocol.response import ErrorResponse
+from protocol.response import BrokerMetadata, ErrorResponse
 from protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
 
 # -- ApiVersions --
@@ -110,6 +111,10 @@ def _operations(response: DescribeClusterResponse, request: DescribeClusterReque
     return CLUSTER_OPERATIONS if request.operations and response.error is ErrorCode.NONE else NOT_ASKED
 
 
+def _is_fenced(broker: BrokerMetadata, *_: Any) -> bool:
+    return isinstance(broker, KafkaBrokerMetadata) and broker.is_fenced
+
+
 CLUSTER_REQUEST = Struct(
     Field("include_cluster_authorized_operations", BOOLEAN, attr="operations"),
     Field("endpoint_type", INT8, since=1, default=1),
@@ -130,7 +135,7 @@ CLUSTER_RESPONSE = Struct(
             Field("host", STRING),
             Field("port", INT32),
             Field("rack", STRING, nullable=0, default=None, get=rack_of),
-            Field("is_fenced", BOOLEAN, since=2, default=False, attr=None),
+            Field("is_fenced", BOOLEAN, since=2, default=False, get=_is_fenced),
         ),
     ),
     Field("cluster_authorized_operations", INT32, default=NOT_ASKED, get=_operations),

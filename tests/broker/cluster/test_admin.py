@@ -5,7 +5,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from broker.cluster import admin
+from broker.cluster import admin, topics
 from broker.cluster.image import BROKER_DEFAULTS, PartitionKey
 from broker.cluster.values import TopicStatus
 from broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError
@@ -16,7 +16,7 @@ from tests.broker.cluster.nodes import created, in_sync, three_nodes, topic
 async def test_a_topic_cannot_have_more_replicas_than_there_are_brokers(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         node = nodes[0].node
-        with pytest.raises(TooFewBrokersError, match=r"replication factor 4 is larger than .* alive, 3"):
+        with pytest.raises(TooFewBrokersError, match=r"replication factor 4 is larger than .* registered brokers, 3"):
             admin.place(node.image, 1, 4, node.random)
 
 
@@ -28,6 +28,50 @@ async def test_no_replica_is_placed_on_a_broker_that_drains(autojump_clock: Mock
         assert {broker for replicas in placed for broker in replicas} == {1, 2}
 
 
+async def test_a_dead_broker_gets_replicas_where_others_are_too_few_and_leads_none(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes:
+        nodes[2].kill()
+        await nodes[0].until(lambda: 3 not in nodes[0].node.image.brokers)
+        image, random = nodes[0].node.image, nodes[0].node.random
+        assert all(set(replicas) == {1, 2} for replicas in admin.place(image, 6, 2, random))
+        placed = admin.place(image, 6, 3, random)
+        assert all(replicas[2] == 3 and set(replicas) == {1, 2, 3} for replicas in placed)
+        await created(nodes[:2], placed)
+        for index in range(6):
+            state = nodes[0].state(index)
+            assert {member.broker for member in state.isr} == {1, 2}
+            assert state.leader_id == placed[index][0]
+
+
+async def test_nothing_is_placed_while_every_broker_stops(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes:
+        for each in nodes:
+            await each.node.attempt(topics.drain(each.node.image, each.node.me, each.node.lease))
+        await nodes[0].until(lambda: nodes[0].node.image.draining == {1, 2, 3})
+        with pytest.raises(TooFewBrokersError, match="no broker is alive that does not stop"):
+            admin.place(nodes[0].node.image, 1, 1, nodes[0].node.random)
+
+
+async def test_nothing_is_placed_on_a_broker_that_was_unregistered(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes:
+        nodes[2].kill()
+        await nodes[0].until(lambda: 3 not in nodes[0].node.image.brokers)
+        await admin.unregister_broker(nodes[0].node, 3)
+        with pytest.raises(TooFewBrokersError, match="registered brokers, 2"):
+            admin.place(nodes[0].node.image, 1, 3, nodes[0].node.random)
+        await nodes[2].restart()
+        await nodes[0].until(lambda: nodes[0].node.image.is_known(3))
+
+
+async def test_replicas_need_one_that_could_lead(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes:
+        nodes[2].kill()
+        await nodes[0].until(lambda: 3 not in nodes[0].node.image.brokers)
+        admin.check_assignment(nodes[0].node.image, [[3, 1]])
+        with pytest.raises(InvalidAssignmentError, match=r"partition 0: each of the brokers \[3\] is fenced"):
+            admin.check_assignment(nodes[0].node.image, [[3]])
+
+
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
@@ -35,7 +79,7 @@ async def test_no_replica_is_placed_on_a_broker_that_drains(autojump_clock: Mock
         ([[]], "at least one"),
         ([[1, 2], [3]], "the same number"),
         ([[1, 2], [3, 3]], "partition 1 has two replicas on the same broker"),
-        ([[1, 9]], "broker 9 is not alive"),
+        ([[1, 9]], "broker 9 is not registered"),
     ],
 )
 async def test_impossible_assignments_are_refused(
@@ -162,4 +206,4 @@ async def test_a_partition_that_does_not_exist_cannot_be_moved(autojump_clock: M
         key = await created(nodes, [[1]])
         missing = PartitionKey(key.topic, 7)
         assert await admin.reassign_partition(nodes[0].node, missing, [2]) == "the partition does not exist"
-        assert "broker 9 is not alive" in str(await admin.reassign_partition(nodes[0].node, key, [9]))
+        assert "broker 9 is not registered" in str(await admin.reassign_partition(nodes[0].node, key, [9]))

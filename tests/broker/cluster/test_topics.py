@@ -91,12 +91,34 @@ def test_a_drain_of_an_earlier_registration_is_refused() -> None:
 
 def test_a_registration_is_ended_once() -> None:
     store = three_brokers()
-    late = topics.unregister(store.image, 2)
+    late = topics.end_registration(store.image, 2)
     store.put(broker_key(2), registration(2, since=2))
     assert isinstance(late, Transaction)
     assert not store.commit(late), "it has registered again"
-    done(store, topics.unregister(store.image, 2))
-    refused(topics.unregister(store.image, 2))
+    done(store, topics.end_registration(store.image, 2))
+    refused(topics.end_registration(store.image, 2))
+
+
+def test_a_broker_is_known_until_it_is_unregistered() -> None:
+    store = Contents()
+    done(store, topics.register(store.image, registration(7), 99))
+    assert "broker 7 is running" in refused(topics.unregister(store.image, 7))
+    done(store, topics.end_registration(store.image, 7))
+    assert store.image.brokers == {}
+    assert (store.image.known[7].epoch, store.image.known[7].since) == (1, 1)
+    done(store, topics.unregister(store.image, 7))
+    assert not store.image.is_known(7)
+    assert "broker 7 is not registered" in refused(topics.unregister(store.image, 7))
+
+
+def test_a_broker_that_comes_back_meanwhile_is_not_unregistered() -> None:
+    store = Contents()
+    done(store, topics.register(store.image, registration(7), 99))
+    done(store, topics.end_registration(store.image, 7))
+    late = topics.unregister(store.image, 7)
+    done(store, topics.register(store.image, registration(7, since=1), 99))
+    assert isinstance(late, Transaction)
+    assert not store.commit(late)
 
 
 def test_one_broker_controls_until_its_registration_ends() -> None:

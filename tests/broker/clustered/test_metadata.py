@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+import trio
 
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.request import MetadataRequest
-from tests.broker.clustered.three_brokers import IDS, NONE, Cluster, topic
+from tests.broker.clustered.three_brokers import IDS, LIMIT_S, NONE, Cluster, topic
 
 METADATA_LOG = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
 
@@ -89,6 +90,25 @@ async def test_brokers_that_run_cannot_be_unregistered(cluster: Cluster) -> None
     for broker, error in ((2, ErrorCode.INVALID_REQUEST), (9, ErrorCode.BROKER_ID_NOT_REGISTERED)):
         reply = await cluster.clients[1].ask("UnregisterBroker", broker_id=broker)
         assert reply["error_code"] == error
+
+
+async def test_a_dead_broker_is_fenced_until_it_is_unregistered(cluster: Cluster) -> None:
+    await cluster.stop(3)
+    await cluster.until_known([1, 2])
+
+    async def described() -> dict[int, bool]:
+        reply = await cluster.clients[1].ask("DescribeCluster", include_fenced_brokers=True)
+        return {one["broker_id"]: one["is_fenced"] for one in reply["brokers"]}
+
+    assert await described() == {1: False, 2: False, 3: True}
+    assert {one["broker_id"] for one in (await cluster.clients[1].ask("DescribeCluster"))["brokers"]} == {1, 2}
+    reply = await cluster.clients[2].ask("UnregisterBroker", broker_id=3)
+    assert reply["error_code"] == NONE
+    with trio.fail_after(LIMIT_S):
+        while await described() != {1: False, 2: False}:
+            pass
+    reply = await cluster.clients[1].ask("UnregisterBroker", broker_id=3)
+    assert reply["error_code"] == ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
 async def test_features_that_one_broker_has_changed_are_served_by_all(cluster: Cluster) -> None:

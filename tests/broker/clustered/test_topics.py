@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from tests.broker.clustered.three_brokers import IDS, NONE, Cluster, three_brokers, topic
+from tests.broker.clustered.three_brokers import IDS, LIMIT_S, NONE, Cluster, three_brokers, topic
 
 
 def counted(name: str, partitions: int, factor: int) -> dict[str, Any]:
@@ -55,6 +56,36 @@ async def test_replicas_are_where_the_client_wants_them(cluster: Cluster) -> Non
 )
 async def test_impossible_replicas_are_refused(cluster: Cluster, asked: dict[str, Any], error: ErrorCode) -> None:
     assert await cluster.create(asked, counted("good", 1, 3)) == [error, NONE]
+
+
+async def test_a_dead_broker_gets_the_replicas_that_are_too_many_for_the_others(cluster: Cluster) -> None:
+    await cluster.stop(3)
+    await cluster.until_known([1, 2])
+    assert await cluster.create(counted("t", 4, 3), topic("u", [(3, 1, 2)]), topic("v", [(3,)])) == [
+        NONE,
+        NONE,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    ]
+    for one in [*(await cluster.described("t"))["partitions"], *(await cluster.described("u"))["partitions"]]:
+        assert set(one["replica_nodes"]) == {1, 2, 3}
+        assert (set(one["isr_nodes"]), set(one["offline_replicas"])) == ({1, 2}, {3})
+        assert one["leader_id"] in {1, 2}
+    assert await grow(cluster, "t", 5) == NONE
+    assert await cluster.create(counted("w", 1, 4)) == [ErrorCode.INVALID_REPLICATION_FACTOR]
+
+
+async def test_the_topics_of_coordinators_are_created_while_a_broker_is_dead(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path, {"offsets.topic.replication.factor": 3}) as cluster:
+        await cluster.stop(3)
+        await cluster.until_known([1, 2])
+        asked = {"key_type": 0, "coordinator_keys": ("g",)}
+        with trio.fail_after(LIMIT_S):
+            while True:
+                reply = await cluster.clients[1].ask("FindCoordinator", **asked)
+                if reply["coordinators"][0]["error_code"] == NONE:
+                    break
+        found = (await cluster.described("__consumer_offsets"))["partitions"]
+        assert all(set(one["isr_nodes"]) == {1, 2} and set(one["replica_nodes"]) == {1, 2, 3} for one in found)
 
 
 async def test_topics_have_the_default_number_of_replicas(tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ class Cluster:
                     assert found["error_code"] == NONE
                     return int(found["base_offset"])
 
+    async def until_known(self, brokers: Iterable[int], *, at: int = 1) -> None:
+        """Ask for the brokers until these are alive, as a broker knows it."""
+        with trio.fail_after(LIMIT_S):
+            while {one["node_id"] for one in (await self.clients[at].ask("Metadata"))["brokers"]} != set(brokers):
+                pass
+
     async def described(self, name: str, *, at: int = 1) -> dict[str, Any]:
         """Return the metadata of a topic."""
         asked = [{"name": name, "topic_id": NO_TOPIC_ID}]

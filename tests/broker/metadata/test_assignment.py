@@ -47,6 +47,37 @@ def test_leaders_and_replicas_are_spread_evenly_and_no_partition_has_two_on_one_
         assert max(numbers) - min(numbers) <= factor
 
 
+@given(
+    brokers=st.lists(st.integers(0, 100), min_size=2, max_size=8, unique=True),
+    partitions=st.integers(1, 60),
+    data=st.data(),
+)
+def test_fenced_brokers_lead_nothing_and_follow_only_where_others_are_too_few(
+    brokers: list[int], partitions: int, data: st.DataObject
+) -> None:
+    alive_count = data.draw(st.integers(1, len(brokers) - 1))
+    alive, fenced = brokers[:alive_count], brokers[alive_count:]
+    factor = data.draw(st.integers(1, len(brokers)))
+    assigned = assign_replicas(alive, partitions, factor, Random(data.draw(st.integers())), fenced=fenced)
+    assert all(len(set(replicas)) == factor for replicas in assigned)
+    assert all(set(replicas[: min(factor, alive_count)]) <= set(alive) for replicas in assigned)
+
+
+def test_replicas_on_fenced_brokers_are_spread() -> None:
+    assigned = assign_replicas([1], 4, 2, Random(0), fenced=[2, 3])
+    assert Counter(replicas[1] for replicas in assigned) == {2: 2, 3: 2}
+
+
+def test_a_fenced_broker_follows_rather_than_a_second_one_of_a_rack() -> None:
+    assigned = assign_replicas([1, 2], 8, 2, Random(0), fenced=[3], racks={1: "a", 2: "a", 3: "b"})
+    assert {replicas[1] for replicas in assigned} == {3}
+
+
+def test_without_a_broker_that_is_alive_nothing_is_placed() -> None:
+    with pytest.raises(ValueError, match="every broker is fenced"):
+        assign_replicas([], 1, 1, Random(0), fenced=[1])
+
+
 @pytest.mark.parametrize(("partitions", "factor"), [(0, 1), (1, 0), (1, 4), (-1, 1)])
 def test_impossible_counts_are_rejected(partitions: int, factor: int) -> None:
     with pytest.raises(ValueError, match=r"at least 1|larger than the number of brokers"):

@@ -141,7 +141,7 @@ ONE_BY_ONE = {
 #: What we say in words of our own.
 OWN_WORDS = {
     "create twice": "topic 'orders' already exists",
-    "create with replicas": "replication factor 3: must be -1 (default), or 1 to the number of brokers that are alive",
+    "create with replicas": "replication factor 3: must be -1 (default), or 1 to the number of registered brokers",
     "shrink": "topic 'orders' has 5 partitions; the number can only grow, not be 2",
     "set nonsense": "unknown topic setting 'no.such'",
 }

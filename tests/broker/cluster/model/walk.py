@@ -78,6 +78,7 @@ STEPS: dict[str, tuple[float, Step]] = {
     "prefer": (0.5, lambda world, random: world.prefer(_broker(world, random), is_late=random.random() < 0.3)),
     "step down": (0.3, lambda world, random: world.step_down(_leader(world, random), is_late=random.random() < 0.3)),
     "unclean": (0.1, lambda world, random: world.elect_unclean(_broker(world, random))),
+    "unregister": (0.3, lambda world, random: world.unregister(_broker(world, random))),
     "drain": (0.3, lambda world, random: world.drain(_broker(world, random))),
     "reassign": (0.5, _reassign),
     "fail": (0.4, _fail),
@@ -90,7 +91,13 @@ NAMES = tuple(STEPS)
 def walk(seed: int, faults: frozenset[str] = frozenset(), depth: int = DEPTH) -> World:
     """Walk until `depth` steps have done something. Raises Bad, with the trace as a note."""
     random = Random(seed)
-    world = World(random, min_isr=random.choice((1, 2, 2, 3)), flushes=random.random() < 0.3, faults=faults)
+    world = World(
+        random,
+        min_isr=random.choice((1, 2, 2, 3)),
+        flushes=random.random() < 0.3,
+        faults=faults,
+        fenced=random.choice((0, 0, 0, 1, 2)),
+    )
     weights = [STEPS[name][0] * random.choice((0, 0.2, 1, 1, 3)) for name in NAMES]
     if not sum(weights):
         return world

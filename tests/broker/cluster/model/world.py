@@ -39,8 +39,15 @@ class World:
     """Brokers 0 to 3, and a partition with replicas 0, 1, 2. Steps do something if they can, and then say what."""
 
     def __init__(
-        self, random: Random, *, min_isr: int = 2, flushes: bool = False, faults: frozenset[str] = frozenset()
+        self,
+        random: Random,
+        *,
+        min_isr: int = 2,
+        flushes: bool = False,
+        faults: frozenset[str] = frozenset(),
+        fenced: int = 0,
     ) -> None:
+        """`fenced`: how many of the replicas, the first ones, are not alive when the partition is created."""
         self.random = random
         self.flushes = flushes
         self.faults = faults  # rules of brokers that are not kept
@@ -53,6 +60,9 @@ class World:
         self.trace: list[str] = []
         for broker in self.brokers:
             self.boot(broker)
+        for broker in self.brokers[:fenced]:
+            self.crash(broker, "kill")
+            self.expire(broker)
         image = ClusterImage(self.cell.contents())
         topic = TopicState(id=KEY.topic, partitions=1, configs={MIN_ISR: str(min_isr)})
         made = topics.create(image, "t", topic, [(0, 1, 2)], Member(0, 1))
@@ -381,6 +391,12 @@ class World:
             return None
         self.cell.commit(Transaction((), tuple([Delete(key) for key in keys])))
         return f"the lease of {broker.id} ends"
+
+    def unregister(self, broker: Broker) -> str | None:
+        """Let an operator unregister a broker that is gone, as a broker that lives knows it."""
+        asked = next((each for each in self.brokers if each.is_up), None)
+        made = None if asked is None else topics.unregister(asked.image, broker.id)
+        return self.send(f"{broker.id} is unregistered", made, is_late=False) if isinstance(made, Transaction) else None
 
     def register_again(self, broker: Broker) -> str | None:
         if not broker.is_up or broker.id in broker.image.brokers:
