@@ -2,7 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+
+
+class Place(NamedTuple):
+    """Where a process runs: the address it listens at, and the command in front of its own (`ip netns exec NAME`)."""
+
+    host: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
+
+
+LOOPBACK = Place()
 
 
 class Node(Protocol):

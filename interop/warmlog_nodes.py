@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from interop.nodes import Nodes
+from interop.nodes import LOOPBACK, Nodes, Place
 
 START_LIMIT_S = 60
 STOP_LIMIT_S = 60
@@ -23,14 +23,15 @@ class WarmlogNode:
     """One broker process over one data directory. It keeps its ports over restarts, as clients know them."""
 
     def __init__(
-        self, node_id: int, directory: Path, settings: Mapping[str, object], *, host: str = "127.0.0.1"
+        self, node_id: int, directory: Path, settings: Mapping[str, object], *, place: Place = LOOPBACK
     ) -> None:
         self.node_id = node_id
         self.data = directory / f"node-{node_id}"
         self.log = directory / f"node-{node_id}.log"
-        self.addresses = dict.fromkeys(("kafka", "native", "http"), f"{host}:0")
+        self.addresses = dict.fromkeys(("kafka", "native", "http"), f"{place.host}:0")
         self.environment: dict[str, str] = {}  # variables that the process gets besides those of this one
         self._settings = {"node.id": node_id, **settings}
+        self._prefix = place.prefix
         self._process: subprocess.Popen[str] | None = None
         self._log_begin = 0  # of the latest run, in bytes
 
@@ -57,7 +58,7 @@ class WarmlogNode:
 
     def begin(self) -> None:
         """Start the process."""
-        command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(self.data)]
+        command = [*self._prefix, sys.executable, "-m", "warmlog", "serve", "--data-dir", str(self.data)]
         for name, address in self.addresses.items():
             command += [f"--{name}", address]
         for name, value in self._settings.items():
@@ -143,10 +144,18 @@ class WarmlogNodes(Nodes[WarmlogNode]):
     """Brokers 1 to `count` of one cluster."""
 
     def __init__(
-        self, directory: Path, etcd: str, *, count: int = 3, settings: Mapping[str, object] | None = None
+        self,
+        directory: Path,
+        etcd: str,
+        *,
+        count: int = 3,
+        settings: Mapping[str, object] | None = None,
+        places: Sequence[Place] | None = None,
     ) -> None:
+        """`places`: one for each broker, if they are not all on the loopback interface."""
         shared = {"warmlog.cluster.etcd": etcd, **(settings or {})}
-        super().__init__({node_id: WarmlogNode(node_id, directory, shared) for node_id in range(1, count + 1)})
+        numbered = enumerate(places or [LOOPBACK] * count, 1)
+        super().__init__({number: WarmlogNode(number, directory, shared, place=place) for number, place in numbered})
 
     def start(self) -> None:
         """Start all brokers, and return when they serve."""

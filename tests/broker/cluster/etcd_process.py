@@ -5,11 +5,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+from interop.nodes import LOOPBACK, Place
 from tests.requires import lacks
 
 START_S = 30.0
@@ -18,10 +20,12 @@ START_S = 30.0
 class EtcdProcess:
     """One member. `url` stays the same over restarts; `bootstrap` lists the members with their peer addresses."""
 
-    def __init__(self, binary: str, directory: Path, name: str, ports: tuple[int, int], bootstrap: str) -> None:
-        self.url = f"http://127.0.0.1:{ports[0]}"
-        self._peer_url = f"http://127.0.0.1:{ports[1]}"
-        self._binary = binary
+    def __init__(
+        self, command: Sequence[str], directory: Path, name: str, urls: tuple[str, str], bootstrap: str
+    ) -> None:
+        """`urls`: its addresses for clients and for other members."""
+        self.url, self._peer_url = urls
+        self._command = command
         self._directory = directory
         self.name = name
         self.bootstrap = bootstrap
@@ -30,19 +34,19 @@ class EtcdProcess:
     def begin(self) -> socket.socket:
         """Start the process, and return the socket that receives a datagram once it serves."""
         ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        name = f"etcd-{uuid4().hex}"
-        ready.bind("\0" + name)
+        name = str(Path(tempfile.gettempdir()) / f"etcd-{uuid4().hex}")  # a file, which all network namespaces see
+        ready.bind(name)
         ready.settimeout(START_S)
         self._directory.mkdir(parents=True, exist_ok=True)
         command = [
-            self._binary,
+            *self._command,
             *("--name", self.name, "--data-dir", str(self._directory / "data"), "--log-level", "warn"),
             *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
             *("--listen-peer-urls", self._peer_url, "--initial-advertise-peer-urls", self._peer_url),
             *("--initial-cluster", self.bootstrap),
         ]
         with (self._directory / "log").open("ab") as log:
-            environment = {**os.environ, "NOTIFY_SOCKET": "@" + name}
+            environment = {**os.environ, "NOTIFY_SOCKET": name}
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         return ready
 
@@ -104,23 +108,29 @@ def _etcdctl(*arguments: str) -> None:
 
 def await_ready(ready: socket.socket) -> None:
     """Wait until a member serves."""
-    while b"READY=1" not in ready.recv(4096):
-        pass
+    try:
+        while b"READY=1" not in ready.recv(4096):
+            pass
+    finally:
+        os.unlink(ready.getsockname())
 
 
 @contextmanager
-def etcd(directory: Path, members: int = 1) -> Iterator[Sequence[EtcdProcess]]:
-    """Run a cluster of etcd. The environment variable ETCD names another binary than the one on the path."""
+def etcd(directory: Path, members: int = 1, places: Sequence[Place] | None = None) -> Iterator[Sequence[EtcdProcess]]:
+    """Run a cluster of etcd. The environment variable ETCD names another binary than the one on the path.
+
+    `places`: one for each member, if they are not all on the loopback interface.
+    """
     binary = os.environ.get("ETCD") or shutil.which("etcd")
     if binary is None:
         lacks("etcd is not installed: apt-get install etcd-server")
-    ports = _free_ports(2 * members)
-    clients, peers = ports[:members], ports[members:]
-    names = [f"m{number}" for number in range(members)]
-    bootstrap = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, peers, strict=True))
+    chosen = places or [LOOPBACK] * members
+    ports = iter(_free_ports(2 * len(chosen)))
+    urls = [(f"http://{place.host}:{next(ports)}", f"http://{place.host}:{next(ports)}") for place in chosen]
+    bootstrap = ",".join(f"m{number}={peer}" for number, (_, peer) in enumerate(urls))
     processes = [
-        EtcdProcess(binary, directory / name, name, pair, bootstrap)
-        for name, *pair in zip(names, clients, peers, strict=True)
+        EtcdProcess((*place.prefix, binary), directory / f"m{number}", f"m{number}", pair, bootstrap)
+        for number, (place, pair) in enumerate(zip(chosen, urls, strict=True))
     ]
     with ExitStack() as stack:
         for process in processes:

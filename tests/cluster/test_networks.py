@@ -1,0 +1,26 @@
+"""A cluster whose leader's host is unplugged: `tests.cluster.networks` in a network namespace of its own."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.switch import NO_NETWORK
+from tests.requires import lacks
+
+
+def test_an_unplugged_leader_is_replaced_once_its_lease_has_ended(tmp_path: Path) -> None:
+    unshare = shutil.which("unshare") or lacks("not installed: unshare (Debian: util-linux)")
+    report = tmp_path / "report"
+    script = [sys.executable, "-m", "tests.cluster.networks", "--rounds", "1", "--fault", "unplugged"]
+    command = [unshare, "--net", *script, "--directory", str(tmp_path), "--json", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == NO_NETWORK or "unshare failed" in done.stderr:
+        pytest.skip(f"network namespaces may not be made here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    judged = json.loads(report.read_text())
+    assert judged["gaps_s"]["unplugged"]  # the leader led something
+    assert judged["records"] > 0
