@@ -67,8 +67,13 @@ class AppendableLog(LogState):
     def _check_service(self) -> None:
         if self._closed or self._appender.writer.failure is not None:
             raise self._refusal()
-        if self.space_status.is_short and not self.uses_reserve:
+        if self.is_full:
             raise self.space_status.refuse()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether appends are refused, because the disk is full."""
+        return self.space_status.is_short and not self.uses_reserve
 
     @property
     def keeps_codecs(self) -> bool:
@@ -89,7 +94,7 @@ class AppendableLog(LogState):
 
         Raises OSError, after truncating the file to its previous size; then call `abandon`.
         """
-        if self.space_status.is_short and not self.uses_reserve:  # became short after they were planned
+        if self.is_full:  # became so after they were planned
             raise self.space_status.full()
         self._appender.write(planned)
 

@@ -80,17 +80,6 @@ class LocalReplica:
         """Whether this broker leads the partition."""
         return self.leader_epoch != NO_EPOCH
 
-    @property
-    def is_stuck(self) -> bool:
-        """Whether this broker leads, and cannot append, because its disk is full."""
-        return self.leads and self.is_short_of_space
-
-    @property
-    def is_short_of_space(self) -> bool:
-        """Whether nothing can be appended here, because the disk is full."""
-        log = self.partition.log
-        return log.space_status.is_short and not log.uses_reserve
-
     def is_in_role(self, state: PartitionState) -> bool:
         """Whether it has the role that a state gives it."""
         if not self.is_sound:

@@ -28,7 +28,7 @@ def declare_replication_metrics(
         ),
         "warmlog_replication_full_disk_replicas": (
             "Replicas on this broker that accept no records, because the disk is full.",
-            lambda one: one.is_short_of_space,
+            lambda one: one.partition.log.is_full,
         ),
     }
     for name, (text, counted) in gauges.items():

@@ -27,7 +27,7 @@ import trio
 
 from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
 from broker.cluster.node import ClusterNode
-from broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, step_down, transaction
+from broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, step_aside, transaction
 from broker.cluster.store import StoreError
 from broker.cluster.topics import removed
 from broker.cluster.values import NO_EPOCH, Member, PartitionState
@@ -85,7 +85,7 @@ class Replicas:
         self._places: dict[PartitionKey, Place] = {}  # of those
         self._lost: set[Place] = set()  # replicas that have to leave ISR and ELR first
         self._topics = Counter[UUID]()  # how many replicas of each are here
-        self._stuck: set[Place] = set()  # leaders on full disks, which others should replace
+        self._stuck: set[Place] = set()  # in-sync replicas on full disks, which others should not wait for
         self._unmarking: set[UUID] = set()
         self._first_epoch = NO_EPOCH  # of this broker since startup
         self._due: dict[Place, None] = {}
@@ -270,10 +270,10 @@ class Replicas:
                     await trio.lowlevel.checkpoint()
 
     async def _watch_disks(self) -> None:
-        """Look for leaders on full disks, now and then: others may replace them."""
+        """Look for in-sync replicas on full disks, now and then: nobody should wait for them."""
         while True:
             await trio.sleep(FULL_DISK_INTERVAL_S)
-            for place in [place for place, local in self._here.items() if local.is_stuck]:
+            for place in [place for place, local in self._here.items() if self._is_stuck(local)]:
                 self._stuck.add(place)
                 self._want(place)
 
@@ -304,7 +304,7 @@ class Replicas:
             if place not in self._stuck:
                 return False
             self._stuck.discard(place)
-            await self._step_down(place, local)
+            await self._step_aside(place, local)
         else:
             local.end()
             await local.quiet()
@@ -355,13 +355,25 @@ class Replicas:
         self._shared.counts.disowned += 1
         logger.warning("%s-%d: left the in-sync replicas: records or their disk may be lost", *place)
 
-    async def _step_down(self, place: Place, local: LocalReplica) -> None:
-        """Let another in-sync replica lead, if there is one."""
-        leader = self._node.image.partitions[local.key].leader
-        if local.is_stuck and leader is not None:
-            change = step_down(self._node.image, local.key, leader)
-            if isinstance(change, Change) and await self._node.attempt(transaction([change])):
-                logger.warning("%s-%d: handed over to another leader, since the disk is full", *place)
+    def _is_stuck(self, local: LocalReplica) -> bool:
+        """Whether the disk of a replica is full, and others wait for what it cannot append."""
+        if not local.partition.log.is_full:
+            return False
+        if local.copy is None:
+            return local.leads
+        state = self._node.image.partitions.get(local.key)
+        is_in_sync = state is not None and any(member.broker == self._node.id for member in state.isr)
+        return is_in_sync and local.copy.problem is not None
+
+    async def _step_aside(self, place: Place, local: LocalReplica) -> None:
+        """Leave the in-sync replicas; if it leads, another one does, if there is one."""
+        if not self._is_stuck(local):
+            return
+        did_lead = local.leads
+        change = step_aside(self._node.image, local.key, self._node.me)
+        if isinstance(change, Change) and await self._node.attempt(transaction([change])):
+            done = "handed over to another leader" if did_lead else "left the in-sync replicas"
+            logger.warning("%s-%d: %s, since the disk is full", *place, done)
 
     async def _drop(self, place: Place, local: LocalReplica) -> None:
         """Delete a replica that is not this broker's any more, or belonged to a deleted topic."""

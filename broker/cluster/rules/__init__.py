@@ -25,7 +25,7 @@ Source: org.apache.kafka.controller.PartitionChangeBuilder, KIP-966, KIP-903, KI
 
 from broker.cluster.rules.changes import Change, Decision, Refusal, batches, is_current, transaction
 from broker.cluster.rules.durability import SHARED, UNCLEAN, allows_unclean, default_of, min_isr
-from broker.cluster.rules.elections import LogEnd, elect, elect_preferred, log_end_holders, needs_election, step_down
+from broker.cluster.rules.elections import LogEnd, elect, elect_preferred, log_end_holders, needs_election, step_aside
 from broker.cluster.rules.in_sync import change_isr, disown, fence
 from broker.cluster.rules.reassignment import reassign
 
@@ -49,6 +49,6 @@ __all__ = [
     "min_isr",
     "needs_election",
     "reassign",
-    "step_down",
+    "step_aside",
     "transaction",
 ]

@@ -89,18 +89,25 @@ def elect_preferred(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
     return _elected(image, key, _Choice(first, good))
 
 
-def step_down(image: ClusterImage, key: PartitionKey, me: Member) -> Change | Refusal:
-    """Let another replica of the ISR lead, and leave it: this broker has all records, and cannot append any more.
+def step_aside(image: ClusterImage, key: PartitionKey, me: Member) -> Change | Refusal:
+    """Leave the ISR, since this broker cannot append any more, and let another of its replicas lead if this one does.
 
-    It stays eligible as those do that lag.
+    It has all records so far, and stays eligible as those do that lag.
     """
     state = image.partitions.get(key)
-    if state is None or state.leader != me:
-        return Refusal(f"broker {me.broker} does not lead")
-    others = good_in_sync(image, state) - image.draining - {me.broker}
-    if not others:
-        return Refusal("no other replica is in sync")
-    return _elected(image, key, _Choice(in_order(state, others)[0], others))
+    good = set() if state is None else good_in_sync(image, state)
+    if state is None or me.broker not in good:
+        return Refusal(f"broker {me.broker} is not in sync")
+    others = good - {me.broker}
+    if state.leader == me:
+        others -= image.draining
+        if not others:
+            return Refusal("no other replica is in sync")
+        return _elected(image, key, _Choice(in_order(state, others)[0], others))
+    if state.leader_id not in others:
+        return Refusal("there is no leader")
+    kept = [member for member in state.isr if member.broker in others]
+    return change_of(image, key, with_isr(image, key, state, kept), (me, *kept))
 
 
 def _from_isr(image: ClusterImage, state: PartitionState) -> _Choice | None:

@@ -72,13 +72,16 @@ class PartitionReplica:
         """Return the log end, and the epoch of the last record, by which the leader notices a divergence.
 
         The leader counts all records before that as copied: with `flush.messages=1` they are on the disk. None while
-        the log has failed, since it may turn out to be shorter.
+        the log has failed, since it may turn out to be shorter, and while the disk is full.
         """
         log = self._partition.log
         if log.flush_messages == 1 and log.recovery_point < log.log_end_offset:
             await self._partition.appends.flushes.flushed_up_to(log.log_end_offset)
         if log.failed:
             self._note("the log has failed")
+            return None
+        if log.is_full:
+            self._note("the disk is full")
             return None
         return self._from_log_end(leader_epoch)
 

@@ -227,9 +227,13 @@ class Progress:
         return now - follower.caught_up_at <= self.max_lag_s
 
     def _follow(self, now: float) -> None:
-        """Keep the progress of the brokers that have a replica or are in the ISR."""
-        known = self.followers
-        in_sync = self.in_sync = _brokers_of(self.state.isr)
+        """Keep the progress of the brokers that have a replica or are in the ISR.
+
+        One that has left the ISR has to fetch before it can join again: it may have left because it cannot append.
+        """
+        in_sync = _brokers_of(self.state.isr)
+        known = {broker: each for broker, each in self.followers.items() if broker not in self.in_sync - in_sync}
+        self.in_sync = in_sync
         self.followers = {
             broker: known.get(broker) or FollowerProgress(broker, now if broker in in_sync else -math.inf)
             for broker in dict.fromkeys((*self.state.replicas, *in_sync))

@@ -11,7 +11,7 @@ from broker.cluster.rules import (
     elect_preferred,
     log_end_holders,
     needs_election,
-    step_down,
+    step_aside,
     transaction,
 )
 from broker.cluster.values import Member
@@ -227,22 +227,40 @@ def test_a_preferred_replica_that_is_not_in_sync_or_drains_is_refused() -> None:
     assert isinstance(elect_preferred(store.image, KEY), Refusal)
 
 
-def test_a_leader_that_steps_down_leaves_the_isr() -> None:
+def test_a_leader_that_steps_aside_leaves_the_isr() -> None:
     store = OnePartition()
-    state = store.apply(step_down(store.image, KEY, Member(1, 1)))
+    state = store.apply(step_aside(store.image, KEY, Member(1, 1)))
     assert (state.leader_id, state.leader_epoch, brokers_of(state.isr), state.elr) == (2, 1, [2, 3], ())
 
 
-def test_a_leader_that_steps_down_stays_eligible_where_the_isr_is_too_small_without_it() -> None:
+def test_a_leader_that_steps_aside_stays_eligible_where_the_isr_is_too_small_without_it() -> None:
     store = OnePartition()
     store.set_state((1, 2, 3), isr=(1, 2))
-    state = store.apply(step_down(store.image, KEY, Member(1, 1)))
+    state = store.apply(step_aside(store.image, KEY, Member(1, 1)))
     assert (state.leader_id, brokers_of(state.isr), brokers_of(state.elr)) == (2, [2], [1])
 
 
-def test_nobody_steps_down_without_another_replica_in_sync_that_stays() -> None:
+def test_a_follower_that_steps_aside_leaves_the_isr_and_the_leader_leads_on() -> None:
     store = OnePartition()
-    assert isinstance(step_down(store.image, KEY, Member(2, 2)), Refusal)
+    state = store.apply(step_aside(store.image, KEY, Member(2, 2)))
+    assert (state.leader_id, state.leader_epoch, brokers_of(state.isr), state.elr) == (1, 0, [1, 3], ())
+
+
+def test_a_follower_that_steps_aside_stays_eligible_where_the_isr_is_too_small_without_it() -> None:
+    store = OnePartition()
+    store.set_state((1, 2, 3), isr=(1, 2))
+    state = store.apply(step_aside(store.image, KEY, Member(2, 2)))
+    assert (state.leader_id, brokers_of(state.isr), brokers_of(state.elr)) == (1, [1], [2])
+
+
+def test_only_in_sync_replicas_step_aside() -> None:
+    store = OnePartition()
+    store.set_state((1, 2, 3), isr=(1, 2))
+    assert isinstance(step_aside(store.image, KEY, Member(3, 3)), Refusal)
+
+
+def test_no_leader_steps_aside_without_another_replica_in_sync_that_stays() -> None:
+    store = OnePartition()
     store.set_state((1, 2, 3), isr=(1, 2))
     store.drain(2)
-    assert isinstance(step_down(store.image, KEY, Member(1, 1)), Refusal)
+    assert isinstance(step_aside(store.image, KEY, Member(1, 1)), Refusal)

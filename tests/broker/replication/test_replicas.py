@@ -140,7 +140,9 @@ def test_a_replica_whose_disk_is_full_leaves_the_isr_and_returns() -> None:
         await brokers.stored(b"a")
         status = brokers[3].local().log.space_status  # type: ignore[union-attr]
         status.is_short = True
+        before_s = trio.current_time()
         await brokers.stored(b"b")
+        assert trio.current_time() - before_s < brokers[1].partitions.settings.replica_lag_time_max_ms / 1000
         assert brokers.in_sync() == {1, 2}
         await brokers.stored(b"c")
         status.is_short = False

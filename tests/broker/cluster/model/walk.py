@@ -76,7 +76,7 @@ STEPS: dict[str, tuple[float, Step]] = {
     "ask": (1.5, lambda world, random: world.ask(_broker(world, random))),
     "fence": (1, lambda world, random: world.fence(_broker(world, random), is_late=random.random() < 0.2)),
     "prefer": (0.5, lambda world, random: world.prefer(_broker(world, random), is_late=random.random() < 0.3)),
-    "step down": (0.3, lambda world, random: world.step_down(_leader(world, random), is_late=random.random() < 0.3)),
+    "step aside": (0.5, lambda world, random: world.step_aside(_broker(world, random), is_late=random.random() < 0.3)),
     "unclean": (0.1, lambda world, random: world.elect_unclean(_broker(world, random))),
     "unregister": (0.3, lambda world, random: world.unregister(_broker(world, random))),
     "drain": (0.3, lambda world, random: world.drain(_broker(world, random))),

@@ -294,8 +294,8 @@ class World:
     def prefer(self, broker: Broker, *, is_late: bool = False) -> str | None:
         return self.control(broker, "prefers", lambda image: rules.elect_preferred(image, KEY), is_late)
 
-    def step_down(self, broker: Broker, *, is_late: bool = False) -> str | None:
-        return self.control(broker, "steps down", lambda image: rules.step_down(image, KEY, broker.me), is_late)
+    def step_aside(self, broker: Broker, *, is_late: bool = False) -> str | None:
+        return self.control(broker, "steps aside", lambda image: rules.step_aside(image, KEY, broker.me), is_late)
 
     def fence(self, broker: Broker, *, is_late: bool = False) -> str | None:
         return self.control(broker, "fences", lambda image: rules.fence(image, KEY), is_late)

@@ -1,11 +1,12 @@
-"""Cut, delay and freeze the network of a cluster under load, and judge what its clients saw.
+"""Make faults in a cluster under load, one after the other, and judge what its clients saw.
 
-    unshare --net python -m tests.cluster.networks [--rounds N] [--seconds S] [--seed SEED] [--fault NAME] [--json FILE]
+    unshare --net --mount python -m tests.cluster.faults [--rounds N] [--seconds S] [--seed SEED] [--fault NAME]
 
-Three brokers and an etcd, each in a network namespace of its own, two idempotent producers and a consumer in this one.
-Each round makes one fault, keeps it until the partitions have been written to again, or for a while, and heals it; then
-every partition has to be written to, and to have all its replicas in sync again. Afterwards nothing acknowledged may be
-lost, doubled, skipped or reordered. The exit status is 1 if anything is wrong.
+Three brokers and three members of etcd, each in a network namespace of its own, brokers on small disks of their own;
+two idempotent producers and a consumer in this namespace. Each round makes a fault at a leader, keeps it until all
+partitions have been written to again, and at least for its time, and ends it; then every partition has to be written
+to, and to have all its replicas in sync. Afterwards nothing acknowledged may be lost, doubled, skipped or reordered.
+The exit status is 1 if anything is wrong.
 """
 
 import argparse
@@ -15,8 +16,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -26,76 +26,26 @@ from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 
 from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import etcd
+from tests.cluster.fault_kinds import BROKERS, CLIENTS, STORE, Faults, small_disks
 from tests.cluster.load import Load
-from tests.cluster.switch import NO_NETWORK, Link, NetworkError, Switch
+from tests.cluster.switch import NO_NETWORK, NetworkError, Switch
 
 PARTITIONS = 6
 RATE = 100.0  # records per second of each producer
 LIMIT_S = 100.0
-STORE, CLIENTS = 8, 9  # places besides those of brokers 1 to 3
-BROKERS = (1, 2, 3)
 LEASE_S = 6.0  # as by default
-STEADY_S = 3.0  # of a fault, at least
-STOPPED = {
-    "no-peers"
-}  # faults under which nothing can be acknowledged, since the leader keeps leading without followers
 # A record that its producer gives up on may be stored twice: librdkafka sends it again with a new epoch.
 PRODUCER = {"delivery.timeout.ms": 300_000}
 SETTINGS = {"offsets.topic.num.partitions": 4}
 
 
-class Network:
-    """The faults. Each is a context in which it lasts; those of a leader get its id."""
-
-    def __init__(self, switch: Switch, nodes: WarmlogNodes, random: Random) -> None:
-        self._switch, self._nodes, self._random = switch, nodes, random
-        #: The fault by name, and whether writing stops until another broker leads.
-        self.faults: Mapping[str, Callable[[int], None]] = {
-            "unplugged": switch.unplug,
-            "no-peers": lambda leader: switch.cut([leader], BROKERS),
-            "no-store": lambda leader: switch.cut([leader], [STORE]),
-            "deaf": lambda leader: switch.set([*BROKERS, STORE, CLIENTS], [leader], Link(loss=1.0)),
-            "mute": lambda leader: switch.set([leader], [*BROKERS, STORE, CLIENTS], Link(loss=1.0)),
-            "two-apart": self._two_apart,
-            "slow": lambda _: switch.set([*BROKERS, STORE], [*BROKERS, STORE, CLIENTS], Link(delay_s=0.2)),
-            "lossy": lambda _: switch.set([*BROKERS, STORE], [*BROKERS, STORE, CLIENTS], Link(loss=0.1)),
-        }
-
-    def _two_apart(self, leader: int) -> None:
-        """Cut the leader off from one other broker; both see the third, the store and the clients."""
-        other = self._random.choice([broker for broker in BROKERS if broker != leader])
-        self._switch.cut([leader], [other])
-
-    @contextmanager
-    def fault(self, name: str, leader: int) -> Iterator[None]:
-        """Let a fault last within the block."""
-        if name == "frozen":
-            with self._nodes[leader].frozen():
-                yield
-        elif name == "died-unplugged":  # others see neither its connections end nor its port refuse new ones
-            self._switch.unplug(leader)
-            self._nodes[leader].kill()
-            yield
-            self._switch.heal()
-            self._nodes[leader].start()
-        else:
-            self.faults[name](leader)
-            yield
-            self._switch.heal()
-
-    @property
-    def names(self) -> list[str]:
-        """All faults."""
-        return [*self.faults, "frozen", "died-unplugged"]
-
-
 class Rounds:
     """Makes faults, and measures how long each partition took no records."""
 
-    def __init__(self, network: Network, nodes: WarmlogNodes, load: Load, random: Random) -> None:
+    def __init__(self, faults: Faults, nodes: WarmlogNodes, load: Load, random: Random) -> None:
         self.gaps_s: dict[str, list[float]] = defaultdict(list)  # by fault, of the partitions that the broker led
         self.healed_s: dict[str, list[float]] = defaultdict(list)  # until all replicas were in sync again
-        self._network, self._load, self._random = network, load, random
+        self._faults, self._load, self._random = faults, load, random
         self._admins = [AdminClient({"bootstrap.servers": node.bootstrap, "log_level": 0}) for node in nodes]
 
     def round(self, fault: str) -> None:
@@ -103,12 +53,11 @@ class Rounds:
         leaders = {index: partition.leader for index, partition in _partitions(self._admins[0]).items()}
         leader = leaders[self._random.randrange(PARTITIONS)]
         began_s = time.monotonic()
-        with self._network.fault(fault, leader):
-            time.sleep(STEADY_S)
-            if fault not in STOPPED:
-                self._written(began_s + STEADY_S)
-            if fault in {"frozen", "no-store"} | STOPPED:  # so that the lease ends, or would end
-                time.sleep(max(0.0, began_s + 2 * LEASE_S - time.monotonic()))
+        kind = self._faults.kinds[fault]
+        with kind.make(leader):
+            time.sleep(kind.at_least_s)
+            if kind.goes_on:
+                self._written(time.monotonic())
         healed_s = time.monotonic()
         acknowledged = self._written(healed_s)
         for index, led_by in leaders.items():
@@ -145,30 +94,33 @@ def _partitions(admin: AdminClient) -> Mapping[int, PartitionMetadata]:
     return found
 
 
-def run(directory: Path, seed: int, rounds: int, seconds: float, faults: Sequence[str]) -> dict[str, Any]:
+def run(
+    directory: Path, seed: int, rounds: int, seconds: float, faults: Sequence[str], *, is_synced: bool = False
+) -> dict[str, Any]:
     """Run a cluster through so many rounds, or seconds; return the report. Raises NetworkError."""
     random, ends_s = Random(seed), time.monotonic() + seconds
     switch = Switch(seed)
     try:
         switch.plug(CLIENTS)
-        places = [switch.plug(number, f"warmlog-{number}-{os.getpid()}") for number in BROKERS]
-        store_place = switch.plug(STORE, f"warmlog-store-{os.getpid()}")
+        places, store_places = ([switch.plug(n, f"warmlog-{n}-{os.getpid()}") for n in ns] for ns in (BROKERS, STORE))
     except NetworkError:
         switch.remove()
         raise
     with (
         switch,
-        etcd(directory / "etcd", places=[store_place]) as (store,),
-        WarmlogNodes(directory, store.url, settings=SETTINGS, places=places) as nodes,
+        small_disks([directory / f"node-{number}" for number in BROKERS]),
+        etcd(directory / "etcd", places=store_places) as store,
+        WarmlogNodes(directory, ",".join(member.url for member in store), settings=SETTINGS, places=places) as nodes,
     ):
         admin = AdminClient({"bootstrap.servers": nodes.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic("t", PARTITIONS, len(BROKERS))])["t"].result(LIMIT_S)
-        network = Network(switch, nodes, random)
+        configs = {"flush.messages": "1"} if is_synced else {}
+        admin.create_topics([NewTopic("t", PARTITIONS, len(BROKERS), config=configs)])["t"].result(LIMIT_S)
+        made_by = Faults(switch, nodes, store, random, LEASE_S)
         wrong, made = [], 0
         with Load(nodes.bootstrap, "t", PARTITIONS, rate=RATE, producer_settings=PRODUCER) as load:
             load.wait_for(100, limit_s=LIMIT_S)
-            judged = Rounds(network, nodes, load, random)
-            chosen = list(faults or network.names)
+            judged = Rounds(made_by, nodes, load, random)
+            chosen = list(faults or made_by.kinds)
             try:
                 while made < rounds and time.monotonic() < ends_s:
                     name = chosen[made] if made < len(chosen) else random.choice(chosen)
@@ -193,19 +145,20 @@ def run(directory: Path, seed: int, rounds: int, seconds: float, faults: Sequenc
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, and print the report."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.networks", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.faults", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=240.0, help="no round begins after that")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--json", type=Path, help="append the report to this file, one object per line")
+    parser.add_argument("--synced", action="store_true", help="acknowledge what is on the disks of all replicas")
     parser.add_argument("--directory", type=Path, help="for logs and data; by default a new one")
     asked = parser.parse_args(arguments)
-    directory = asked.directory or Path(tempfile.mkdtemp(prefix="networks-"))
+    directory = asked.directory or Path(tempfile.mkdtemp(prefix="faults-"))
     try:
-        report = run(directory, asked.seed, asked.rounds, asked.seconds, asked.fault)
+        report = run(directory, asked.seed, asked.rounds, asked.seconds, asked.fault, is_synced=asked.synced)
     except NetworkError as error:
-        print(f"networks: {error}", file=sys.stderr)
+        print(f"faults: {error}", file=sys.stderr)
         return NO_NETWORK
     print(json.dumps({**report, "wrong": report["wrong"][:20]}, indent=1))
     if asked.json is not None:

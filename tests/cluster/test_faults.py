@@ -1,4 +1,4 @@
-"""A cluster whose leader's host is unplugged: `tests.cluster.networks` in a network namespace of its own."""
+"""A cluster whose leader's host is unplugged: `tests.cluster.faults` in a network namespace of its own."""
 
 import json
 import shutil
@@ -15,8 +15,8 @@ from tests.requires import lacks
 def test_an_unplugged_leader_is_replaced_once_its_lease_has_ended(tmp_path: Path) -> None:
     unshare = shutil.which("unshare") or lacks("not installed: unshare (Debian: util-linux)")
     report = tmp_path / "report"
-    script = [sys.executable, "-m", "tests.cluster.networks", "--rounds", "1", "--fault", "unplugged"]
-    command = [unshare, "--net", *script, "--directory", str(tmp_path), "--json", str(report)]
+    script = [sys.executable, "-m", "tests.cluster.faults", "--rounds", "1", "--fault", "unplugged"]
+    command = [unshare, "--net", "--mount", *script, "--directory", str(tmp_path), "--json", str(report)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == NO_NETWORK or "unshare failed" in done.stderr:
         pytest.skip(f"network namespaces may not be made here: {done.stderr.strip()}")

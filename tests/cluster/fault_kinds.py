@@ -1,0 +1,151 @@
+"""Faults of a cluster of processes in network namespaces. Each is a context manager in which it lasts."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
+from tests.broker.cluster.etcd_process import EtcdProcess
+from tests.cluster.switch import Link, Switch
+
+BROKERS, STORE, CLIENTS = (1, 2, 3), (11, 12, 13), 9  # places in the network
+DELAY_S, LOSS = 0.2, 0.1
+DISK_BYTES = 192 << 20
+SYNC_DELAY_S = 0.5
+_FILLER = "filler"
+_PIECE = bytes(1 << 20)
+
+
+class Kind(NamedTuple):
+    """A fault at the broker whose id it is called with; how long it lasts at least; whether writing goes on meanwhile.
+
+    That can take until another broker leads.
+    """
+
+    make: Callable[[int], AbstractContextManager[None]]
+    at_least_s: float = 3.0
+    goes_on: bool = True
+
+
+class Faults:
+    """The faults of one cluster."""
+
+    def __init__(
+        self, switch: Switch, nodes: WarmlogNodes, store: Sequence[EtcdProcess], random: Random, lease_s: float
+    ) -> None:
+        self._switch, self._nodes, self._store, self._random = switch, nodes, store, random
+        everyone = (*BROKERS, *STORE, CLIENTS)
+        servers = (*BROKERS, *STORE)
+        cut, link = self._cut, self._link
+        self.kinds: Mapping[str, Kind] = {
+            "unplugged": Kind(lambda broker: cut([broker], everyone)),
+            # The leader keeps leading without followers: with two in-sync replicas wanted, nothing is acknowledged.
+            "no-peers": Kind(lambda broker: cut([broker], BROKERS), 2 * lease_s, goes_on=False),
+            "no-store": Kind(lambda broker: cut([broker], STORE), 2 * lease_s),
+            "deaf": Kind(lambda broker: link(everyone, [broker], Link(loss=1.0))),
+            "mute": Kind(lambda broker: link([broker], everyone, Link(loss=1.0))),
+            "two-apart": Kind(lambda broker: cut([broker], [self._other(broker)])),
+            "slow": Kind(lambda _: link(servers, everyone, Link(delay_s=DELAY_S))),
+            "lossy": Kind(lambda _: link(servers, everyone, Link(loss=LOSS))),
+            "frozen": Kind(lambda broker: nodes[broker].frozen(), 2 * lease_s),
+            "died-unplugged": Kind(self._died_unplugged),
+            "full-leader": Kind(lambda broker: self._full(nodes[broker])),
+            "full-follower": Kind(lambda broker: self._full(nodes[self._other(broker)])),
+            "slow-sync": Kind(lambda broker: self._slow_sync(nodes[broker])),
+            "store-member": Kind(lambda _: self._away([self._random.choice(store)]), 2 * lease_s),
+            "store-leader": Kind(lambda _: self._away([self._leading_member()]), 2 * lease_s),
+            "store-frozen": Kind(lambda _: self._frozen_store(), 2 * lease_s),
+            "store-away": Kind(lambda _: self._away(store), 60.0),
+        }
+
+    def _other(self, broker: int) -> int:
+        return self._random.choice([other for other in BROKERS if other != broker])
+
+    @contextmanager
+    def _cut(self, some: Sequence[int], others: Sequence[int]) -> Iterator[None]:
+        self._switch.cut(some, others)
+        yield
+        self._switch.heal()
+
+    @contextmanager
+    def _link(self, sources: Sequence[int], destinations: Sequence[int], link: Link) -> Iterator[None]:
+        self._switch.set(sources, destinations, link)
+        yield
+        self._switch.heal()
+
+    @contextmanager
+    def _died_unplugged(self, broker: int) -> Iterator[None]:
+        """Kill a broker so that others see neither its connections end nor its port refuse new ones."""
+        self._switch.unplug(broker)
+        self._nodes[broker].kill()
+        yield
+        self._switch.heal()
+        self._nodes[broker].start()
+
+    @contextmanager
+    def _full(self, node: WarmlogNode) -> Iterator[None]:
+        filler = node.data / _FILLER
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while file.write(_PIECE):
+                    pass
+            except OSError:
+                pass  # it is full
+        yield
+        filler.unlink()
+
+    @contextmanager
+    def _slow_sync(self, node: WarmlogNode) -> Iterator[None]:
+        delay = f"fsync,fdatasync,sync_file_range,msync:delay_enter={round(SYNC_DELAY_S * 1e6)}"
+        command = ["strace", "-f", "-q", "-o", os.devnull, "-e", f"inject={delay}", "-p", str(node.pid)]
+        with subprocess.Popen(command) as tracer:
+            yield
+            tracer.terminate()
+
+    @contextmanager
+    def _away(self, members: Sequence[EtcdProcess]) -> Iterator[None]:
+        for member in members:
+            member.kill()
+        yield
+        with ExitStack() as stack:
+            ready = [stack.enter_context(member.begin()) for member in members]
+            for each in ready:
+                each.recv(4096)
+
+    @contextmanager
+    def _frozen_store(self) -> Iterator[None]:
+        for member in self._store:
+            member.freeze()
+        yield
+        for member in self._store:
+            member.thaw()
+
+    def _leading_member(self) -> EtcdProcess:
+        while True:
+            for member in self._store:
+                request = urllib.request.Request(f"{member.url}/v3/maintenance/status", data=b"{}")
+                with urllib.request.urlopen(request, timeout=5) as response:
+                    status = json.load(response)
+                if status.get("leader") == status["header"]["member_id"]:
+                    return member
+            time.sleep(0.1)
+
+
+@contextmanager
+def small_disks(paths: Sequence[Path]) -> Iterator[None]:
+    """Mount a small disk at each of these directories, so that it can become full."""
+    mount = shutil.which("mount") or "mount"
+    with ExitStack() as stack:
+        for path in paths:
+            path.mkdir(parents=True)
+            subprocess.run([mount, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)], check=True)
+            stack.callback(subprocess.run, ["umount", "--lazy", str(path)], check=True)
+        yield
