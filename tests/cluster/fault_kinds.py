@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
-from tests.broker.cluster.etcd_process import EtcdProcess
+from tests.broker.cluster.etcd_process import EtcdProcess, etcdctl
 from tests.cluster.switch import Link, Switch
 
 BROKERS, STORE, CLIENTS = (1, 2, 3), (11, 12, 13), 9  # places in the network
 DELAY_S, LOSS = 0.2, 0.1
 DISK_BYTES = 192 << 20
+STORE_BYTES, FILLER_BYTES = 16 << 20, 100_000  # the quota of etcd
 SYNC_DELAY_S = 0.5
 _FILLER = "filler"
 _PIECE = bytes(1 << 20)
@@ -57,12 +58,14 @@ class Faults:
             "lossy": Kind(lambda _: link(servers, everyone, Link(loss=LOSS))),
             "frozen": Kind(lambda broker: nodes[broker].frozen(), 2 * lease_s),
             "died-unplugged": Kind(self._died_unplugged),
+            "restarted": Kind(lambda broker: self._restarted(nodes[broker])),
             "full-leader": Kind(lambda broker: self._full(nodes[broker])),
             "full-follower": Kind(lambda broker: self._full(nodes[self._other(broker)])),
             "slow-sync": Kind(lambda broker: self._slow_sync(nodes[broker])),
             "store-member": Kind(lambda _: self._away([self._random.choice(store)]), 2 * lease_s),
             "store-leader": Kind(lambda _: self._away([self._leading_member()]), 2 * lease_s),
             "store-frozen": Kind(lambda _: self._frozen_store(), 2 * lease_s),
+            "store-full": Kind(lambda _: self._full_store(), 2 * lease_s),
             "store-away": Kind(lambda _: self._away(store), 60.0),
         }
 
@@ -89,6 +92,14 @@ class Faults:
         yield
         self._switch.heal()
         self._nodes[broker].start()
+
+    @contextmanager
+    def _restarted(self, node: WarmlogNode) -> Iterator[None]:
+        """Stop a broker as an operator does."""
+        if status := node.stop():
+            raise RuntimeError(f"broker {node.node_id} stopped with status {status}")
+        yield
+        node.start()
 
     @contextmanager
     def _full(self, node: WarmlogNode) -> Iterator[None]:
@@ -128,15 +139,38 @@ class Faults:
         for member in self._store:
             member.thaw()
 
+    @contextmanager
+    def _full_store(self) -> Iterator[None]:
+        """Fill etcd up to its quota: it refuses to write, until there is space again and its alarm is disarmed."""
+        members = ("--endpoints", ",".join(member.url for member in self._store))
+        try:
+            for number in range(STORE_BYTES // FILLER_BYTES + 1):
+                etcdctl(*members, "put", f"{_FILLER}/{number}", "x" * FILLER_BYTES)
+        except subprocess.CalledProcessError as error:
+            if b"space exceeded" not in error.stderr:
+                raise
+        yield
+        etcdctl(*members, "del", "--prefix", _FILLER)
+        etcdctl(*members, "compact", str(self._revision()))
+        etcdctl(*members, "defrag")
+        etcdctl(*members, "alarm", "disarm")
+
+    def _revision(self) -> int:
+        return int(_status(self._store[0])["header"]["revision"])
+
     def _leading_member(self) -> EtcdProcess:
         while True:
             for member in self._store:
-                request = urllib.request.Request(f"{member.url}/v3/maintenance/status", data=b"{}")
-                with urllib.request.urlopen(request, timeout=5) as response:
-                    status = json.load(response)
+                status = _status(member)
                 if status.get("leader") == status["header"]["member_id"]:
                     return member
             time.sleep(0.1)
+
+
+def _status(member: EtcdProcess) -> Any:
+    request = urllib.request.Request(f"{member.url}/v3/maintenance/status", data=b"{}")
+    with urllib.request.urlopen(request, timeout=5) as response:
+        return json.load(response)
 
 
 @contextmanager

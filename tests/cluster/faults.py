@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 
 from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import etcd
-from tests.cluster.fault_kinds import BROKERS, CLIENTS, STORE, Faults, small_disks
+from tests.cluster.fault_kinds import BROKERS, CLIENTS, STORE, STORE_BYTES, Faults, small_disks
 from tests.cluster.load import Load
 from tests.cluster.switch import NO_NETWORK, NetworkError, Switch
 
@@ -36,6 +36,7 @@ LIMIT_S = 100.0
 LEASE_S = 6.0  # as by default
 # A record that its producer gives up on may be stored twice: librdkafka sends it again with a new epoch.
 PRODUCER = {"delivery.timeout.ms": 300_000}
+QUOTA = ("--quota-backend-bytes", str(STORE_BYTES))
 SETTINGS = {"offsets.topic.num.partitions": 4}
 
 
@@ -109,7 +110,7 @@ def run(
     with (
         switch,
         small_disks([directory / f"node-{number}" for number in BROKERS]),
-        etcd(directory / "etcd", places=store_places) as store,
+        etcd(directory / "etcd", places=store_places, options=QUOTA) as store,
         WarmlogNodes(directory, ",".join(member.url for member in store), settings=SETTINGS, places=places) as nodes,
     ):
         admin = AdminClient({"bootstrap.servers": nodes.bootstrap, "log_level": 0})

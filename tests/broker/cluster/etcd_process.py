@@ -70,14 +70,14 @@ class EtcdProcess:
 
     def save(self, snapshot: Path) -> None:
         """Write a backup of its data."""
-        _etcdctl("--endpoints", self.url, "snapshot", "save", str(snapshot))
+        etcdctl("--endpoints", self.url, "snapshot", "save", str(snapshot))
 
     def restore(self, snapshot: Path) -> None:
         """Replace its data, while it does not run, with a backup."""
         self.wipe()
         member = ("--name", self.name, "--initial-cluster", self.bootstrap)
         peers = ("--initial-advertise-peer-urls", self._peer_url)
-        _etcdctl("snapshot", "restore", str(snapshot), "--data-dir", str(self.data), *member, *peers)
+        etcdctl("snapshot", "restore", str(snapshot), "--data-dir", str(self.data), *member, *peers)
 
     def wipe(self) -> None:
         """Remove its data."""
@@ -99,7 +99,7 @@ class EtcdProcess:
         return self._directory / "data"
 
 
-def _etcdctl(*arguments: str) -> None:
+def etcdctl(*arguments: str) -> None:
     binary = shutil.which("etcdctl")
     if binary is None:
         lacks("etcdctl is not installed: apt-get install etcd-client")
@@ -116,10 +116,12 @@ def await_ready(ready: socket.socket) -> None:
 
 
 @contextmanager
-def etcd(directory: Path, members: int = 1, places: Sequence[Place] | None = None) -> Iterator[Sequence[EtcdProcess]]:
+def etcd(
+    directory: Path, members: int = 1, places: Sequence[Place] | None = None, options: Sequence[str] = ()
+) -> Iterator[Sequence[EtcdProcess]]:
     """Run a cluster of etcd. The environment variable ETCD names another binary than the one on the path.
 
-    `places`: one for each member, if they are not all on the loopback interface.
+    `places`: one for each member, if they are not all on the loopback interface. `options`: of each command.
     """
     binary = os.environ.get("ETCD") or shutil.which("etcd")
     if binary is None:
@@ -129,7 +131,7 @@ def etcd(directory: Path, members: int = 1, places: Sequence[Place] | None = Non
     urls = [(f"http://{place.host}:{next(ports)}", f"http://{place.host}:{next(ports)}") for place in chosen]
     bootstrap = ",".join(f"m{number}={peer}" for number, (_, peer) in enumerate(urls))
     processes = [
-        EtcdProcess((*place.prefix, binary), directory / f"m{number}", f"m{number}", pair, bootstrap)
+        EtcdProcess((*place.prefix, binary, *options), directory / f"m{number}", f"m{number}", pair, bootstrap)
         for number, (place, pair) in enumerate(zip(chosen, urls, strict=True))
     ]
     with ExitStack() as stack:
