@@ -26,7 +26,7 @@ from broker.cluster.etcd.etcd_store import EtcdStore
 from broker.cluster.image import BROKER_DEFAULTS
 from broker.cluster.node import ClusterNode, Identity
 from broker.cluster.rules import SHARED
-from broker.cluster.store import KnownStore
+from broker.cluster.store import KnownStore, StoreMismatchError
 from broker.cluster.values import NO_EPOCH, Endpoint
 from broker.log.directory.data_directories import DataDirectories
 from broker.log.directory.data_directory import CLUSTER_STATE
@@ -66,6 +66,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     etcd_cluster: int = 0
     identity: str = ""
     revision: int = 0
+    epoch: int = NO_EPOCH  # of the broker's latest registration
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +128,22 @@ class ClusterMember:
         Raises StoreMismatchError, OSError.
         """
         await self.node.load()
+        self._check_registration()
         await self._remember()
         foreign = partial(is_foreign, self.node.image, self.node.id)
         await trio.to_thread.run_sync(self._directories.set_aside, foreign)
+
+    def _check_registration(self) -> None:
+        """Notice a store that was restored from a backup, and written to so often that its revision does not tell.
+
+        One that does not know this broker may have been told to forget it. Raises StoreMismatchError.
+        """
+        known, epoch = self.node.image.known.get(self.node.id), self._state.epoch
+        if known is not None and known.epoch < epoch:
+            raise StoreMismatchError(
+                f"etcd knows broker {self.node.id} as registered at revision {known.epoch}, not at {epoch}: it was "
+                "restored from a backup that lacks decisions already carried out; restore its latest state"
+            )
 
     async def run(
         self,
@@ -235,6 +249,7 @@ class ClusterMember:
                 etcd_cluster=known.cluster_id,
                 identity=known.identity,
                 revision=known.revision,
+                epoch=max(self._state.epoch, self.node.epoch),
             )
             data = msgspec.json.encode(self._state)
             await trio.to_thread.run_sync(lambda: replace_file(self._disk, self._path, data, sync=True))

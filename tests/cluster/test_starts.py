@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.log.directory.data_directory import CLUSTER_STATE
 from interop.warmlog_nodes import WarmlogNode
-from tests.broker.cluster.etcd_process import EtcdProcess, etcd
+from tests.broker.cluster.etcd_process import EtcdProcess, etcd, etcdctl
 from tests.cluster.load import read_all
 
 pytestmark = pytest.mark.timeout(120)
@@ -183,6 +183,24 @@ def test_an_etcd_restored_from_an_old_backup_is_refused(node: WarmlogNode, store
     shutil.copytree(tmp_path / "latest", store.data)
     store.start()
     assert_unharmed(node)
+
+
+def test_an_etcd_restored_from_an_old_backup_is_refused_however_much_was_written_since(
+    node: WarmlogNode, store: EtcdProcess, tmp_path: Path
+) -> None:
+    store.save(tmp_path / "backup")
+    assert node.stop() == 0
+    node.start()
+    assert node.stop() == 0
+    store.kill()
+    store.restore(tmp_path / "backup")
+    store.start()
+    known = json.loads((node.data / CLUSTER_STATE).read_text())["revision"]
+    for number in range(known):
+        etcdctl("--endpoints", store.url, "put", "other", str(number))
+    last = refusal(node)
+    assert last.startswith("warmlog: etcd knows broker 1 as registered at revision ")
+    assert "restored from a backup that lacks decisions already carried out" in last
 
 
 # -- etcd is away --
