@@ -23,7 +23,7 @@ from broker.partitions.partition_metrics import LABELS
 from broker.settings.documentation import documentation_of
 from broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
 from broker.settings.settings import FIELDS, Settings
-from broker.settings.topics import FIXED_SETTINGS, MIN_ISR, TOPIC_SETTINGS, effective_settings
+from broker.settings.topics import FIXED_SETTINGS, MIN_ISR, REPLICA_LISTS, TOPIC_SETTINGS, effective_settings
 from broker.settings.types import as_text
 from protocol.kafka.api import APIS
 from warmlog.cli.root import root
@@ -96,6 +96,7 @@ def topic_settings(_: Kafka) -> str:
         (code(name), default_of(name, values[name]), code(setting.broker), documentation_of(name) or "")
         for name, setting in sorted(TOPIC_SETTINGS.items())
     ]
+    rows += [(code(name), shown(""), "", documentation_of(name) or "") for name in REPLICA_LISTS]
     return table(("setting", "default", "broker's setting", "meaning"), rows)
 
 

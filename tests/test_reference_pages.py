@@ -17,7 +17,11 @@ from warmlog import Client
 from warmlog.testing import Broker
 
 # org.apache.kafka.server.config.QuotaConfig: DescribeConfigs reports them only if they are set
-ONLY_DYNAMIC = {"replica.alter.log.dirs.io.max.bytes.per.second"}
+ONLY_DYNAMIC = {
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}
 KAFKA = json.loads(SERVED.read_text())
 
 

@@ -28,9 +28,9 @@ from broker.partitions.partition import Partition, StorageError
 from broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
 from broker.replication.following.follower import Follower
 from broker.replication.following.replica import PartitionReplica
-from broker.replication.following.throttle import Throttle
 from broker.replication.peers.errors import PeerError
 from broker.replication.peers.peer import PeerCluster, open_cluster
+from broker.replication.throttle import Throttle
 from broker.settings.live import LiveSettings
 from broker.settings.mirrors import chosen_by, source_addresses
 from broker.settings.types import SettingError

@@ -15,7 +15,7 @@ A leader epoch is not written to the disk when it begins: the batches have it, a
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -32,7 +32,9 @@ from broker.replication.following.replica import PartitionReplica
 from broker.replication.leading.leader import Deadlines, PartitionLeader
 from broker.replication.leading.proposals import IsrProposals
 from broker.replication.peers.leaders import Leaders
+from broker.replication.throttle import Throttle
 from broker.settings.settings import Settings
+from broker.settings.topics import FOLLOWER_THROTTLED, LEADER_THROTTLED, names_replica
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ class Surroundings:
     deadlines: Deadlines
     proposals: IsrProposals
     settings: Callable[[], Settings]
+    sending: Throttle  # to followers
+    receiving: Throttle  # from leaders
     counts: ReplicationCounts = field(default_factory=ReplicationCounts)
 
 
@@ -161,6 +165,7 @@ class LocalReplica:
             propose=partial(shared.proposals.send, self.key),
             max_lag_s=shared.settings().replica_lag_time_max_ms / 1000,
         )
+        self._take_throttle()
         self.leader.start()
         self.leader.check()
 
@@ -172,8 +177,28 @@ class LocalReplica:
             shared.leaders,
             shared.partitions.checkpoint,
             max_bytes=shared.settings().replica_fetch_max_bytes,
+            is_in_sync=self._is_in_sync,
         )
+        self._take_throttle()
         shared.follower.follow(self.copy)
+
+    def _is_in_sync(self) -> bool:
+        state = self._shared.node.image.partitions.get(self.key)
+        return state is not None and any(member.broker == self._shared.node.id for member in state.isr)
+
+    def _take_throttle(self) -> None:
+        """Apply a rate to what this replica sends or receives if the topic's settings say so."""
+        shared, partition = self._shared, self.partition
+        topic = shared.node.image.topics.get(partition.topic)
+        configs: Mapping[str, str] = {} if topic is None else topic.configs
+
+        def chosen(setting: str, throttle: Throttle) -> Throttle | None:
+            return throttle if names_replica(configs.get(setting, ""), partition.index, shared.node.id) else None
+
+        if self.leader is not None:
+            self.leader.throttle = chosen(LEADER_THROTTLED, shared.sending)
+        if self.copy is not None:
+            self.copy.throttle = chosen(FOLLOWER_THROTTLED, shared.receiving)
 
     # -- while it leads ------------------------------------------------------------------------------------------------
 
@@ -196,7 +221,8 @@ class LocalReplica:
         self.leader.update(state, min_isr(self._shared.node.image, self.key, state))
 
     def check(self) -> None:
-        """While it leads, look for followers to exclude or to let in, and take over changed settings and brokers."""
+        """Take over changed settings and brokers. While it leads, look for followers to exclude or to let in."""
+        self._take_throttle()
         if self.leader is None:
             return
         state = self._shared.node.image.partitions.get(self.key)

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from broker.metrics.registry import Metrics
-from broker.replication.following.follower import Follower
-from broker.replication.local_replica import LocalReplica, ReplicationCounts
+from broker.replication.local_replica import LocalReplica, Surroundings
 
 
 def declare_replication_metrics(
-    metrics: Metrics, replicas: Callable[[], Iterable[LocalReplica]], follower: Follower, counts: ReplicationCounts
+    metrics: Metrics, replicas: Callable[[], Iterable[LocalReplica]], shared: Surroundings
 ) -> None:
     """Register the metrics of the replicas on this broker. All are read in a worker thread."""
+    follower, counts = shared.follower, shared.counts
     gauges: Mapping[str, tuple[str, Callable[[LocalReplica], bool]]] = {
         "warmlog_replication_leaders": ("Partitions that this broker leads.", lambda one: one.leads),
         "warmlog_replication_followers": ("Partitions that this broker follows.", lambda one: one.copy is not None),
@@ -48,6 +48,12 @@ def declare_replication_metrics(
         "Bytes of records that this broker has fetched from the leaders of its copies, by the id of the leader.",
         lambda: [((str(leader),), size) for leader, size in follower.received_bytes().items()],
         ("leader",),
+    )
+    metrics.counter(
+        "warmlog_replication_throttled_bytes_total",
+        "Bytes of records of the replicas to which a replication rate applies.",
+        lambda: [(("sent",), shared.sending.bytes), (("received",), shared.receiving.bytes)],
+        ("direction",),
     )
     metrics.counter(
         "warmlog_replication_isr_changes_total",

@@ -43,12 +43,14 @@ from broker.replication.local_replica import LocalReplica, Surroundings
 from broker.replication.log_ends import LogEnds
 from broker.replication.metrics import declare_replication_metrics
 from broker.replication.peers.brokers import ClusterBrokers
+from broker.replication.throttle import Throttle
 from broker.settings.settings import Settings
 
 STEPS = 256  # at the same time
 CHECKS_PER_TURN = 100  # of leaders: about a millisecond
 RETRY_S = 1.0  # after a step has failed
 FULL_DISK_INTERVAL_S = 1.0
+BURST_S = 1.0  # of throttled replication: longer than a fetch waits at the leader, so that no part of the rate is lost
 
 Place: TypeAlias = tuple[str, int]  # a topic's name, partition
 
@@ -79,6 +81,8 @@ class Replicas:
             deadlines=deadlines,
             proposals=IsrProposals(node),
             settings=settings,
+            sending=Throttle(lambda: max(1, settings().leader_replication_throttled_rate), burst_s=BURST_S),
+            receiving=Throttle(lambda: max(1, settings().follower_replication_throttled_rate), burst_s=BURST_S),
         )
         self._log_ends = LogEnds(node, partitions, brokers)
         self._here: dict[Place, LocalReplica] = {}
@@ -127,9 +131,7 @@ class Replicas:
 
     def declare(self, metrics: Metrics) -> None:
         """Register the metrics of replication."""
-        declare_replication_metrics(
-            metrics, lambda: list(self._here.values()), self._shared.follower, self._shared.counts
-        )
+        declare_replication_metrics(metrics, lambda: list(self._here.values()), self._shared)
 
     def _adopt(self, key: PartitionKey, partition: Partition) -> None:
         place = partition.topic, partition.index

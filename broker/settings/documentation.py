@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from broker.settings.topics import TOPIC_SETTINGS
 
 _NO_REMOTE = "There is no tiered storage: "
-_NOT_THROTTLED = "Replication is not throttled."
+_THROTTLED = "Replicas, as PARTITION:BROKER separated by commas or * for all, to which "
 
 TOPIC_TEXTS: Mapping[str, str] = {
     "cleanup.policy": "What to do with old segments: delete removes them by age and size, compact keeps the latest"
@@ -24,10 +24,10 @@ TOPIC_TEXTS: Mapping[str, str] = {
     "acknowledge"
     " that append after the flush. 1 flushes every append, and consumers see only what is flushed.",
     "flush.ms": "Maximum time before unflushed records are flushed (fsync).",
-    "follower.replication.throttled.replicas": _NOT_THROTTLED,
+    "follower.replication.throttled.replicas": _THROTTLED + "follower.replication.throttled.rate applies.",
     "index.interval.bytes": "Bytes of log between two entries of an index. Smaller values find a position faster and"
     " make larger indexes.",
-    "leader.replication.throttled.replicas": _NOT_THROTTLED,
+    "leader.replication.throttled.replicas": _THROTTLED + "leader.replication.throttled.rate applies.",
     "local.retention.bytes": _NO_REMOTE + "only retention.bytes applies.",
     "local.retention.ms": _NO_REMOTE + "only retention.ms applies.",
     "max.compaction.lag.ms": "Maximum time that a record of a compacted topic may wait for compaction.",
@@ -73,6 +73,10 @@ BROKER_TEXTS: Mapping[str, str] = {
     "replica.fetch.wait.max.ms.",
     "replica.fetch.response.max.bytes": "Maximum bytes of a follower's fetch.",
     "replica.fetch.wait.max.ms": "Maximum time that a follower's fetch waits at the leader.",
+    "leader.replication.throttled.rate": "Maximum rate, in bytes per second, at which this broker sends records to "
+    "the followers of the replicas in leader.replication.throttled.replicas. Followers in sync are not held up.",
+    "follower.replication.throttled.rate": "Maximum rate, in bytes per second, at which this broker fetches records "
+    "for its replicas in follower.replication.throttled.replicas. Replicas in sync are not held up.",
     "num.replica.fetchers": "Number of fetchers for each leader that this broker follows.",
     "auto.leader.rebalance.enable": "Whether preferred replicas become leaders again by themselves.",
     "leader.imbalance.check.interval.seconds": "How often leaders are compared with preferred replicas.",

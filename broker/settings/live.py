@@ -27,6 +27,8 @@ DYNAMIC_SETTINGS = frozenset({
     "compression.lz4.level",
     "compression.type",
     "compression.zstd.level",
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.delete.retention.ms",

@@ -81,6 +81,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replica_fetch_min_bytes: Count = 1
     replica_fetch_response_max_bytes: Bytes = 10 << 20
     replica_fetch_wait_max_ms: Delay = 500
+    leader_replication_throttled_rate: Annotated[int, Meta(ge=0, le=MAX_INT64)] = MAX_INT64
+    follower_replication_throttled_rate: Annotated[int, Meta(ge=0, le=MAX_INT64)] = MAX_INT64
     num_replica_fetchers: Annotated[int, Meta(ge=1, le=64)] = 1
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_seconds: Count = 300

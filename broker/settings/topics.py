@@ -1,9 +1,10 @@
 """The settings of a topic: names, defaults, validation, and the log configuration that results from them.
 
-Names and meanings are Kafka's (source: org.apache.kafka.common.config.TopicConfig). `TOPIC_SETTINGS` and
-`FIXED_SETTINGS` list all that are accepted; any other name is rejected.
+Names and meanings are Kafka's (source: org.apache.kafka.common.config.TopicConfig). `TOPIC_SETTINGS`,
+`REPLICA_LISTS` and `FIXED_SETTINGS` list all that are accepted; any other name is rejected.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ from broker.settings.types import (
     check_value,
     kind_of,
     nearest,
+    parts,
 )
 
 
@@ -83,9 +85,11 @@ class FixedSetting:
     reason: str
 
 
+LEADER_THROTTLED = "leader.replication.throttled.replicas"
+FOLLOWER_THROTTLED = "follower.replication.throttled.replicas"
+REPLICA_LISTS = (FOLLOWER_THROTTLED, LEADER_THROTTLED)  # settings of topics only, empty by default; see `names_replica`
+
 FIXED_SETTINGS: Mapping[str, FixedSetting] = {
-    "follower.replication.throttled.replicas": FixedSetting("", Kind.LIST, "replication is not throttled"),
-    "leader.replication.throttled.replicas": FixedSetting("", Kind.LIST, "replication is not throttled"),
     "local.retention.bytes": FixedSetting("-2", Kind.LONG, "there is no remote storage"),
     "local.retention.ms": FixedSetting("-2", Kind.LONG, "there is no remote storage"),
     "remote.log.copy.disable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
@@ -93,8 +97,10 @@ FIXED_SETTINGS: Mapping[str, FixedSetting] = {
     "remote.storage.enable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
 }
 MIN_ISR = "min.insync.replicas"
+_ALL = "*"
+_REPLICA = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
 _REPLICAS_FOR_TWO = 3  # from this replication factor on, its default is 2
-SETTING_NAMES = tuple(sorted((*TOPIC_SETTINGS, *FIXED_SETTINGS)))
+SETTING_NAMES = tuple(sorted((*TOPIC_SETTINGS, *REPLICA_LISTS, *FIXED_SETTINGS)))
 MAX_CACHED_CONFIGS = 1000  # distinct sets of topic settings
 
 
@@ -132,6 +138,8 @@ def check_topic_configs(configs: Mapping[str, str], settings: Settings) -> dict[
 
 def check_topic_setting(name: str, text: str) -> str:
     """Validate and normalize a setting's value. Raises SettingError."""
+    if name in REPLICA_LISTS:
+        return _check_replicas(name, text)
     fixed = FIXED_SETTINGS.get(name)
     if fixed is None:
         return as_text(check_value(name, text, _setting(name).type, origin="topic")) or ""
@@ -142,12 +150,26 @@ def check_topic_setting(name: str, text: str) -> str:
 
 def check_setting_name(name: str) -> None:
     """Raise SettingError for an unknown name."""
-    if name not in FIXED_SETTINGS:
+    if name not in SETTING_NAMES:
         _setting(name)
+
+
+def _check_replicas(name: str, text: str) -> str:
+    replicas = parts(text)
+    if replicas != [_ALL] and not all(map(_REPLICA.fullmatch, replicas)):
+        raise SettingError(f"topic: {name}: expected PARTITION:BROKER,PARTITION:BROKER,... or {_ALL}, not {text!r}")
+    return ",".join(replicas)
+
+
+def names_replica(replicas: str, partition: int, broker: int) -> bool:
+    """Return whether the value of a setting in REPLICA_LISTS names a replica."""
+    return replicas == _ALL or f"{partition}:{broker}" in replicas.split(",")
 
 
 def topic_setting_kind(name: str) -> Kind | None:
     """Return the kind of a setting's values, or None for an unknown name."""
+    if name in REPLICA_LISTS:
+        return Kind.LIST
     if name in FIXED_SETTINGS:
         return FIXED_SETTINGS[name].kind
     return kind_of(TOPIC_SETTINGS[name].type) if name in TOPIC_SETTINGS else None
@@ -155,6 +177,8 @@ def topic_setting_kind(name: str) -> Kind | None:
 
 def topic_setting_default(name: str, settings: Settings) -> str:
     """Return a setting's default for a topic. Raises SettingError for an unknown name."""
+    if name in REPLICA_LISTS:
+        return ""
     if name in FIXED_SETTINGS:
         return FIXED_SETTINGS[name].value
     return as_text(settings.effective(_setting(name).broker)) or ""
@@ -214,6 +238,9 @@ def effective_settings(
 
 def effective_setting(name: str, own: str | None, settings: LiveSettings, *, replicas: int = 1) -> EffectiveSetting:
     """Return one of SETTING_NAMES as in force for a topic that sets it to `own`, or does not set it (None)."""
+    if name in REPLICA_LISTS:
+        origins = [] if own is None else [(name, own, "topic")]
+        return EffectiveSetting(name=name, value=own or "", kind=Kind.LIST, origins=tuple(origins))
     fixed = FIXED_SETTINGS.get(name)
     if fixed is not None:
         origins = [] if own is None else [(name, own, "topic")]

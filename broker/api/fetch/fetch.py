@@ -269,12 +269,14 @@ class Fetch:
 
     def settle(self) -> Iterator[None]:
         """Record in the session what the response tells the client; yields after every STEP partitions."""
-        pending, keeps = self.session.pending, self._tells_all
+        pending, keeps, reader = self.session.pending, self._tells_all, self._replica.broker
         for number, entry in enumerate(self._news, 1):
             found = entry.found
             if found is not None and entry in pending:
                 entry.told(found)
                 if len(found.records):
+                    if reader >= 0 and entry.partition is not None and entry.partition.replication is not None:
+                        entry.partition.replication.sent(reader, len(found.records))
                     entry.found = None
                     if not keeps:
                         pending.move_to_end(entry)

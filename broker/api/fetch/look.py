@@ -185,6 +185,9 @@ class Look:
         end = log.last_stable_offset if self._is_committed else log.high_watermark
         if asked.offset == (log.log_end_offset if self._is_follower else end):
             return None  # the usual case: no new records
+        replication = partition.replication if self._is_follower else None
+        if replication is not None and replication.is_throttled(self._replica.broker):
+            return None
         if self._failures and partition in self._failures:
             raise self._failures[partition]
         try:

@@ -82,5 +82,11 @@ class Replication(Protocol):
     def is_stale(self, broker: int, epoch: int) -> bool:
         """Whether a broker has registered again since this epoch."""
 
+    def is_throttled(self, broker: int) -> bool:
+        """Whether a follower gets no records now, since it is not in sync and the rate of replication is exceeded."""
+
+    def sent(self, broker: int, size: int) -> None:
+        """Take note that a follower gets `size` bytes of records."""
+
     def fetched(self, broker: int, epoch: int, offset: int, log_start: int) -> None:
         """Take note that a follower has all records below `offset`, since it fetches from there."""

@@ -20,11 +20,11 @@ from typing import Protocol
 import trio
 
 from broker.replication.following.fetch_session import Fetched, FetchResponseError, FetchSession
-from broker.replication.following.throttle import Throttle
 from broker.replication.peers.cluster_view import Leader, Reaction
 from broker.replication.peers.connection import PeerConnection
 from broker.replication.peers.errors import PeerError
 from broker.replication.peers.leaders import Key, Leaders
+from broker.replication.throttle import MAX_SLEEP_S, Throttle
 from protocol.backoff import delays_s
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
@@ -64,6 +64,10 @@ class Replica(Protocol):
     topic: str
     topic_id: bytes  # NO_TOPIC_ID if unknown
     partition: int
+
+    @property
+    def throttled_s(self) -> float:
+        """How long nothing more should be fetched, since the rate of replication is exceeded; 0 if it is not."""
 
     async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
         """Return what to fetch next from the leader of this epoch; None to be asked again after a pause."""
@@ -232,6 +236,8 @@ class Fetcher:
     async def _set(self, following: Following) -> bool:
         """Have a partition fetched from where its replica is; return False if it pauses instead."""
         assert following.leader is not None
+        if self._is_held_up(following):
+            return False
         position = await following.replica.position(following.leader.epoch)
         if position is None:
             self._pause(following)
@@ -340,7 +346,8 @@ class Fetcher:
         position = replica.take_at_once(fetched.found)
         if position is None:
             return False
-        self._session.set(position)
+        if not self._is_held_up(following):
+            self._session.set(position)
         following.delays = None
         return True
 
@@ -372,12 +379,23 @@ class Fetcher:
         elif self._session.wants(self._session_key(following.replica)) == fetched.asked:
             self._pause(following)  # the next fetch would have the same result
 
+    def _is_held_up(self, following: Following) -> bool:
+        """Whether the rate of replication is exceeded. Then nothing is fetched for a moment."""
+        throttled_s = following.replica.throttled_s
+        if throttled_s > 0:
+            following.resume_at = trio.current_time() + min(throttled_s, MAX_SLEEP_S)
+            self._rest(following)
+        return throttled_s > 0
+
+    def _rest(self, following: Following) -> None:
+        self._session.remove(self._session_key(following.replica))
+        self._paused.add(following.key)
+
     def _pause(self, following: Following) -> None:
         """Stop fetching a partition for a while."""
         following.delays = following.delays or delays_s(self._random)
         following.resume_at = trio.current_time() + next(following.delays)
-        self._session.remove(self._session_key(following.replica))
-        self._paused.add(following.key)
+        self._rest(following)
 
     def _note_failure(self, problem: str) -> None:
         if not self._is_failing:

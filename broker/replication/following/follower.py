@@ -16,9 +16,9 @@ from zlib import crc32
 import trio
 
 from broker.replication.following.fetcher import Fetcher, FetchLimits, Following, Replica
-from broker.replication.following.throttle import Throttle
 from broker.replication.peers.cluster_view import NO_LEADER
 from broker.replication.peers.leaders import Key, Leaders
+from broker.replication.throttle import Throttle
 from protocol.errors import ErrorCode
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer_apis import PeerFetchedPartition

@@ -24,6 +24,7 @@ from broker.replication.following.truncation import (
 )
 from broker.replication.peers.errors import PeerError
 from broker.replication.peers.leaders import Leaders
+from broker.replication.throttle import Throttle
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.peer_apis import LIST_OFFSETS, PeerFetchedPartition
 from protocol.kafka.values import KafkaFetchPartition, KafkaListOffsetsRequest, KafkaOffsetQuery
@@ -53,7 +54,11 @@ class PartitionReplica:
         checkpoint: Checkpoint,
         *,
         max_bytes: int = MAX_BYTES,
+        is_in_sync: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_in_sync`: whether this replica is in the ISR; then no rate holds it up."""
+        self.throttle: Throttle | None = None  # if the topic's settings name this replica
+        self._is_in_sync = is_in_sync
         self.topic = partition.topic
         self.topic_id = topic_id
         self.partition = partition.index
@@ -67,6 +72,12 @@ class PartitionReplica:
         self._max_bytes = max_bytes
         self._leader_epoch = UNKNOWN_EPOCH
         partition.log.follow_replicas()
+
+    @property
+    def throttled_s(self) -> float:
+        """How long nothing more should be fetched, since the rate of replication is exceeded; 0 if it is not."""
+        throttle = self.throttle
+        return 0.0 if throttle is None or self._is_in_sync() else throttle.delay_s
 
     async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
         """Return the log end, and the epoch of the last record, by which the leader notices a divergence.
@@ -147,6 +158,8 @@ class PartitionReplica:
 
     def _follow_leader(self, found: PeerFetchedPartition) -> None:
         """Take over the leader's high watermark and log start offset, as far as the copy goes."""
+        if self.throttle is not None:
+            self.throttle.count(len(found.records), is_held_up=not self._is_in_sync())
         log = self._partition.log
         self.leader_end = found.high_watermark
         if log.log_end_offset >= self.leader_end:

@@ -28,6 +28,7 @@ from broker.partitions.appends.errors import (
 from broker.partitions.appends.replication import ReplicatedAppend
 from broker.partitions.partition import Partition
 from broker.replication.leading.progress import Brokers, Progress, Proposal
+from broker.replication.throttle import Throttle
 
 MAX_LAG_S = 30.0  # Kafka's replica.lag.time.max.ms
 RETRY_S = 2.0  # for the outcome of a proposal; etcd answers in milliseconds
@@ -86,6 +87,7 @@ class PartitionLeader:
             retry_s=retry_s,
             now=trio.current_time(),
         )
+        self.throttle: Throttle | None = None  # of the followers, if the topic's settings name this replica
         self._log = log
         self._brokers = brokers
         self._deadlines = deadlines
@@ -260,6 +262,20 @@ class PartitionLeader:
         """Whether a broker has registered again since this epoch."""
         current = self._brokers.current(broker)
         return current is not None and NO_EPOCH < epoch < current.epoch
+
+    def is_throttled(self, broker: int) -> bool:
+        """Whether a follower gets no records now, since it is not in sync and the rate of replication is exceeded.
+
+        Those in sync are counted and not held up: they would leave the ISR. Source: kafka.server.ReplicaManager
+        (shouldLeaderThrottle).
+        """
+        throttle = self.throttle
+        return throttle is not None and broker not in self.progress.in_sync and throttle.delay_s > 0
+
+    def sent(self, broker: int, size: int) -> None:
+        """Take note that a follower gets `size` bytes of records."""
+        if self.throttle is not None:
+            self.throttle.count(size, is_held_up=broker not in self.progress.in_sync)
 
     def fetched(self, broker: int, epoch: int, offset: int, log_start: int) -> None:
         """Take note that a follower has all records below `offset`, since it fetches from there."""

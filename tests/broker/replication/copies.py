@@ -25,6 +25,7 @@ class Copy:
         self.data = b""
         self.found: list[PeerFetchedPartition] = []
         self.took = trio.Event()
+        self.throttled_s = 0.0
         self.decide: Callable[[PeerFetchedPartition], Step] = lambda _: Step.GO_ON
 
     async def position(self, leader_epoch: int) -> KafkaFetchPartition:

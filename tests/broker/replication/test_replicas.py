@@ -257,6 +257,71 @@ def test_a_reassignment_moves_a_replica() -> None:
     simulate(main)
 
 
+@pytest.mark.parametrize("side", ["leader", "follower"])
+@pytest.mark.parametrize("replicas", ["*", "0:1,0:2,0:3"])
+def test_a_throttled_reassignment_copies_at_the_rate_of_its_side(side: str, replicas: str) -> None:
+    rate, size = 10_000, 200_000
+    elapsed = reassignment_s({f"{side}.replication.throttled.rate": rate}, {f"{side}_throttled": replicas}, size)
+    assert 0.8 * size / rate < elapsed < 1.2 * size / rate
+
+
+def test_replicas_that_are_not_named_are_not_throttled() -> None:
+    rates = {f"{side}.replication.throttled.rate": 1 for side in ("leader", "follower")}
+    assert reassignment_s(rates, {"leader_throttled": "1:1", "follower_throttled": "0:2"}, 200_000) < 5
+
+
+def reassignment_s(rates: dict[str, int], throttled: dict[str, str], size: int) -> float:
+    """Return how long it takes to move a partition of this size, on simulated time."""
+    elapsed: list[float] = []
+    configs = {name.replace("_", "_replication_") + "_replicas": text for name, text in throttled.items()}
+
+    async def main(brokers: Brokers) -> None:
+        rest = {"replica.lag.time.max.ms": 10_000, "replica.fetch.max.bytes": 10_000}
+        brokers.settings = [f"{name}={value}" for name, value in {**rest, **rates}.items()]
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2], **configs)
+        for _ in range(size // 1000):
+            await brokers.stored(bytes(925))  # a batch of about 1,000 bytes
+        begun = trio.current_time()
+        assert await admin.reassign_partition(brokers[1].node, brokers.key(), [1, 3]) is None
+        await brokers.until(lambda: brokers.state().replicas == (1, 3))
+        elapsed.append(trio.current_time() - begun)
+        await brokers.alike(1, 3)
+
+    simulate(main)
+    return elapsed[0]
+
+
+def test_followers_in_sync_are_not_throttled() -> None:
+    async def main(brokers: Brokers) -> None:
+        sides = ("leader", "follower")
+        brokers.settings = [f"{side}.replication.throttled.rate=1" for side in sides]
+        await brokers.start(1, 2)
+        configs = {f"{side}_replication_throttled_replicas": "*" for side in sides}
+        await brokers.create([1, 2], min_insync_replicas="2", **configs)
+        for _ in range(20):
+            await brokers.stored(bytes(5000))
+        assert brokers.in_sync() == {1, 2}
+
+    simulate(main)
+
+
+def test_a_rate_that_is_lifted_lets_a_reassignment_end() -> None:
+    async def main(brokers: Brokers) -> None:
+        brokers.settings = ["follower.replication.throttled.rate=1", "replica.fetch.max.bytes=10000"]
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2], follower_replication_throttled_replicas="*")
+        for _ in range(20):
+            await brokers.stored(bytes(5000))
+        assert await admin.reassign_partition(brokers[1].node, brokers.key(), [1, 3]) is None
+        await trio.sleep(100)
+        assert brokers.state().adding == (3,)
+        await admin.set_topic_configs(brokers[1].node, "t", lambda _: {})
+        await brokers.until(lambda: brokers.state().replicas == (1, 3))
+
+    simulate(main)
+
+
 def test_a_broker_removes_a_replica_that_was_moved_away_while_it_was_down() -> None:
     async def main(brokers: Brokers) -> None:
         await brokers.start(1, 2, 3)

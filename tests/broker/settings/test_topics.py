@@ -13,6 +13,7 @@ from broker.settings.topics import (
     check_topic_configs,
     effective_settings,
     log_config,
+    names_replica,
 )
 from broker.settings.types import SettingError
 
@@ -34,7 +35,8 @@ def test_values_are_kept_as_they_are_meant() -> None:
         ({"cleanup.policy": "squash"}, r"topic: cleanup\.policy: expected one of"),
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, r"min\.compaction\.lag\.ms \(10\) is larger"),
         ({"remote.storage.enable": "true"}, r"expected 'false' \(there is no remote storage\), not 'true'"),
-        ({"leader.replication.throttled.replicas": "0:1"}, r"expected '' \(replication is not throttled\)"),
+        ({"leader.replication.throttled.replicas": "0:1,x"}, r"expected PARTITION:BROKER,.* or \*, not '0:1,x'"),
+        ({"follower.replication.throttled.replicas": "*,0:1"}, r"expected PARTITION:BROKER"),
         ({"message.format.version": "3.0"}, r"unknown topic setting"),
     ],
 )
@@ -53,6 +55,13 @@ def test_a_lag_is_held_against_that_of_the_broker() -> None:
 def test_the_one_value_that_is_true_is_accepted(name: str) -> None:
     value = FIXED_SETTINGS[name].value
     assert check_topic_configs({name: f" {value.upper()} "}, Settings()) == {name: value}
+
+
+def test_replicas_are_named_by_partition_and_broker() -> None:
+    for text, normal, named in (("", "", set()), (" * ", "*", {0, 1}), ("0:1, 11:1, 1:2, 0:1", "0:1,11:1,1:2", {0})):
+        name = "follower.replication.throttled.replicas"
+        assert check_topic_configs({name: text}, Settings()) == {name: normal}
+        assert {index for index in (0, 1) if names_replica(normal, index, 1)} == named
 
 
 def test_every_setting_reaches_the_log() -> None:

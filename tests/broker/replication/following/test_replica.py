@@ -44,6 +44,10 @@ class Watched:
     def problem(self) -> str | None:
         return self._replica.problem
 
+    @property
+    def throttled_s(self) -> float:
+        return self._replica.throttled_s
+
     async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
         return await self._replica.position(leader_epoch)
 

@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from broker.replication.following.throttle import Throttle
+from broker.replication.throttle import Throttle
 
 
 async def test_without_a_rate_nothing_waits(autojump_clock: MockClock) -> None:
@@ -21,6 +21,26 @@ async def test_bytes_take_the_time_that_the_rate_gives_them(autojump_clock: Mock
     for _ in range(10):
         await throttle.passed(50)
     assert abs(trio.current_time() - begun - 5) < 0.01
+
+
+async def test_a_pause_is_made_up_for_as_far_as_a_burst_goes(autojump_clock: MockClock) -> None:
+    throttle = Throttle(lambda: 100, burst_s=2.0)
+    await trio.sleep(60)
+    throttle.count(200)
+    assert throttle.delay_s == 0
+    throttle.count(50)
+    assert throttle.delay_s == 0.5
+    await trio.sleep(0.5)
+    assert throttle.delay_s == 0
+
+
+async def test_a_transfer_that_is_never_held_up_delays_others_by_a_second(autojump_clock: MockClock) -> None:
+    throttle = Throttle(lambda: 100)
+    throttle.count(10_000, is_held_up=False)
+    assert throttle.delay_s == 1.0
+    throttle.count(100)
+    throttle.count(10_000, is_held_up=False)
+    assert throttle.delay_s == 2.0
 
 
 async def test_several_fetchers_share_the_rate(autojump_clock: MockClock) -> None:

@@ -1,0 +1,57 @@
+"""Keep the bytes of several transfers together within a rate."""
+
+from collections.abc import Callable
+
+import trio
+
+MAX_SLEEP_S = 1.0  # then the rate is read again: it may have been raised
+
+
+class Throttle:
+    """Shares a rate in bytes per second, 0 for none, which may change. Belongs to the event loop.
+
+    `burst_s`: for how many seconds of a pause the rate can be made up for.
+    """
+
+    def __init__(self, rate: Callable[[], int] = lambda: 0, *, burst_s: float = 0.0) -> None:
+        self.bytes = 0  # counted since the start
+        self._rate = rate
+        self._burst_s = burst_s
+        self._owed = 0.0  # bytes that were transferred before their time; negative: that may be
+        self._since = 0.0  # on trio's clock
+
+    def at_most(self, max_bytes: int) -> int:
+        """Return how much to fetch at once: what the rate allows in a second, so that no wait is long."""
+        rate = self._rate()
+        return min(max_bytes, rate) if rate else max_bytes
+
+    async def passed(self, size: int) -> None:
+        """Count received bytes, and wait until others may be asked for."""
+        self.count(size)
+        delay_s = self.delay_s
+        while delay_s > 0:
+            await trio.sleep(min(delay_s, MAX_SLEEP_S))
+            delay_s = self.delay_s
+
+    def count(self, size: int, *, is_held_up: bool = True) -> None:
+        """Count transferred bytes. Those of a transfer that is never held up delay others by a second at most."""
+        self.bytes += size
+        self._settle()
+        owed = self._owed + size
+        self._owed = owed if is_held_up else max(self._owed, min(owed, self._rate() * MAX_SLEEP_S))
+
+    @property
+    def delay_s(self) -> float:
+        """How long nothing may be transferred, at the present rate; 0 if something may."""
+        rate = self._rate()
+        self._settle()
+        if not rate:
+            self._owed = 0.0
+            return 0.0
+        return self._owed / rate if self._owed >= 1 else 0.0
+
+    def _settle(self) -> None:
+        """Deduct what the rate allowed since the last time."""
+        now, rate = trio.current_time(), self._rate()
+        self._owed = max(-self._burst_s * rate, self._owed - (now - self._since) * rate)
+        self._since = now
