@@ -64,9 +64,9 @@ class CoordinatorLog:
         """Begin terms of the partitions that this broker leads, from now on and in the future, with this state."""
         self._shards = shards
         partitions = self._partitions
-        partitions.on_lead.append(self._lead)
-        partitions.on_resign.append(lambda partition: self._lose(partition.topic, partition.index))
-        partitions.on_offline.append(self._lose)
+        partitions.availability.on_lead.append(self._lead)
+        partitions.availability.on_resign.append(lambda partition: self._lose(partition.topic, partition.index))
+        partitions.availability.on_offline.append(self._lose)
         partitions.changes.on_deleted.append(self._deleted)
         self._take_count()
         for index in range(self._count):

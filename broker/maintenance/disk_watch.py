@@ -68,10 +68,10 @@ class DiskWatch:
             look = partial(_look, directory, probe=probe)
             self._spaces[directory] = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
         except DirectoryFailedError as error:
-            self._partitions.take_offline(directory.path, error.reason)
+            self._partitions.availability.take_offline(directory.path, error.reason)
         except OSError as error:
             if is_disk_failure(error):
-                self._partitions.take_offline(directory.path, error.strerror or str(error))
+                self._partitions.availability.take_offline(directory.path, error.strerror or str(error))
             else:
                 logger.warning("data directory %s: %s", directory.path, error)
         else:

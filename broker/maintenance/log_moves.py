@@ -170,7 +170,7 @@ class LogMoves:
         while self._is_here(partition) and target in self._directories.live:
             await self._catch_up(move, log_move)
             is_close = log_move.has_sealed and log_move.remaining_bytes <= MUCH_BYTES
-            if is_close and await self._partitions.relocate(partition, log_move, target):
+            if is_close and await self._partitions.relocation.relocate(partition, log_move, target):
                 return True
             await trio.sleep(RETRY_S)
         return False

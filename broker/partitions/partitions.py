@@ -1,33 +1,31 @@
-"""All topics and partitions of this broker: lookup, topic changes, startup and shutdown.
+"""All topics and partitions of this broker, for the rest of it: lookup, topic changes, replicas, checkpoints.
 
-Topic changes are implemented in `topic_changes`, lookup in `topic_map`. Blocking work runs in worker threads; the maps
-change on the event loop only.
+`opening` starts and stops them, `availability` says which can be used, `topics.topic_changes` changes topics. Blocking
+work runs in worker threads; the maps change on the event loop only.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.errors import DataDirectoryError, DirectoryFailedError, LogError, NotReadyError, OfflineError
-from broker.log.moving import LogMove
-from broker.log.partition_log import PartitionLog
+from broker.log.errors import LogError, NotReadyError, OfflineError
 from broker.log.producers.table import ProducerBudget
 from broker.metadata.topic import Topic
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.errors import NotLeaderError
 from broker.partitions.appends.writer import Writer
+from broker.partitions.availability import Availability
 from broker.partitions.disks.checkpoints import Checkpoints
-from broker.partitions.disks.startup import Start, StartProgress
+from broker.partitions.disks.startup import StartProgress
 from broker.partitions.disks.storage import Storage
-from broker.partitions.partition import Destination, Partition
+from broker.partitions.opening import Opening
+from broker.partitions.partition import Partition
+from broker.partitions.relocation import Relocation
 from broker.partitions.topics.catalog import Catalog, LocalCatalog
 from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
 from broker.partitions.topics.replica_logs import ReplicaLogs
@@ -47,11 +45,6 @@ if TYPE_CHECKING:
     from broker.partitions.topics.cluster_topics import ClusterTopics as _ClusterTopics
 
 __all__ = ["LogStatistics", "Partitions", "TopicExistsError", "UnknownTopicError"]
-
-logger = logging.getLogger(__name__)
-
-PARTITIONS_PER_TURN = 64  # published per turn of the event loop: about 1 ms
-OUT_OF_SERVICE = "its data directory is offline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,23 +71,14 @@ class Partitions:
         self.live_settings = settings
         self.node_id = settings.static.node_id
         self._storage = storage
-        self._writer = writer
-        self._metrics = metrics
         self._map = TopicMap(leads_all=node is None)
         # Looked up directly in loops over many partitions, where calls of `get` would cost more than the lookups.
         self.served: Mapping[tuple[str, int], Partition] = self._map.partitions
         self._configs = LogConfigs(settings)
         self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
         self.directories = PartitionDirectories(storage, self._configs, self._checkpoints, writer)
-        self._replica_logs = ReplicaLogs(
-            self._map,
-            storage,
-            self._configs,
-            self.directories,
-            writer,
-            described=self._described,
-            opened=self._count_recovery,
-        )
+        self.relocation = Relocation(storage.directories, self._checkpoints, self.directories)
+        self.availability = Availability(self._map, storage, self._configs, writer, metrics)
         self.catalog: Catalog
         self.changes: TopicChanges | _ClusterTopics
         self._node = node
@@ -107,18 +91,33 @@ class Partitions:
                 configs=self._configs,
                 directories=self.directories,
                 writer=writer,
-                publish=self._publish,
+                publish=self.availability.publish,
             )
         else:
             from broker.partitions.topics.cluster_catalog import ClusterCatalog  # a broker by itself needs neither
             from broker.partitions.topics.cluster_topics import ClusterTopics
 
-            self.catalog = ClusterCatalog(node)
+            self.catalog = ClusterCatalog(node, self._map)
             self.changes = ClusterTopics(node, self._map, settings, self._configs)
-        self._all_open = False
-        self.on_offline: list[Callable[[str, int], None]] = []  # each is called with a lost partition
-        self.on_lead: list[Callable[[Partition], None]] = []  # each is called with one that this broker leads now
-        self.on_resign: list[Callable[[Partition], None]] = []  # and one that it leads no more, unless it is `offline`
+        self._replica_logs = ReplicaLogs(
+            self._map,
+            storage,
+            self._configs,
+            self.directories,
+            writer,
+            find_topic=self.catalog.find_topic,
+            opened=self.availability.count_recovery,
+        )
+        self._opening = Opening(
+            self._map,
+            storage,
+            self._configs,
+            catalog=self.catalog,
+            availability=self.availability,
+            checkpoints=self._checkpoints,
+            settings=settings,
+            node=node,
+        )
 
     @property
     def progress(self) -> StartProgress:
@@ -324,21 +323,6 @@ class Partitions:
 
     # -- replicas of a cluster --
 
-    def lead(self, partition: Partition) -> None:
-        """Let clients reach a partition, which this broker leads from now on."""
-        self._map.partitions[partition.topic, partition.index] = partition
-        self._report_led(partition)
-
-    def _report_led(self, partition: Partition) -> None:
-        for led in self.on_lead:
-            led(partition)
-
-    def resign(self, partition: Partition) -> None:
-        """Hide a partition from clients: another broker leads it, or none."""
-        if self._map.partitions.pop((partition.topic, partition.index), None) is not None:
-            for resigned in self.on_resign:
-                resigned(partition)
-
     async def make_replica(self, topic: str, index: int) -> Partition:
         """Create a log for a partition of a topic, or open what is there of it. Raises OSError, LogError."""
         return await self._replica_logs.make(topic, index)
@@ -360,93 +344,16 @@ class Partitions:
         """Whether a data directory is offline."""
         return bool(self._storage.directories.offline)
 
-    def _described(self, name: str) -> Topic | None:
-        """Return a topic, even one that is not visible yet because its partitions are still being added."""
-        known = self._map.topics.get(name)
-        if known is not None or self._node is None:
-            return known
-        found = self._node.image.topics.get(name)
-        if found is None:
-            return None
-        return Topic(name=name, partitions=found.partitions, configs=dict(found.configs), id=found.id)
-
     # -- startup and shutdown --
 
     async def open_all(self) -> None:
-        """Open every topic of the metadata store, and finish interrupted deletions.
-
-        After a clean shutdown logs are opened from the checkpoints; otherwise they are recovered, and a receipt is
-        written. To stop early, call `progress.cancel` and cancel. Raises DataDirectoryError for logs that cannot be
-        opened, MetadataError.
-        """
-        started_ms = self._storage.clock()
-        try:
-            await trio.to_thread.run_sync(self._storage.directories.unmark_clean)
-            await trio.to_thread.run_sync(self._storage.finish_deletions)
-            await self._open_topics(await self._held_topics())
-            is_here = self._map.local.__contains__
-            await trio.to_thread.run_sync(self._storage.warn_of_unserved, lambda *place: is_here(place), self.has)
-            self._all_open = True
-            was_unclean = any(partition.log.recovery is not None for partition in self)
-            if self._storage.directories.forget_unknown() or was_unclean:
-                await self._renew_checkpoints()  # before the first append: the old ones may exceed truncated logs
-        except OSError as error:
-            path = error.filename or self._storage.directories.first.path
-            raise DataDirectoryError(f"{path}: {error.strerror}") from error
-        finally:
-            with trio.CancelScope(shield=True):
-                await self._end_opening(started_ms)
-
-    async def _held_topics(self) -> list[tuple[Topic, Sequence[int]]]:
-        """Return the topics of the metadata, and their partitions that are to be opened here. Raises MetadataError.
-
-        In a cluster these are the replicas that have a log here; those that have none are created later.
-        """
-        if self._node is None:
-            return [
-                (topic, range(topic.partitions)) for topic in await trio.to_thread.run_sync(self._storage.store.load)
-            ]
-        image, directories = self._node.image, self._storage.directories
-        held: dict[str, list[int]] = {}
-        for key in sorted(image.held.get(self._node.id, ()), key=lambda key: key.partition):
-            name = image.names.get(key.topic)
-            if name is not None and directories.holder(name, key.partition) is not None:
-                held.setdefault(name, []).append(key.partition)
-        described = [(self._described(name), indexes) for name, indexes in sorted(held.items())]
-        return [(topic, indexes) for topic, indexes in described if topic is not None]
-
-    async def _open_topics(self, held: Sequence[tuple[Topic, Sequence[int]]]) -> None:
-        self.progress.begin(sum(len(indexes) for _, indexes in held))
-        configured = [(topic, indexes, self._configs.of(topic.configs)) for topic, indexes in held]
-        threads = self.settings.num_recovery_threads_per_data_dir
-        await trio.to_thread.run_sync(partial(self._storage.recover_logs, configured, threads_each=threads))
-        for topic, indexes in held:
-            await self._open_known(topic, indexes)
-        await trio.to_thread.run_sync(self._storage.sync_names)
-
-    async def _renew_checkpoints(self) -> None:
-        try:
-            await self.checkpoint()
-        except OSError as error:
-            logger.warning("cannot write checkpoints, the old ones are out of date: %s", error)
-
-    async def _end_opening(self, started_ms: int) -> None:
-        logs = [partition.log for partition in self]
-        threads = self.settings.num_recovery_threads_per_data_dir
-        start = Start(started_ms, threads, complete=self._all_open)
-        await trio.to_thread.run_sync(self._storage.end_opening, logs, start)
+        """Open every topic, and finish interrupted deletions. See `Opening.open_all`."""
+        await self._opening.open_all()
 
     async def close_all(self) -> None:
-        """Finish queued work, flush and close every log, and write the checkpoints and the clean shutdown marker.
-
-        The marker is not written if a log could not be closed cleanly or a checkpoint could not be written; the next
-        startup then recovers. After a failed startup neither is written: those of the previous run stay valid.
-        """
+        """Finish queued work, flush and close every log. See `Opening.close_all`."""
         await self.changes.finished()
-        for partition in self:
-            await partition.retire()
-        logs = [partition.log for partition in self]
-        await trio.to_thread.run_sync(partial(self._storage.close_logs, logs, all_open=self._all_open))
+        await self._opening.close_all()
 
     # -- checkpoints --
 
@@ -470,119 +377,3 @@ class Partitions:
         """Record the offset up to which a log was compacted, for the next checkpoint."""
         directory = self._storage.directories.place(partition.topic, partition.index)
         directory.cleaner_points[partition.topic, partition.index] = offset
-
-    # -- moves between data directories --
-
-    async def relocate(self, partition: Partition, move: LogMove, directory: DataDirectory) -> bool:
-        """Switch a log over to its copy in another data directory; return False if that is not possible yet.
-
-        Raises OSError, and leaves the log where it was.
-        """
-        topic, index, directories = partition.topic, partition.index, self._storage.directories
-        async with self._checkpoints.hold(directory):
-            source = directories.holder(topic, index)
-            assert source is not None, "a served log has a directory"
-            to = Destination(
-                data_directory=str(Path(directory.path)),
-                space_status=directory.space_status,
-                write_checkpoints=partial(_checkpoint_arrival, partition.log, source, directory),
-                moved=partial(directories.relocate, topic, index, directory),
-            )
-            moved = await partition.relocate(move, to)
-        if moved is None:
-            return False
-        self.directories.remove_later(moved.old_directory, partition.log.config.file_delete_delay_ms)
-        try:
-            await trio.to_thread.run_sync(directories.settle_arrival, topic, index, directory)
-            await self._checkpoints.write([each for each in (source, directory) if each in directories.live])
-        except OSError as error:
-            logger.warning("%s-%d: moved, but its old location is still recorded: %s", topic, index, error)
-        return True
-
-    # -- internals --
-
-    async def _publish(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
-        """Make a new or extended topic available, with all of these logs at once; other tasks run before."""
-        partitions = []
-        for number, log in enumerate(logs, 1):
-            self._count_recovery(log)
-            partitions.append(Partition(log, self._writer))
-            partitions[-1].mirror_of = topic.mirror_of
-            if number % PARTITIONS_PER_TURN == 0:
-                await trio.lowlevel.cancel_shielded_checkpoint()
-        config = self._configs.of(topic.configs)
-        for log in logs:
-            if log.config is not config and log.config != config:  # the broker's settings have changed
-                log.reconfigure(config)
-        self._map.publish(topic, partitions)
-        for log in logs:
-            if self._storage.directories.is_offline(log.topic, log.partition):  # its disk failed while it was opened
-                self._lose(self._map.local[log.topic, log.partition], OUT_OF_SERVICE)
-        for partition in partitions:
-            partition.appends.flushes.flush_recovered()
-            if self.get(partition.topic, partition.index) is partition:  # else only the cluster knows who leads it
-                self._report_led(partition)
-
-    async def _open_known(self, topic: Topic, held: Sequence[int]) -> None:
-        """Open logs of a topic; those in offline directories are marked offline. Raises OSError, LogError."""
-        directories, config = self._storage.directories, self._configs.of(topic.configs)
-        while True:
-            offline = {index for index in held if directories.is_offline(topic.name, index)}
-            indexes = [index for index in held if index not in offline]
-            try:
-                logs = await trio.to_thread.run_sync(self._storage.open_logs, topic, indexes, config)
-            except DirectoryFailedError as error:
-                self.take_offline(error.path, error.reason)
-                continue
-            await self._publish(topic, logs)
-            self._map.offline |= {(topic.name, index): OUT_OF_SERVICE for index in offline}
-            return
-
-    def take_offline(self, path: str, reason: str) -> None:
-        """Take a data directory offline, with its partitions.
-
-        Raises DirectoryFailedError if the broker cannot run without it.
-        """
-        directories = self._storage.directories
-        failed = next((directory for directory in directories.live if directory.path == path), None)
-        if failed is None:
-            return
-        if failed is directories.first:
-            raise DirectoryFailedError(path, f"{reason}; it holds the metadata, without which nothing can be served")
-        directories.take_offline(failed, reason)
-        lost = [partition for partition in self if directories.holder(partition.topic, partition.index) is failed]
-        logger.error("data directory %s is offline until the next startup: %s", path, reason)
-        for partition in lost:
-            self._lose(partition, f"data directory {path}: {reason}")
-
-    def _lose(self, partition: Partition, reason: str) -> None:
-        """Mark a partition offline, and close its log in the background."""
-        self._map.local.pop((partition.topic, partition.index), None)
-        self._map.partitions.pop((partition.topic, partition.index), None)
-        self._map.offline[partition.topic, partition.index] = reason
-        partition.log.fail(reason)
-        partition.wake_all()
-        for lost in self.on_offline:
-            lost(partition.topic, partition.index)
-        self._writer.spawn(partial(_abandon, partition))
-
-    def _count_recovery(self, log: PartitionLog) -> None:
-        report = log.recovery
-        if report is not None:
-            self._metrics.truncated_bytes.add(report.truncated_bytes)
-            level = logging.INFO if report.repairs else logging.DEBUG  # there may be thousands; the receipt lists all
-            logger.log(level, "%s-%d: recovered: %s", log.topic, log.partition, report.summary())
-
-
-def _checkpoint_arrival(log: PartitionLog, source: DataDirectory, target: DataDirectory) -> None:
-    """Write the checkpoints of a data directory, including a log that moves there. Raises OSError."""
-    target.add_to_checkpoints(log, source.cleaner_points.get((log.topic, log.partition)))
-
-
-async def _abandon(partition: Partition) -> None:
-    """Close a log whose disk has failed, once no task uses it."""
-    await partition.retire()
-    try:
-        await trio.to_thread.run_sync(partial(partition.log.close, clean=False))
-    except OSError as error:
-        logger.debug("%s-%d: %s", partition.topic, partition.index, error)

@@ -108,7 +108,7 @@ class LocalReplica:
         partition = self.partition
         if self.leads:
             self.leader_epoch = NO_EPOCH
-            self._shared.partitions.resign(partition)
+            self._shared.partitions.availability.resign(partition)
             self._stop_replicating()
             partition.log.follow_replicas()
             logger.debug("%s-%d: not leading any more", partition.topic, partition.index)
@@ -150,7 +150,7 @@ class LocalReplica:
         else:
             partition.log.stop_following_replicas()
         logger.debug("%s-%d: leading in epoch %d", partition.topic, partition.index, state.leader_epoch)
-        self._shared.partitions.lead(partition)
+        self._shared.partitions.availability.lead(partition)
 
     def _replicate(self, state: PartitionState) -> None:
         assert state.leader is not None

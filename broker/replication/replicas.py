@@ -108,7 +108,7 @@ class Replicas:
                 self._adopt(PartitionKey(topic.id, partition.index), partition)
         self._lost.update([place for place in self._here if partitions.was_cut(*place)])
         node.on_change.append(self._note)
-        partitions.on_offline.append(self._lost_disk)
+        partitions.availability.on_offline.append(self._lost_disk)
 
     def __len__(self) -> int:
         return len(self._here)

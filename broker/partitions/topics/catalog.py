@@ -48,6 +48,9 @@ class Catalog(Protocol):
     def fenced(self) -> Sequence[BrokerInfo]:
         """Return the registered brokers that are not alive, by id."""
 
+    def find_topic(self, name: str) -> Topic | None:
+        """Return a topic, even one that is not visible yet because its partitions are still being added."""
+
     def replication_factor(self, topic: Topic) -> int:
         """Return the number of replicas of a topic's first partition."""
 
@@ -73,6 +76,10 @@ class LocalCatalog:
     def fenced(self) -> Sequence[BrokerInfo]:
         """Return no broker."""
         return ()
+
+    def find_topic(self, name: str) -> Topic | None:
+        """Return a topic, or None."""
+        return self._map.topics.get(name)
 
     def replication_factor(self, topic: Topic) -> int:
         """Return 1."""

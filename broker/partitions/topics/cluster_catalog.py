@@ -8,13 +8,15 @@ from broker.cluster.store import ABSENT
 from broker.cluster.values import PartitionState, Registration
 from broker.metadata.topic import Topic
 from broker.partitions.topics.catalog import NO_LEADER, UNKNOWN_EPOCH, BrokerInfo, PartitionInfo
+from broker.partitions.topics.topic_map import TopicMap
 
 
 class ClusterCatalog:
     """Tells clients what the image says."""
 
-    def __init__(self, node: ClusterNode) -> None:
+    def __init__(self, node: ClusterNode, topics: TopicMap) -> None:
         self._node = node
+        self._map = topics
         self._brokers_changed = ABSENT  # the latest revision that changed a registration
         node.on_change.append(self._follow)
 
@@ -40,6 +42,13 @@ class ClusterCatalog:
         """Return the brokers that were alive and are not, unless they were unregistered."""
         image = self._image
         return [_described(each) for broker, each in sorted(image.known.items()) if broker not in image.brokers]
+
+    def find_topic(self, name: str) -> Topic | None:
+        """Return a topic, even one that is not visible yet because its partitions are still being added."""
+        known, found = self._map.topics.get(name), self._image.topics.get(name)
+        if known is not None or found is None:
+            return known
+        return Topic(name=name, partitions=found.partitions, configs=dict(found.configs), id=found.id)
 
     def replication_factor(self, topic: Topic) -> int:
         """Return the number of replicas of a topic's first partition, 0 for a topic that is gone."""

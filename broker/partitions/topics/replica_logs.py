@@ -83,16 +83,16 @@ class ReplicaLogs:
         directories: PartitionDirectories,
         writer: Writer,
         *,
-        described: Callable[[str], Topic | None],
+        find_topic: Callable[[str], Topic | None],
         opened: Callable[[PartitionLog], None],
     ) -> None:
-        """`described` returns a topic, visible yet or not; `opened` is called with each new log."""
+        """`find_topic` returns a topic, visible yet or not; `opened` is called with each new log."""
         self._map = topics
         self._storage = storage
         self._configs = configs
         self._directories = directories
         self._writer = writer
-        self._described = described
+        self._find_topic = find_topic
         self._opened = opened
         self._making = _Together(self._make_all, writer)
         self._dropping = _Together(self._drop_all, writer)
@@ -113,7 +113,7 @@ class ReplicaLogs:
         new: list[NewLog] = []
         for wish in wishes:
             name, index = wish.what
-            topic = self._described(name)
+            topic = self._find_topic(name)
             if topic is None:
                 wish.error = NotReadyError(f"topic {name!r} does not exist any more")
                 continue
@@ -141,7 +141,7 @@ class ReplicaLogs:
             wish.error = OfflineError(f"{log.topic}-{log.partition}: its data directory is offline")
             return
         self._opened(log)
-        topic = self._described(log.topic)
+        topic = self._find_topic(log.topic)
         if topic is not None and log.config != (config := self._configs.of(topic.configs)):  # settings have changed
             log.reconfigure(config)
         wish.made = self._map.local[wish.what] = Partition(log, self._writer)

@@ -103,11 +103,11 @@ async def test_a_partition_that_is_led_no_more_is_not_served_until_it_is_led_aga
     async with serving(tmp_path) as one:
         one.append(1)
         partition = one.partition(1)
-        one.made.partitions.resign(partition)
+        one.made.partitions.availability.resign(partition)
         assert one.state(1) is NOT_COORDINATOR
         assert 1 not in one.loads.keys
         one.log.append("x", [(b"key", b"value")], lambda *_: None)
-        one.made.partitions.lead(partition)
+        one.made.partitions.availability.lead(partition)
         assert one.state(1) is LOADING
         await at_rest()
         assert one.state(1) is ErrorCode.NONE
@@ -118,14 +118,14 @@ async def test_a_load_ends_with_its_term_and_begins_again_with_the_next(tmp_path
     async with serving(tmp_path) as one:
         one.append(1)
         partition = one.partition(1)
-        one.made.partitions.resign(partition)
+        one.made.partitions.availability.resign(partition)
         one.loads.hold()
         for _ in range(2):
-            one.made.partitions.lead(partition)
+            one.made.partitions.availability.lead(partition)
             await at_rest()
             assert one.state(1) is LOADING
-            one.made.partitions.resign(partition)
-        one.made.partitions.lead(partition)
+            one.made.partitions.availability.resign(partition)
+        one.made.partitions.availability.lead(partition)
         one.loads.held.set()
         await at_rest()
         assert one.state(1) is ErrorCode.NONE
@@ -138,11 +138,11 @@ async def test_an_append_that_is_under_way_fails_when_the_term_ends(tmp_path: Pa
         partition.appends.is_paused = True
         one.append(1)
         assert one.reports == []
-        one.made.partitions.resign(partition)
+        one.made.partitions.availability.resign(partition)
         assert one.reports == [(NOT_COORDINATOR, [])]
         partition.appends.is_paused = False
         partition.appends.write_queued()
-        one.made.partitions.lead(partition)
+        one.made.partitions.availability.lead(partition)
         await at_rest()
         assert one.reports == [(NOT_COORDINATOR, [])], "reported once, although it was written later"
         assert one.loads.keys[1] == {b"key0"}
@@ -152,8 +152,8 @@ async def test_an_append_of_an_earlier_term_is_not_written_in_a_later_one(tmp_pa
     async with serving(tmp_path) as one:
         term = one.log.term_of(one.name_in(1))
         partition = one.partition(1)
-        one.made.partitions.resign(partition)
-        one.made.partitions.lead(partition)
+        one.made.partitions.availability.resign(partition)
+        one.made.partitions.availability.lead(partition)
         one.log.append(one.name_in(1), [(b"k", b"v")], lambda error, _: one.reports.append((error, [])), term=term)
         assert one.reports == [(NOT_COORDINATOR, [])]
         assert partition.log.log_end_offset == 0
@@ -163,14 +163,14 @@ async def test_a_partition_is_served_once_the_high_watermark_covers_what_was_rea
     async with serving(tmp_path) as one:
         one.append(1)
         partition = one.partition(1)
-        one.made.partitions.resign(partition)
+        one.made.partitions.availability.resign(partition)
         log = partition.log
         log.follow_replicas()
         one.append(1)  # refused
         partition.append(_batch(b"other"))
         partition.appends.write_queued()
         assert log.high_watermark < log.log_end_offset
-        one.made.partitions.lead(partition)
+        one.made.partitions.availability.lead(partition)
         await at_rest()
         assert one.state(1) is LOADING
         assert "load 1" not in one.loads.events
@@ -195,7 +195,7 @@ async def test_a_partition_that_goes_offline_while_it_is_loaded_is_not_served(tm
     loads = Loads()
     loads.hold()
     async with serving(tmp_path, loads) as one:
-        for lost in one.made.partitions.on_offline:
+        for lost in one.made.partitions.availability.on_offline:
             lost(TOPIC, 1)
         loads.held.set()
         await at_rest()

@@ -18,8 +18,8 @@ from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
 from broker.partitions import partitions
 from broker.partitions.appends.writer import Writer
+from broker.partitions.availability import PARTITIONS_PER_TURN
 from broker.partitions.partition import Partition
-from broker.partitions.partitions import PARTITIONS_PER_TURN
 from broker.settings.settings import load_settings
 from broker.start_errors import StartError
 from protocol.errors import ErrorCode

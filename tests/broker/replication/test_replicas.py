@@ -232,7 +232,7 @@ def test_a_replica_whose_data_directory_goes_offline_is_disowned() -> None:
             await brokers.stored(b"kept", index=index)
         first = brokers[1].local(index=0), brokers[1].local(index=1)
         there = next(each for each in first if each is not None and each.data_directory.endswith("-1"))
-        brokers[1].partitions.take_offline(there.data_directory, "a test")
+        brokers[1].partitions.availability.take_offline(there.data_directory, "a test")
         await brokers.until(lambda: 1 not in brokers.in_sync(index=there.index))
         await brokers.stored(b"next", index=there.index)
         other = 1 - there.index

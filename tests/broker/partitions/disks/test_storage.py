@@ -78,7 +78,7 @@ async def test_what_was_just_opened_in_a_directory_that_went_meanwhile_is_offlin
             writer = Writer(nursery=nursery, metrics=metrics, loop_write_max_bytes=1 << 16)
             partitions = Partitions(storage, LiveSettings(load_settings()), writer, metrics)
             await partitions.open_all()
-            disk.meanwhile = partial(partitions.take_offline, str(bad), "gone")
+            disk.meanwhile = partial(partitions.availability.take_offline, str(bad), "gone")
             await partitions.create("orders", 4)
             served = [index for index in range(4) if partitions.get("orders", index)]
             offline = [index for index in range(4) if partitions.is_offline("orders", index)]

@@ -1,0 +1,142 @@
+"""Open the logs of a broker when it starts, and close them when it stops."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from broker.log.errors import DataDirectoryError, DirectoryFailedError
+from broker.metadata.topic import Topic
+from broker.partitions.availability import OUT_OF_SERVICE, Availability
+from broker.partitions.disks.checkpoints import Checkpoints
+from broker.partitions.disks.startup import Start
+from broker.partitions.disks.storage import Storage
+from broker.partitions.topics.catalog import Catalog
+from broker.partitions.topics.topic_map import TopicMap
+from broker.settings.live import LiveSettings
+from broker.settings.topics import LogConfigs
+
+if TYPE_CHECKING:
+    from broker.cluster.node import ClusterNode
+
+logger = logging.getLogger(__name__)
+
+
+class Opening:
+    """Opens all logs, and closes them. Belongs to the event loop; what blocks runs in worker threads."""
+
+    def __init__(
+        self,
+        topic_map: TopicMap,
+        storage: Storage,
+        configs: LogConfigs,
+        *,
+        catalog: Catalog,
+        availability: Availability,
+        checkpoints: Checkpoints,
+        settings: LiveSettings,
+        node: "ClusterNode | None",
+    ) -> None:
+        self._map = topic_map
+        self._storage = storage
+        self._configs = configs
+        self._catalog = catalog
+        self._availability = availability
+        self._checkpoints = checkpoints
+        self._settings = settings
+        self._node = node
+        self._all_open = False
+
+    async def open_all(self) -> None:
+        """Open every topic of the metadata store, and finish interrupted deletions.
+
+        After a clean shutdown logs are opened from the checkpoints; otherwise they are recovered, and a receipt is
+        written. To stop early, call `progress.cancel` and cancel. Raises DataDirectoryError for logs that cannot be
+        opened, MetadataError.
+        """
+        started_ms = self._storage.clock()
+        try:
+            await trio.to_thread.run_sync(self._storage.directories.unmark_clean)
+            await trio.to_thread.run_sync(self._storage.finish_deletions)
+            await self._open_topics(await self._held_topics())
+            is_here = self._map.local.__contains__
+            await trio.to_thread.run_sync(
+                self._storage.warn_of_unserved, lambda *place: is_here(place), self._map.topics.__contains__
+            )
+            self._all_open = True
+            was_unclean = any(partition.log.recovery is not None for partition in self._map)
+            if self._storage.directories.forget_unknown() or was_unclean:
+                await self._renew_checkpoints()  # before the first append: the old ones may exceed truncated logs
+        except OSError as error:
+            path = error.filename or self._storage.directories.first.path
+            raise DataDirectoryError(f"{path}: {error.strerror}") from error
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._end_opening(started_ms)
+
+    async def _held_topics(self) -> list[tuple[Topic, Sequence[int]]]:
+        """Return the topics of the metadata, and their partitions that are to be opened here. Raises MetadataError.
+
+        In a cluster these are the replicas that have a log here; those that have none are created later.
+        """
+        if self._node is None:
+            return [
+                (topic, range(topic.partitions)) for topic in await trio.to_thread.run_sync(self._storage.store.load)
+            ]
+        image, directories = self._node.image, self._storage.directories
+        held: dict[str, list[int]] = {}
+        for key in sorted(image.held.get(self._node.id, ()), key=lambda key: key.partition):
+            name = image.names.get(key.topic)
+            if name is not None and directories.holder(name, key.partition) is not None:
+                held.setdefault(name, []).append(key.partition)
+        described = [(self._catalog.find_topic(name), indexes) for name, indexes in sorted(held.items())]
+        return [(topic, indexes) for topic, indexes in described if topic is not None]
+
+    async def _open_topics(self, held: Sequence[tuple[Topic, Sequence[int]]]) -> None:
+        self._storage.progress.begin(sum(len(indexes) for _, indexes in held))
+        configured = [(topic, indexes, self._configs.of(topic.configs)) for topic, indexes in held]
+        threads = self._settings.current.num_recovery_threads_per_data_dir
+        await trio.to_thread.run_sync(partial(self._storage.recover_logs, configured, threads_each=threads))
+        for topic, indexes in held:
+            await self._open_known(topic, indexes)
+        await trio.to_thread.run_sync(self._storage.sync_names)
+
+    async def _renew_checkpoints(self) -> None:
+        try:
+            await self._checkpoints.write()
+        except OSError as error:
+            logger.warning("cannot write checkpoints, the old ones are out of date: %s", error)
+
+    async def _end_opening(self, started_ms: int) -> None:
+        logs = [partition.log for partition in self._map]
+        threads = self._settings.current.num_recovery_threads_per_data_dir
+        start = Start(started_ms, threads, complete=self._all_open)
+        await trio.to_thread.run_sync(self._storage.end_opening, logs, start)
+
+    async def _open_known(self, topic: Topic, held: Sequence[int]) -> None:
+        """Open logs of a topic; those in offline directories are marked offline. Raises OSError, LogError."""
+        directories, config = self._storage.directories, self._configs.of(topic.configs)
+        while True:
+            offline = {index for index in held if directories.is_offline(topic.name, index)}
+            indexes = [index for index in held if index not in offline]
+            try:
+                logs = await trio.to_thread.run_sync(self._storage.open_logs, topic, indexes, config)
+            except DirectoryFailedError as error:
+                self._availability.take_offline(error.path, error.reason)
+                continue
+            await self._availability.publish(topic, logs)
+            self._map.offline |= {(topic.name, index): OUT_OF_SERVICE for index in offline}
+            return
+
+    async def close_all(self) -> None:
+        """Finish queued work, flush and close every log, and write the checkpoints and the clean shutdown marker.
+
+        The marker is not written if a log could not be closed cleanly or a checkpoint could not be written; the next
+        startup then recovers. After a failed startup neither is written: those of the previous run stay valid.
+        """
+        for partition in self._map:
+            await partition.retire()
+        logs = [partition.log for partition in self._map]
+        await trio.to_thread.run_sync(partial(self._storage.close_logs, logs, all_open=self._all_open))
