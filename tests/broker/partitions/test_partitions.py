@@ -16,7 +16,7 @@ from broker.log.partition_log import PartitionLog
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metadata.store import MetadataError
 from broker.metadata.topic import Topic
-from broker.partitions import partitions
+from broker.partitions import availability
 from broker.partitions.appends.writer import Writer
 from broker.partitions.availability import PARTITIONS_PER_TURN
 from broker.partitions.partition import Partition
@@ -112,7 +112,7 @@ async def test_a_topic_of_many_partitions_is_put_into_service_a_few_at_a_time(
         return Partition(log, writer)
 
     async with rig(tmp_path) as rigged:
-        monkeypatch.setattr(partitions, "Partition", counted)
+        monkeypatch.setattr(availability, "Partition", counted)
         trio.lowlevel.add_instrument(steps)
         await rigged.partitions.create("wide", count)
         trio.lowlevel.remove_instrument(steps)

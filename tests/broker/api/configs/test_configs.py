@@ -324,7 +324,7 @@ async def test_what_was_changed_holds_after_a_restart(tmp_path: Path) -> None:
 
 @pytest.fixture
 def quiet_again() -> Iterator[logging.Logger]:
-    logger = logging.getLogger("broker.partitions.partitions")
+    logger = logging.getLogger("broker.partitions.availability")
     yield logger
     logger.setLevel(logging.NOTSET)
 
@@ -333,20 +333,20 @@ async def test_the_level_of_a_logger_is_changed_until_the_broker_stops(
     client: KafkaClient, quiet_again: logging.Logger
 ) -> None:
     root = (await value(client, LOGGER, NODE, "root"))[0]
-    assert await value(client, LOGGER, NODE, "broker.partitions.partitions") == (
+    assert await value(client, LOGGER, NODE, "broker.partitions.availability") == (
         root,
         ConfigSource.DYNAMIC_BROKER_LOGGER,
     )
     assert (
-        await incremental(client, LOGGER, NODE, ("broker.partitions.partitions", SET, "DEBUG"), validate_only=True)
+        await incremental(client, LOGGER, NODE, ("broker.partitions.availability", SET, "DEBUG"), validate_only=True)
         == NONE
     )
     assert not quiet_again.level
-    assert await incremental(client, LOGGER, NODE, ("broker.partitions.partitions", SET, "DEBUG")) == NONE
+    assert await incremental(client, LOGGER, NODE, ("broker.partitions.availability", SET, "DEBUG")) == NONE
     assert quiet_again.isEnabledFor(logging.DEBUG)
-    assert (await value(client, LOGGER, NODE, "broker.partitions.partitions"))[0] == "DEBUG"
-    assert await incremental(client, LOGGER, NODE, ("broker.partitions.partitions", DELETE, None)) == NONE
-    assert (await value(client, LOGGER, NODE, "broker.partitions.partitions"))[0] == root
+    assert (await value(client, LOGGER, NODE, "broker.partitions.availability"))[0] == "DEBUG"
+    assert await incremental(client, LOGGER, NODE, ("broker.partitions.availability", DELETE, None)) == NONE
+    assert (await value(client, LOGGER, NODE, "broker.partitions.availability"))[0] == root
 
 
 @pytest.mark.parametrize(
@@ -354,23 +354,23 @@ async def test_the_level_of_a_logger_is_changed_until_the_broker_stops(
     [
         (("nonsense", SET, "DEBUG"), ErrorCode.INVALID_CONFIG),
         (("nonsense", DELETE, None), ErrorCode.INVALID_CONFIG),
-        (("broker.partitions.partitions", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
-        (("broker.partitions.partitions", SET, "TRACE"), ErrorCode.INVALID_CONFIG),
-        (("broker.partitions.partitions", APPEND, "DEBUG"), ErrorCode.INVALID_REQUEST),
+        (("broker.partitions.availability", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
+        (("broker.partitions.availability", SET, "TRACE"), ErrorCode.INVALID_CONFIG),
+        (("broker.partitions.availability", APPEND, "DEBUG"), ErrorCode.INVALID_REQUEST),
         (("root", DELETE, None), ErrorCode.INVALID_REQUEST),
     ],
 )
 async def test_what_is_no_level_is_refused(
     client: KafkaClient, quiet_again: logging.Logger, change: tuple[str, int, str | None], error: ErrorCode
 ) -> None:
-    good = ("broker.partitions.partitions", SET, "ERROR")
+    good = ("broker.partitions.availability", SET, "ERROR")
     changes = [change] if change[0] == good[0] else [good, change]
     assert await incremental(client, LOGGER, NODE, *changes) == error
     assert not quiet_again.level
 
 
 async def test_levels_cannot_be_given_anew(client: KafkaClient, quiet_again: logging.Logger) -> None:
-    assert await anew(client, LOGGER, NODE, ("broker.partitions.partitions", "DEBUG")) == ErrorCode.INVALID_REQUEST
+    assert await anew(client, LOGGER, NODE, ("broker.partitions.availability", "DEBUG")) == ErrorCode.INVALID_REQUEST
     assert not quiet_again.level
 
 
