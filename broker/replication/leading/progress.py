@@ -229,10 +229,12 @@ class Progress:
     def _follow(self, now: float) -> None:
         """Keep the progress of the brokers that have a replica or are in the ISR.
 
-        One that has left the ISR has to fetch before it can join again: it may have left because it cannot append.
+        One that has left the ISR joins again once it has everything: it may have left because it cannot append.
         """
-        in_sync = _brokers_of(self.state.isr)
-        known = {broker: each for broker, each in self.followers.items() if broker not in self.in_sync - in_sync}
+        known, in_sync = self.followers, _brokers_of(self.state.isr)
+        for broker in self.in_sync - in_sync:
+            if broker in known:
+                known[broker].caught_up_at = -math.inf
         self.in_sync = in_sync
         self.followers = {
             broker: known.get(broker) or FollowerProgress(broker, now if broker in in_sync else -math.inf)

@@ -306,3 +306,31 @@ def test_members_count_as_caught_up_when_the_epoch_begins() -> None:
     progress = progress_of(state_of(0, 1), log_end=9)
     assert progress.propose(LAG_S) is None
     assert progress.propose(LAG_S + 1) is not None
+
+
+def test_a_follower_that_has_left_by_itself_neither_holds_the_high_watermark_nor_joins_until_it_has_everything() -> (
+    None
+):
+    progress = progress_of(state_of(0, 1, 2))
+    append(progress, 9)
+    fetched(progress, 1, 9)
+    fetched(progress, 2, 8)
+    progress.update(state_of(0, 1, revision=2), 1, 1.0)
+    assert progress.propose(1.0) is None
+    assert progress.advance(1.0)
+    assert progress.high_watermark == 9
+    fetched(progress, 2, 9, 2.0)
+    proposal = progress.propose(2.0)
+    assert proposal is not None
+    assert proposal.added == (Member(2, 10),)
+
+
+def test_a_follower_that_has_left_although_it_lacks_nothing_joins_without_another_fetch() -> None:
+    progress = progress_of(state_of(0, 1, 2))
+    append(progress, 9)
+    fetched(progress, 1, 9)
+    fetched(progress, 2, 9)
+    progress.update(state_of(0, 1, revision=2), 1, 1.0)
+    proposal = progress.propose(1.0)
+    assert proposal is not None
+    assert proposal.added == (Member(2, 10),)
