@@ -308,9 +308,7 @@ def test_members_count_as_caught_up_when_the_epoch_begins() -> None:
     assert progress.propose(LAG_S + 1) is not None
 
 
-def test_a_follower_that_has_left_by_itself_holds_nothing_up_and_joins_once_it_has_everything() -> (
-    None
-):
+def test_a_follower_that_has_left_by_itself_holds_nothing_up_and_joins_once_it_has_everything() -> None:
     progress = progress_of(state_of(0, 1, 2))
     append(progress, 9)
     fetched(progress, 1, 9)
