@@ -12,6 +12,9 @@ note in the copy tells startup how to resolve that:
     is gone                       either              removes the note
     unknown: its disk is offline  confirmed: false    confirms the note before the copy is served
 
+In a cluster, a replica that is created while a data directory is offline gets a confirmed note from ANYWHERE: an
+earlier replica on that disk is out of date. It is removed at the first startup with all data directories.
+
 Kafka ignores files of such names.
 """
 
@@ -23,6 +26,7 @@ from broker.log.io.disk import Disk, read_file, replace_file
 
 ARRIVAL = ".arrival"
 VERSION = 0
+ANYWHERE = "*"  # in place of a directory.id
 
 
 class Arrival(NamedTuple):

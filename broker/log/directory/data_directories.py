@@ -23,6 +23,7 @@ from threading import Lock
 from typing import Self, TypeVar
 from uuid import UUID
 
+from broker.log.arrival import ANYWHERE, Arrival, write_arrival
 from broker.log.directory.checkpoint import TopicPartition
 from broker.log.directory.data_directory import CheckpointedLog, DataDirectory
 from broker.log.directory.identity import has_identity
@@ -314,12 +315,23 @@ class DataDirectories:
             holder.forget_hints(topic, partition)
             self._hold(topic, partition, directory)
 
+    def supersede_offline(self, topic: str, partition: int) -> None:
+        """Note that a replica to be created replaces any that an offline directory has. Blocking. Raises OSError."""
+        directory = self.place(topic, partition)
+        name = partition_directory(topic, partition)
+        if self.offline and not directory.has(name):
+            self._disk.make_directory(directory.partition_path(name))
+            write_arrival(self._disk, directory.partition_path(name), Arrival(ANYWHERE, is_confirmed=True))
+
     def settle_arrival(self, topic: str, partition: int, directory: DataDirectory) -> None:
         """Remove or confirm the note of a partition that was moved here, before use. Blocking. Raises OSError."""
         arrival = directory.arrival(topic, partition)
         if arrival is None:
             return
-        if any(each.directory_id == arrival.source_id for each in self.live):
+        if arrival.source_id == ANYWHERE:
+            if not self.offline:
+                directory.forget_arrival(topic, partition)
+        elif any(each.directory_id == arrival.source_id for each in self.live):
             directory.forget_arrival(topic, partition)
         elif not arrival.is_confirmed:
             directory.confirm_arrival(topic, partition, arrival.source_id)
@@ -363,11 +375,11 @@ class DataDirectories:
 def _resolve_move(topic: str, partition: int, first: DataDirectory, second: DataDirectory) -> DataDirectory | None:
     """Finish or undo an interrupted move between two directories; return the one that loses the partition.
 
-    Returns None if there was no move. Raises OSError.
+    A replica that was created anew replaces an earlier one. Returns None if no note tells. Raises OSError.
     """
     for old, new in ((first, second), (second, first)):
         arrival = new.arrival(topic, partition)
-        if arrival is not None and arrival.source_id == old.directory_id:
+        if arrival is not None and arrival.source_id in {old.directory_id, ANYWHERE}:
             if arrival.is_confirmed:
                 old.put_aside(topic, partition)
                 return old

@@ -143,6 +143,7 @@ class Storage:
         try:
             if self.is_in_cluster:
                 self._refuse_foreign(new)
+                self.directories.supersede_offline(new.topic.name, new.partition)
             log = self._open_log(new.topic, new.config, new.partition)
         except (OSError, LogError) as error:
             return error

@@ -241,6 +241,53 @@ def test_a_replica_whose_data_directory_goes_offline_is_disowned() -> None:
     simulate(main)
 
 
+async def offline_copy(brokers: Brokers) -> None:
+    """Leave a copy of partition 0 on broker 1 in a data directory that goes offline."""
+    await brokers.start(1, 2, 3, directories=2)
+    await brokers.create([1], topic="first")  # in the other data directory
+    await brokers.create([1, 2])
+    await brokers.stored(b"kept")
+    await brokers.alike(1, 2)
+    there = brokers[1].local()
+    assert there is not None
+    assert there.data_directory.endswith("-1")
+    brokers[1].partitions.availability.take_offline(there.data_directory, "a test")
+    await brokers.until(lambda: brokers.in_sync() == {2})
+
+
+def test_a_replica_that_comes_back_replaces_its_copy_on_a_disk_that_was_offline() -> None:
+    async def main(brokers: Brokers) -> None:
+        await offline_copy(brokers)
+        for target in ([3, 2], [1, 2]):
+            assert await admin.reassign_partition(brokers[2].node, brokers.key(), target) is None
+            await brokers.until(lambda target=target: brokers.state().replicas == tuple(target))  # type: ignore[misc]
+        await brokers.stored(b"next")
+        await brokers.alike(1, 2)
+        assert len(list(brokers.root.glob("broker-1-*/t-0"))) == 2
+        await brokers[1].stop()
+        await brokers.start(1)
+        assert b"next" in await brokers.alike(1, 2)
+        assert [each.parent.name for each in brokers.root.glob("broker-1-*/t-0")] == ["broker-1-0"]
+        assert not list(brokers.root.glob("broker-1-*/t-0/.arrival"))
+
+    simulate(main)
+
+
+def test_a_recreated_topic_replaces_the_data_of_the_old_one_on_a_disk_that_was_offline() -> None:
+    async def main(brokers: Brokers) -> None:
+        await offline_copy(brokers)
+        await brokers.delete()
+        await brokers.create([1, 2])
+        await brokers.stored(b"next")
+        await brokers[1].stop()
+        await brokers.start(1)
+        content = await brokers.alike(1, 2)
+        assert b"next" in content
+        assert b"kept" not in content
+
+    simulate(main)
+
+
 def test_a_reassignment_moves_a_replica() -> None:
     async def main(brokers: Brokers) -> None:
         await brokers.start(1, 2, 3)
