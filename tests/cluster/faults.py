@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -29,6 +30,7 @@ from tests.broker.cluster.etcd_process import etcd
 from tests.cluster.fault_kinds import BROKERS, CLIENTS, STORE, STORE_BYTES, Faults, small_disks
 from tests.cluster.load import Load
 from tests.cluster.switch import NO_NETWORK, NetworkError, Switch
+from tests.cluster.transform import Transform
 
 PARTITIONS = 6
 RATE = 100.0  # records per second of each producer
@@ -96,7 +98,14 @@ def _partitions(admin: AdminClient) -> Mapping[int, PartitionMetadata]:
 
 
 def run(
-    directory: Path, seed: int, rounds: int, seconds: float, faults: Sequence[str], *, is_synced: bool = False
+    directory: Path,
+    seed: int,
+    rounds: int,
+    seconds: float,
+    faults: Sequence[str],
+    *,
+    is_synced: bool = False,
+    transforms: bool = False,
 ) -> dict[str, Any]:
     """Run a cluster through so many rounds, or seconds; return the report. Raises NetworkError."""
     random, ends_s = Random(seed), time.monotonic() + seconds
@@ -115,10 +124,18 @@ def run(
     ):
         admin = AdminClient({"bootstrap.servers": nodes.bootstrap, "log_level": 0})
         configs = {"flush.messages": "1"} if is_synced else {}
-        admin.create_topics([NewTopic("t", PARTITIONS, len(BROKERS), config=configs)])["t"].result(LIMIT_S)
+        topics = [NewTopic(name, PARTITIONS, len(BROKERS), config=configs) for name in ("t", "out")]
+        for future in admin.create_topics(topics).values():
+            future.result(LIMIT_S)
         made_by = Faults(switch, nodes, store, random, LEASE_S)
         wrong, made = [], 0
-        with Load(nodes.bootstrap, "t", PARTITIONS, rate=RATE, producer_settings=PRODUCER) as load:
+        transform = Transform(nodes.bootstrap, "t", "out")
+        with ExitStack() as until_copied:
+            if transforms:
+                until_copied.enter_context(transform)
+            load = until_copied.enter_context(
+                Load(nodes.bootstrap, "t", PARTITIONS, rate=RATE, producer_settings=PRODUCER, keeps_watermarks=False)
+            )
             load.wait_for(100, limit_s=LIMIT_S)
             judged = Rounds(made_by, nodes, load, random)
             chosen = list(faults or made_by.kinds)
@@ -134,10 +151,16 @@ def run(
         histories = load.histories(nodes.bootstrap)
         wrong += [*map(str, load.failures), *load.undelivered]
         wrong += [f"{index}: {anomaly}" for index, history in histories.items() for anomaly in history.anomalies()]
+        if transforms:
+            values = {read.value for history in histories.values() for read in history.log}
+            wrong += transform.findings(values, PARTITIONS)
         return {
             "seed": seed,
             "rounds": made,
             "records": load.acknowledged,
+            "transactions": transform.committed,
+            "aborted": transform.aborted,
+            "problems": transform.problems[-20:],
             "gaps_s": {name: sorted(round(gap, 2) for gap in gaps) for name, gaps in judged.gaps_s.items()},
             "healed_s": {name: sorted(round(each, 2) for each in times) for name, times in judged.healed_s.items()},
             "wrong": wrong,
@@ -153,11 +176,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fault", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--json", type=Path, help="append the report to this file, one object per line")
     parser.add_argument("--synced", action="store_true", help="acknowledge what is on the disks of all replicas")
+    parser.add_argument("--transform", action="store_true", help="copy all records to another topic in transactions")
     parser.add_argument("--directory", type=Path, help="for logs and data; by default a new one")
     asked = parser.parse_args(arguments)
     directory = asked.directory or Path(tempfile.mkdtemp(prefix="faults-"))
     try:
-        report = run(directory, asked.seed, asked.rounds, asked.seconds, asked.fault, is_synced=asked.synced)
+        report = run(
+            directory,
+            asked.seed,
+            asked.rounds,
+            asked.seconds,
+            asked.fault,
+            is_synced=asked.synced,
+            transforms=asked.transform,
+        )
     except NetworkError as error:
         print(f"faults: {error}", file=sys.stderr)
         return NO_NETWORK

@@ -29,14 +29,20 @@ class Load:
         consumers: int = 1,
         rate: float = 200.0,
         producer_settings: Mapping[str, Any] | None = None,
+        keeps_watermarks: bool = True,
     ) -> None:
-        """`rate`: records per second of each producer."""
+        """`rate`: records per second of each producer. `keeps_watermarks`: in the history of each consumer.
+
+        librdkafka also takes over the high watermark of a response that it drops since it comes late, from a former
+        leader: where networks are cut, it falls.
+        """
         self.latencies_s: list[float] = []  # from send to acknowledgement
         self.acknowledgements: list[tuple[float, int]] = []  # monotonic seconds, partition
         self.gaps_s: list[float] = []  # of each producer, the longest time without an acknowledgement
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
         self._settings = dict(producer_settings or {})
         self._rate = rate
+        self._keeps_watermarks = keeps_watermarks
         self._sent: dict[int, list[Sent]] = defaultdict(list)
         self._polls: dict[int, list[Poll]] = defaultdict(list)
         self._lock = threading.Lock()
@@ -149,7 +155,8 @@ class Load:
                         by_partition[message.partition()].append(Read(message.offset(), message.value()))
                 for index, reads in by_partition.items():
                     _, high = consumer.get_watermark_offsets(TopicPartition(self._topic, index), cached=True)
-                    self._polls[index].append(Poll(name, tuple(reads), high if high >= 0 else None))
+                    is_known = high >= 0 and self._keeps_watermarks
+                    self._polls[index].append(Poll(name, tuple(reads), high if is_known else None))
         finally:
             consumer.close()
 
