@@ -8,15 +8,14 @@ Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, GroupCoordinat
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import Self
 
 import trio
 
 from broker.coordinator_log.appends import LogProducer, Rows
+from broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter
 from broker.groups.pending_offsets import PendingOffset
 from broker.groups.registry import Checkpoint, GroupRegistry
 from broker.groups.shard import GroupShard
@@ -28,7 +27,6 @@ from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
 from protocol.kafka.group_records import (
     NO_TIME,
     OffsetAndMetadata,
-    encode_group_key,
     encode_offset_key,
     encode_offsets,
 )
@@ -37,7 +35,6 @@ from protocol.records.record import MAX_INT64
 logger = logging.getLogger(__name__)
 
 MS_PER_MINUTE = 60_000
-OFFSETS_PER_STEP = 128  # written as one batch between two checkpoints: about 2 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +53,7 @@ class OffsetCommits:
         """Commit offsets of these groups for these topics."""
         self._groups = groups
         self._partitions = partitions
+        self._writer = OffsetWriter(groups)
 
     async def run(self) -> None:
         """Expire offsets and groups every `offsets.retention.check.interval.ms`, until cancelled."""
@@ -93,7 +91,7 @@ class OffsetCommits:
                 if error is ErrorCode.NONE:
                     valid.append(index)
             await checkpoint()
-        writes: list[tuple[list[int], _Write]] = []
+        writes: list[tuple[list[int], OffsetWrite]] = []
         for start in range(0, len(valid), OFFSETS_PER_STEP):
             indexes = valid[start : start + OFFSETS_PER_STEP]
             error = ErrorCode.NONE if producer is None else _failure_of(writes)
@@ -106,7 +104,7 @@ class OffsetCommits:
                 for index in indexes:
                     errors[index] = error
             await checkpoint()
-        with self._time_limit():
+        with self._writer.time_limit():
             for _, write in writes:
                 await write.wait()
         for indexes, write in writes:
@@ -155,7 +153,7 @@ class OffsetCommits:
         offsets: Sequence[OffsetToCommit],
         retention_ms: int | None,
         producer: LogProducer | None,
-    ) -> "_Write":
+    ) -> OffsetWrite:
         """Append offsets, and put them into memory once they are written."""
         now_ms = self._groups.clock()
         expire_ms = NO_TIME if retention_ms is None else min(now_ms + retention_ms, MAX_INT64)
@@ -193,8 +191,8 @@ class OffsetCommits:
         try:
             rows: Rows = [*encode_offsets(name, entries)]
         except MalformedError:  # every other field has been checked: the metadata exceeds a record's length field
-            return _Write.refused(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-        return self._write(shard, name, rows, put, producer)
+            return OffsetWrite.refused(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        return self._writer.write(shard, name, rows, put, producer)
 
     def check_delete_offsets(self, name: str) -> ErrorCode:
         """Return whether offsets of a group may be deleted at all."""
@@ -213,7 +211,7 @@ class OffsetCommits:
         `check_delete_offsets` must have succeeded before.
         """
         errors: list[ErrorCode] = []
-        writes: list[tuple[int, _Write]] = []
+        writes: list[tuple[int, OffsetWrite]] = []
         shard = self._groups.shard_of(name)
         if shard is None:
             return [ErrorCode.NOT_COORDINATOR] * len(partitions)
@@ -223,10 +221,10 @@ class OffsetCommits:
             valid = [pair for pair, error in zip(pairs, checked, strict=True) if error is ErrorCode.NONE]
             committed = [pair for pair in valid if _has_offset(shard, name, *pair)]
             if committed:
-                writes.append((start, self._write_tombstones(shard, name, committed)))
+                writes.append((start, self._writer.write_tombstones(shard, name, committed)))
             errors += checked
             await checkpoint()
-        with self._time_limit():
+        with self._writer.time_limit():
             for _, write in writes:
                 await write.wait()
         if not self._groups.is_served(shard):
@@ -257,27 +255,23 @@ class OffsetCommits:
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         self._groups.drop(shard, group)
-        deletion = _Write()
+        deletion = OffsetWrite()
         self._groups.log.spawn(partial(self._delete, shard, group, deletion))
-        with self._time_limit():
+        with self._writer.time_limit():
             await deletion.wait()
         return deletion.error
 
-    async def _delete(self, shard: GroupShard, group: Group, deletion: "_Write") -> None:
+    async def _delete(self, shard: GroupShard, group: Group, deletion: OffsetWrite) -> None:
         """Write the tombstones of a group that was dropped; restore it if that fails."""
         name = group.group_id
         pending = [pair for pair in shard.pending.of(name) if shard.offsets.get(name, *pair) is None]
         for start in range(0, len(pending), OFFSETS_PER_STEP):
-            await self._write_tombstones(shard, name, pending[start : start + OFFSETS_PER_STEP]).wait()
+            await self._writer.write_tombstones(shard, name, pending[start : start + OFFSETS_PER_STEP]).wait()
             await trio.lowlevel.checkpoint()
-        error = await self._remove(shard, name, shard.offsets.of(name), with_group=True)
+        error = await self._writer.remove(shard, name, shard.offsets.of(name), with_group=True)
         if error is not ErrorCode.NONE:
             self._groups.restore(shard, group)
         deletion.settle(error)
-
-    def _time_limit(self) -> trio.CancelScope:
-        """Return the time that a request may wait for what it has written; see `_Write.error`."""
-        return trio.move_on_after(self._groups.settings.offsets_commit_timeout_ms / 1000)
 
     def topic_deleted(self, topic: str) -> None:
         """Remove the offsets committed for a deleted topic.
@@ -299,7 +293,7 @@ class OffsetCommits:
         # Not for one that was committed for a new topic of the same name: it replaces the earlier record.
         unused = [pair for pair in partitions if not _has_offset(shard, name, *pair)]
         if unused:
-            self._write_tombstones(shard, name, unused)
+            self._writer.write_tombstones(shard, name, unused)
 
     def _append_tombstones(self, shard: GroupShard, topic: str, removed: Mapping[str, Iterable[int]]) -> Iterator[bool]:
         """Append tombstones for the removed offsets of a topic, by group; yield after each batch."""
@@ -315,68 +309,6 @@ class OffsetCommits:
                 if rows:
                     self._groups.log.append(name, rows, partial(_log_failed_tombstones, name), term=shard.term)
                 yield True
-
-    async def _remove(
-        self,
-        shard: GroupShard,
-        name: str,
-        offsets: Iterable[tuple[str, int, OffsetAndMetadata]],
-        *,
-        with_group: bool,
-    ) -> ErrorCode:
-        """Write tombstones for offsets, and for their group if `with_group`; return the first error.
-
-        Skips offsets that have been committed again since, and a group that has been created again.
-        """
-        writes = []
-        remaining = iter(offsets)
-        while step := list(islice(remaining, OFFSETS_PER_STEP)):
-            unchanged = [
-                (topic, partition)
-                for topic, partition, value in step
-                if shard.offsets.get(name, topic, partition) is value
-            ]
-            if unchanged:
-                writes.append(self._write_tombstones(shard, name, unchanged))
-            await trio.lowlevel.checkpoint()
-        if with_group and shard.get(name) is None:
-            writes.append(self._write(shard, name, [(encode_group_key(name), None)], lambda _: None))
-        outcomes = [await write.wait() for write in writes]
-        return next((error for error in outcomes if error is not ErrorCode.NONE), ErrorCode.NONE)
-
-    def _write_tombstones(self, shard: GroupShard, name: str, partitions: Sequence[tuple[str, int]]) -> "_Write":
-        """Write tombstones for offsets, and remove the offsets from memory once they are written."""
-        rows: Rows = [(encode_offset_key(name, *pair), None) for pair in partitions]
-
-        def remove(record_offsets: Sequence[int]) -> None:
-            for (topic, partition), offset in zip(partitions, record_offsets, strict=False):
-                shard.offsets.remove(name, topic, partition, offset)
-                shard.pending.remove(name, topic, partition, offset)
-
-        return self._write(shard, name, rows, remove)
-
-    def _write(
-        self,
-        shard: GroupShard,
-        name: str,
-        rows: Rows,
-        then: Callable[[Sequence[int]], None],
-        producer: LogProducer | None = None,
-    ) -> "_Write":
-        """Append records, and call `then` with the offsets of those that are written, even if nobody waits for it."""
-        write = _Write()
-
-        def settled(error: ErrorCode, record_offsets: Sequence[int]) -> None:
-            if record_offsets:
-                then(record_offsets)
-            if producer is not None:
-                shard.pending.end_write(producer.id)
-            write.settle(error)
-
-        if producer is not None:
-            shard.pending.begin_write(producer.id)
-        self._groups.log.append(name, rows, settled, term=shard.term, producer=producer)
-        return write
 
     # -- expiry --
 
@@ -406,7 +338,7 @@ class OffsetCommits:
         if is_unused:
             self._groups.drop(shard, group)
         if expired or is_unused:
-            error = await self._remove(shard, name, expired, with_group=is_unused)
+            error = await self._writer.remove(shard, name, expired, with_group=is_unused)
             if error is not ErrorCode.NONE:
                 logger.warning(
                     "group %.200r: writing tombstones for expired offsets failed, will retry: %s", name, error.name
@@ -424,40 +356,7 @@ def _has_offset(shard: GroupShard, name: str, topic: str, partition: int) -> boo
     return shard.pending.is_pending(name, topic, partition) or shard.offsets.get(name, topic, partition) is not None
 
 
-class _Write:
-    """A pending append. `error` is COORDINATOR_NOT_AVAILABLE until its outcome is known."""
-
-    __slots__ = ("_done", "error")
-
-    def __init__(self) -> None:
-        self.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._done = trio.Event()
-
-    @classmethod
-    def refused(cls, error: ErrorCode) -> Self:
-        """Return a write that has failed."""
-        write = cls()
-        write.settle(error)
-        return write
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the outcome is known, and is an error."""
-        return self._done.is_set() and self.error is not ErrorCode.NONE
-
-    def settle(self, error: ErrorCode) -> None:
-        """Set the outcome, and wake whoever waits."""
-        self.error = error
-        self._done.set()
-
-    async def wait(self) -> ErrorCode:
-        """Wait for the outcome, and return it."""
-        if not self._done.is_set():
-            await self._done.wait()
-        return self.error
-
-
-def _failure_of(writes: Iterable[tuple[Sequence[int], _Write]]) -> ErrorCode:
+def _failure_of(writes: Iterable[tuple[Sequence[int], OffsetWrite]]) -> ErrorCode:
     """Return the error of a failed write: if it was to begin a transaction, those behind it cannot continue it."""
     return next((write.error for _, write in writes if write.has_failed), ErrorCode.NONE)
 

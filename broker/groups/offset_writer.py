@@ -1,0 +1,121 @@
+"""Write offsets, and their tombstones, into the log of the groups, and take them over into memory afterwards."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Self
+
+import trio
+
+from broker.coordinator_log.appends import LogProducer, Rows
+from broker.groups.registry import GroupRegistry
+from broker.groups.shard import GroupShard
+from protocol.errors import ErrorCode
+from protocol.kafka.group_records import OffsetAndMetadata, encode_group_key, encode_offset_key
+
+OFFSETS_PER_STEP = 128  # written as one batch between two checkpoints: about 2 ms
+
+
+class OffsetWrite:
+    """A pending append. `error` is COORDINATOR_NOT_AVAILABLE until its outcome is known."""
+
+    __slots__ = ("_done", "error")
+
+    def __init__(self) -> None:
+        self.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._done = trio.Event()
+
+    @classmethod
+    def refused(cls, error: ErrorCode) -> Self:
+        """Return a write that has failed."""
+        write = cls()
+        write.settle(error)
+        return write
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the outcome is known, and is an error."""
+        return self._done.is_set() and self.error is not ErrorCode.NONE
+
+    def settle(self, error: ErrorCode) -> None:
+        """Set the outcome, and wake whoever waits."""
+        self.error = error
+        self._done.set()
+
+    async def wait(self) -> ErrorCode:
+        """Wait for the outcome, and return it."""
+        if not self._done.is_set():
+            await self._done.wait()
+        return self.error
+
+
+class OffsetWriter:
+    """Writes for all groups of this broker."""
+
+    def __init__(self, groups: GroupRegistry) -> None:
+        self._groups = groups
+
+    def write(
+        self,
+        shard: GroupShard,
+        name: str,
+        rows: Rows,
+        then: Callable[[Sequence[int]], None],
+        producer: LogProducer | None = None,
+    ) -> OffsetWrite:
+        """Append records, and call `then` with the offsets of those that are written, even if nobody waits for it."""
+        write = OffsetWrite()
+
+        def settled(error: ErrorCode, record_offsets: Sequence[int]) -> None:
+            if record_offsets:
+                then(record_offsets)
+            if producer is not None:
+                shard.pending.end_write(producer.id)
+            write.settle(error)
+
+        if producer is not None:
+            shard.pending.begin_write(producer.id)
+        self._groups.log.append(name, rows, settled, term=shard.term, producer=producer)
+        return write
+
+    def write_tombstones(self, shard: GroupShard, name: str, partitions: Sequence[tuple[str, int]]) -> OffsetWrite:
+        """Write tombstones for offsets, and remove the offsets from memory once they are written."""
+        rows: Rows = [(encode_offset_key(name, *pair), None) for pair in partitions]
+
+        def remove(record_offsets: Sequence[int]) -> None:
+            for (topic, partition), offset in zip(partitions, record_offsets, strict=False):
+                shard.offsets.remove(name, topic, partition, offset)
+                shard.pending.remove(name, topic, partition, offset)
+
+        return self.write(shard, name, rows, remove)
+
+    async def remove(
+        self,
+        shard: GroupShard,
+        name: str,
+        offsets: Iterable[tuple[str, int, OffsetAndMetadata]],
+        *,
+        with_group: bool,
+    ) -> ErrorCode:
+        """Write tombstones for offsets, and for their group if `with_group`; return the first error.
+
+        Skips offsets that have been committed again since, and a group that has been created again.
+        """
+        writes = []
+        remaining = iter(offsets)
+        while step := list(islice(remaining, OFFSETS_PER_STEP)):
+            unchanged = [
+                (topic, partition)
+                for topic, partition, value in step
+                if shard.offsets.get(name, topic, partition) is value
+            ]
+            if unchanged:
+                writes.append(self.write_tombstones(shard, name, unchanged))
+            await trio.lowlevel.checkpoint()
+        if with_group and shard.get(name) is None:
+            writes.append(self.write(shard, name, [(encode_group_key(name), None)], lambda _: None))
+        outcomes = [await write.wait() for write in writes]
+        return next((error for error in outcomes if error is not ErrorCode.NONE), ErrorCode.NONE)
+
+    def time_limit(self) -> trio.CancelScope:
+        """Return the time that a request may wait for what it has written; see `OffsetWrite.error`."""
+        return trio.move_on_after(self._groups.settings.offsets_commit_timeout_ms / 1000)
