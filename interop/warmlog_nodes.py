@@ -122,6 +122,7 @@ class WarmlogNode:
     def frozen(self) -> Iterator[None]:
         """Let the process stand still within the block."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
         try:
             yield
         finally:

@@ -84,9 +84,9 @@ class EtcdProcess:
         shutil.rmtree(self.data)
 
     def freeze(self) -> None:
-        """Stop the process without closing its sockets."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        """Stop the process without closing its sockets; return when it stands still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """Continue after `freeze`."""

@@ -214,8 +214,9 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         errors = refused(tmp_path, "--nodes", "2", "--kafka", f"127.0.0.1:{port}")
-    assert f"127.0.0.1:{port}" in errors
-    assert "node 1 did not start: it ended with status 2" in errors
+    # Of node 1; or of node 2 before, if somebody else has taken the next port.
+    assert "kafka listener: cannot listen on 127.0.0.1:" in errors
+    assert "did not start: it ended with status 2" in errors
 
 
 def test_directories_are_not_mixed_up(tmp_path: Path) -> None:
