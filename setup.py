@@ -2,7 +2,7 @@
 
 Two lists, and nothing else to keep up to date when modules come and go:
 
-- `CYTHON`: extensions written in Cython, each with a pure Python twin.
+- `CYTHON`: extensions written in Cython. Without one its pure Python twin serves, or the event loop itself.
 - `MYPYC`: ordinary typed modules that mypyc translates to C. There is one source, and it also runs uncompiled.
 
 The build has three steps: translate both kinds to C (Cython runs in child processes beside mypyc), compile the C files
@@ -36,6 +36,7 @@ CYTHON = {
     "broker/metrics/_requests.pyx": [],
     "broker/log/io/_page_cache.pyx": [],
     "broker/log/_scan.pyx": [],
+    "broker/net/_send_thread.pyx": [],
     "protocol/kafka/codec/_compiled.pyx": [],
     "protocol/records/_codec.pyx": [PARSER],
     "protocol/records/arrow/_columns.pyx": [PARSER],
@@ -88,6 +89,7 @@ MYPYC = (
     "broker/net/inflight.py",
     "broker/net/pending_fetch.py",
     "broker/net/sender.py",
+    "broker/net/send_thread.py",
     "broker/net/sendfile.py",
     "broker/net/services.py",
     "broker/net/turn.py",

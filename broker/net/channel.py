@@ -118,6 +118,19 @@ class Channel:
         except (OSError, TruncatedSliceError) as error:
             self._lost(error)
 
+    def handed_back(self, sent: int) -> None:
+        """Continue after a thread has sent replies, or as much of them as the socket accepted."""
+        self._sender.handed_back(sent)
+        if self.is_closed:
+            return
+        try:
+            self._send()
+            if self._is_behind:
+                self._advance()
+            self._proceed()
+        except (OSError, TruncatedSliceError) as error:
+            self._lost(error)
+
     def broke(self) -> None:
         """Close the connection after an unexpected exception."""
         self.close()

@@ -3,6 +3,8 @@
 `send` sends as much as it can and returns why it stopped. A task reads slices that are not in the page cache.
 """
 
+import errno
+import os
 import socket
 from collections import deque
 from collections.abc import Sequence, Sized
@@ -11,10 +13,11 @@ import trio
 
 from broker.api.context import Session
 from broker.log.io.files import FileSlice
-from broker.net.sendfile import COLD, FULL, SENT, SliceSend, TruncatedSliceError
+from broker.net.sendfile import COLD, FULL, HANDED_OVER, SENT, SliceSend, TruncatedSliceError
 from broker.net.services import Services
 from broker.net.turn import Served
 
+FULL_ERRNOS = frozenset({errno.EAGAIN, errno.EINTR})
 LARGE_BYTES = 1 << 20  # a piece of this size is sent by itself: joining it with others would copy it
 # Up to this size, copying a slice into the reply is cheaper than another system call, and frees the file. Of one reply,
 # at most COPIED_BYTES are copied: 30 us, and a bound on what a slow peer keeps in memory.
@@ -27,6 +30,7 @@ class Sender:
 
     __slots__ = (
         "_fd",
+        "_handed_over",
         "_has_thread",
         "_out",
         "_owner",
@@ -50,12 +54,13 @@ class Sender:
         self._out: deque[bytes | memoryview | SliceSend] = deque()
         self._reading: trio.CancelScope | None = None  # scope of the task that reads the first slice
         self._has_thread = False  # a worker thread is sending on the socket
+        self._handed_over: bytes | None = None  # being sent by the thread of `SharedSends`
         self.error: Exception | None = None  # raised in that task
         self.is_closed = False
 
     def __bool__(self) -> bool:
         """Whether anything is left to be sent."""
-        return bool(self._out)
+        return bool(self._out) or self._handed_over is not None
 
     def put(self, items: Sequence[Sized]) -> None:
         """Append replies. Raises TruncatedSliceError, OSError."""
@@ -74,10 +79,12 @@ class Sender:
         """Send as much as possible and return why it stopped.
 
         SENT: everything is sent. FULL: the socket's buffer is full. COLD: a slice is being read from disk. MORE: other
-        connections should be served first. Raises OSError, TruncatedSliceError.
+        connections should be served first. HANDED_OVER: a thread sends the rest. Raises OSError, TruncatedSliceError.
         """
         if self._reading is not None:
             return COLD
+        if self._handed_over is not None:
+            return HANDED_OVER
         if self.error is not None:
             raise self.error
         out = self._out
@@ -88,9 +95,22 @@ class Sender:
                 if state != SENT:
                     return state
                 out.popleft()
-            elif not self._send_bytes():
-                return FULL
+            else:
+                state = self._send_bytes()
+                if state != SENT:
+                    return state
         return SENT
+
+    def handed_back(self, sent: int) -> None:
+        """Take note of what a thread has sent of what was handed over: a number of bytes, or a negative errno."""
+        data, self._handed_over = self._handed_over, None
+        assert data is not None
+        if self.is_closed:
+            self._sock.close()
+        elif sent < 0 and -sent not in FULL_ERRNOS:
+            self.error = OSError(-sent, os.strerror(-sent))
+        else:
+            self._sent_bytes(data, max(0, sent))
 
     def close(self) -> None:
         """Drop unsent replies and close the socket, as soon as no thread uses it."""
@@ -99,13 +119,13 @@ class Sender:
         self._out.clear()
         if self._reading is not None:
             self._reading.cancel()
-        if self._has_thread:
+        if self._has_thread or self._handed_over is not None:
             shutdown(self._sock, socket.SHUT_RDWR)
         else:
             self._sock.close()
 
-    def _send_bytes(self) -> bool:
-        """Send the bytes before the next slice in one call; return False if the socket's buffer is full.
+    def _send_bytes(self) -> int:
+        """Send the bytes before the next slice in one call; return SENT, FULL or HANDED_OVER.
 
         MSG_MORE lets a reply's header share a packet with the slice that follows.
         """
@@ -117,15 +137,23 @@ class Sender:
             pieces.append(first)
             out.popleft()
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        owner, turn = self._owner, self._services.turn
+        if not out and isinstance(data, bytes) and owner is not None and turn.hand_over(owner, self._fd, data):
+            self._handed_over = data
+            return HANDED_OVER
         flags = socket.MSG_MORE if out else 0
         try:
             sent = self._sock.send(data, flags)
         except BlockingIOError:
             sent = 0
+        return SENT if self._sent_bytes(data, sent) else FULL
+
+    def _sent_bytes(self, data: bytes | memoryview, sent: int) -> bool:
+        """Keep what was not sent; return whether that is nothing."""
         self._services.metrics.bytes_out_copy.add(sent)
         if sent == len(data):
             return True
-        out.appendleft(memoryview(data)[sent:])
+        self._out.appendleft(memoryview(data)[sent:])
         return False
 
     def _send_slice(self, sending: SliceSend) -> int:

@@ -23,8 +23,9 @@ from broker.partitions.reads.read_ahead import ReadAhead
 CHUNK_BYTES = 1 << 20  # per turn of a socket: 1 MiB takes about half a millisecond over loopback
 SEND_THREADS = 2  # for chunks that do not stay resident, where the disk limits the speed
 
-# Result of sending a slice: all of it is sent, the socket's buffer is full, it is not resident, or more is left.
-SENT, FULL, COLD, MORE = range(4)
+# Result of sending: all is sent, the socket's buffer is full, a slice is not resident, more is left, or a thread is
+# sending the last bytes.
+SENT, FULL, COLD, MORE, HANDED_OVER = range(5)
 
 
 class TruncatedSliceError(Exception):

@@ -2,7 +2,8 @@
 
     epoll -> turn:  receive from each ready socket, begin its requests       (produce: appends are queued)
                     one write per partition for all requests of the turn     Writer.write_queued
-                    send all finished replies, also those of fetches that these writes satisfied
+                    send all finished replies, also those of fetches that these writes satisfied;
+                    of a busy turn, a thread sends them while the next turn begins             SharedSends
 
 All sockets are registered once with an epoll instance, whose descriptor is the only one that trio waits for. So a
 request costs no task switch, no `epoll_ctl` and no checkpoint, and requests that arrive together share their writes.
@@ -18,7 +19,7 @@ come first in the next turn. A connection begins at most `channel.MAX_REQUESTS` 
 import logging
 import select
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from os import sched_getaffinity
 from time import perf_counter
 from typing import Protocol
@@ -27,6 +28,7 @@ import trio
 
 from broker.metrics.loop_guard import LoopGuard
 from broker.net.deadlines import Deadlines
+from broker.net.send_thread import SharedSends
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,9 @@ class Served(Protocol):
 
     def finish(self, now: float) -> None:
         """Send finished replies."""
+
+    def handed_back(self, sent: int) -> None:
+        """Continue after a thread has sent what was handed over: so many bytes, or a negative errno."""
 
     def broke(self) -> None:
         """Close the connection after an unexpected exception."""
@@ -75,6 +80,7 @@ class ServingTurn:
         self._last_fd = -1  # the last socket that was ready alone
         self._prompt_turns = 0  # consecutive turns in which it was ready right after its reply
         self._finished_at = 0.0
+        self._sends = SharedSends()
 
     def __len__(self) -> int:
         return len(self._served)
@@ -126,6 +132,10 @@ class ServingTurn:
         if self._nursery is not None:
             self._nursery.start_soon(_run_beside, run)
 
+    def hand_over(self, served: Served, fd: int, data: bytes) -> bool:
+        """Let a thread send; return False if it does not. The socket must stay open until `handed_back`."""
+        return self._sends.put(served, fd, data)
+
     def _wake(self) -> None:
         if not self._in_turn:
             self._settled.set()
@@ -145,6 +155,7 @@ class ServingTurn:
                     await self._take_turns()
         finally:
             self._nursery = None
+            self._hand_back(self._sends.end())
             self._epoll.close()
 
     async def _serve_settled(self) -> None:
@@ -179,11 +190,13 @@ class ServingTurn:
         if self._settled.is_set():
             self._settled = trio.Event()
         ready = self._ready
-        if not ready and not self._find_ready() and not self._due:
+        is_idle = not ready and not self._find_ready() and not self._due
+        if is_idle and not self._sends:
             return False
         self._in_turn = True
         now = self.began_at = perf_counter()
         self.ends_at = now + RECEIVE_S
+        self._hand_back(self._sends.take(wait=is_idle))
         while ready and now <= self.ends_at:
             served, events = ready.popleft()
             try:
@@ -195,6 +208,15 @@ class ServingTurn:
         self._finish()
         self._in_turn = False
         return True
+
+    def _hand_back(self, results: Sequence[tuple[Served, int]]) -> None:
+        """Continue with the connections whose replies were sent beside the turns."""
+        for served, sent in results:
+            try:
+                served.handed_back(sent)
+            except Exception:  # as above
+                logger.exception("a connection failed")
+                served.broke()
 
     def _find_ready(self) -> bool:
         """Queue connections left over from the last turn and newly ready ones; return whether there are any."""
@@ -223,6 +245,7 @@ class ServingTurn:
         due, self._due = self._due, []
         if due:
             now = self.guard.begin("replies")
+            self._sends.open(len(due), now - self.began_at)
             for served in due:
                 served.is_due = False
                 try:
@@ -230,6 +253,7 @@ class ServingTurn:
                 except Exception:  # as above
                     logger.exception("a connection failed")
                     served.broke()
+            self._sends.close()
         self._finished_at = perf_counter()
 
 

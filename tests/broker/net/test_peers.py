@@ -17,6 +17,8 @@ from tests.broker.clients import RawClient, Running, batch, fetch_request, produ
 
 FOREVER_MS = 2**31 - 1
 
+pytestmark = pytest.mark.usefixtures("sends")
+
 
 async def reset(client: RawClient) -> None:
     """Close so that the other end gets a reset."""

@@ -22,6 +22,8 @@ from protocol.request import (
 )
 from tests.broker.clients import Running, batch, fetch_request, produce_request, running
 
+pytestmark = pytest.mark.usefixtures("sends")
+
 
 def values_of(records: memoryview) -> list[int]:
     return [header.base_offset for _, header in headers(records)]

@@ -1,0 +1,113 @@
+"""The thread that sends replies, on real sockets."""
+
+import errno
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from broker.net import send_thread
+from tests.broker.clients import Running, batch, produce_request
+
+CAPACITY = 1024
+CLIENTS = 16
+
+
+@pytest.fixture
+def thread() -> Iterator[Any]:
+    if send_thread.start is None:
+        pytest.skip("the thread is not compiled, or there is one processor only")
+    made = send_thread.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, peer = socket.socketpair()
+    ours.setblocking(False)
+    with ours, peer:
+        yield ours, peer
+
+
+def received(peer: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += peer.recv(size - len(data))
+    return data
+
+
+def test_it_sends_in_order_and_tells_how_much(thread: Any, pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, peer = pair
+    sent = [b"%d," % number for number in range(100)]
+    for number, data in enumerate(sent):
+        assert thread.put(number, ours.fileno(), data)
+    thread.wait()
+    assert thread.take() == [(number, len(data)) for number, data in enumerate(sent)]
+    assert len(thread) == 0
+    assert received(peer, len(b"".join(sent))) == b"".join(sent)
+
+
+def test_it_takes_no_more_than_fits(thread: Any, pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, _ = pair
+    assert [thread.put(number, ours.fileno(), b"") for number in range(CAPACITY + 1)] == [*[True] * CAPACITY, False]
+    thread.wait()
+    assert len(thread.take()) == CAPACITY
+    assert thread.put(0, ours.fileno(), b"")
+
+
+def test_it_goes_on_after_a_sleep(thread: Any, pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, peer = pair
+    for _ in range(3):
+        thread.put(None, ours.fileno(), b"x")
+        assert received(peer, 1) == b"x"
+        thread.wait()
+        assert thread.take() == [(None, 1)]
+
+
+def test_a_peer_that_does_not_read_gets_a_part(thread: Any, pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, _ = pair
+    data = bytes(8 << 20)
+    for number in range(2):
+        thread.put(number, ours.fileno(), data)
+    thread.wait()
+    (_, first), (_, second) = thread.take()
+    assert 0 < first < len(data)
+    assert second == -errno.EAGAIN
+
+
+def test_a_peer_that_is_gone_is_an_error_and_no_signal(thread: Any, pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, peer = pair
+    peer.close()
+    thread.put(None, ours.fileno(), b"x")
+    thread.wait()
+    assert thread.take() == [(None, -errno.EPIPE)]
+
+
+def test_the_end_waits_for_what_was_put(pair: tuple[socket.socket, socket.socket]) -> None:
+    if send_thread.start is None:
+        pytest.skip("the thread is not compiled, or there is one processor only")
+    ours, peer = pair
+    made = send_thread.start()
+    for _ in range(50):
+        made.put(None, ours.fileno(), b"x")
+    made.close()
+    assert made.take() == [(None, 1)] * 50
+    assert received(peer, 50) == b"x" * 50
+
+
+async def test_a_busy_turn_uses_one_thread_and_a_lone_client_none(broker: Running, started: list[Any]) -> None:
+    clients = [await broker.connect() for _ in range(CLIENTS)]
+    await clients[0].create("orders")
+    for _ in range(50):
+        await clients[0].produce("orders", batch(b"alone"))
+    assert started == []
+    async with trio.open_nursery() as nursery:
+        for client in clients:
+            nursery.start_soon(client.send, *[produce_request("orders", batch(b"x" * 100))] * 30)
+    offsets = [[(await client.reply()).partitions[0].base_offset for _ in range(30)] for client in clients]
+    assert all(each == sorted(each) for each in offsets)
+    assert len({offset for each in offsets for offset in each}) == CLIENTS * 30
+    assert len(started) == 1
