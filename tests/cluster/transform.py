@@ -28,6 +28,7 @@ class Transform:
         self._bootstrap, self._source, self._target = bootstrap, source, target
         self._stop = threading.Event()
         self._ends_s: float | None = None
+        self._idle = self._consumer()  # tells ends
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Self:
@@ -43,6 +44,7 @@ class Transform:
     def _run(self) -> None:
         consumer, producer = self._consumer(), self._producer()
         try:
+            consumer.subscribe([self._source])
             while not (self._stop.is_set() and self._is_done(consumer)):
                 records = [one for one in consumer.consume(500, 0.5) if one.error() is None]
                 if records and not self._copy(producer, consumer, [one.value() or b"" for one in records]):
@@ -50,11 +52,13 @@ class Transform:
                     # validating the position with a new leader.
                     consumer.close()
                     consumer, producer = self._consumer(), self._producer()
+                    consumer.subscribe([self._source])
         finally:
             consumer.close()
+            self._idle.close()
 
     def _consumer(self) -> Consumer:
-        consumer = Consumer(
+        return Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
                 "group.id": "transform",
@@ -65,8 +69,6 @@ class Transform:
                 "log_level": 0,
             }
         )
-        consumer.subscribe([self._source])
-        return consumer
 
     def _is_done(self, consumer: Consumer) -> bool:
         """Return whether everything is copied, or the time is over."""
@@ -76,8 +78,9 @@ class Transform:
             return True
         try:
             places = consumer.position(consumer.assignment())
-            # As of the latest fetch: a request of its own would wait behind the next one, which waits for records.
-            ends = [consumer.get_watermark_offsets(place, cached=True)[1] for place in places]
+            # Not as of the latest fetch: fetches may be stuck at a former leader. A consumer that fetches nothing is
+            # asked, whose requests wait behind no fetch.
+            ends = [self._idle.get_watermark_offsets(place, timeout=CALL_S)[1] for place in places]
         except KafkaException:
             return False
         return bool(places) and all(place.offset >= end >= 0 for place, end in zip(places, ends, strict=True))
