@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from broker.net import send_thread
+from broker.net.send_thread import MIN_REPLIES, MIN_TURN_S, SharedSends
 from tests.broker.clients import Running, batch, produce_request
 
 CAPACITY = 1024
@@ -98,12 +99,41 @@ def test_the_end_waits_for_what_was_put(pair: tuple[socket.socket, socket.socket
     assert received(peer, 50) == b"x" * 50
 
 
-async def test_a_busy_turn_uses_one_thread_and_a_lone_client_none(broker: Running, started: list[Any]) -> None:
+def test_only_busy_turns_use_it(pair: tuple[socket.socket, socket.socket], started: list[Any]) -> None:
+    ours, peer = pair
+    owner: Any = None
+    sends = SharedSends()
+    for replies, turn_s, is_busy in [
+        (MIN_REPLIES - 1, 1.0, False),
+        (1000, MIN_TURN_S, False),
+        (MIN_REPLIES, 1.0, True),
+    ]:
+        sends.open(replies, turn_s)
+        assert sends.put(owner, ours.fileno(), b"x") is is_busy
+        assert len(started) == is_busy
+        sends.close()
+        assert not sends.put(owner, ours.fileno(), b"x")
+    assert sends
+    assert [*sends.end()] == [(owner, 1)]
+    assert not sends
+    assert received(peer, 1) == b"x"
+
+
+async def test_a_lone_client_is_answered_without_it(broker: Running, started: list[Any]) -> None:
+    client = await broker.connect()
+    await client.create("orders")
+    for _ in range(50):
+        await client.produce("orders", batch(b"alone"))
+    assert started == []
+
+
+async def test_all_connections_share_it_and_get_their_replies_in_order(
+    broker: Running, started: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_thread, "MIN_REPLIES", 1)
+    monkeypatch.setattr(send_thread, "MIN_TURN_S", -1.0)
     clients = [await broker.connect() for _ in range(CLIENTS)]
     await clients[0].create("orders")
-    for _ in range(50):
-        await clients[0].produce("orders", batch(b"alone"))
-    assert started == []
     async with trio.open_nursery() as nursery:
         for client in clients:
             nursery.start_soon(client.send, *[produce_request("orders", batch(b"x" * 100))] * 30)
