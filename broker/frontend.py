@@ -98,7 +98,7 @@ class Frontend:
         codec = KafkaCodec(topic_names=core.partitions.topic_name)
         inflight = InflightBytes(settings.queued_max_request_bytes)
         replies = InflightBytes(settings.warmlog_queued_max_reply_bytes)
-        admit = core.transactions.admission.admit_batches
+        admit = core.transactions.admission.admit
         leaders = None if core.node is None else CurrentLeaders(core.partitions, self._advertised)
         dispatcher = Dispatcher(core.partitions, self._fetches(), self._families(codec), admit, leaders)
         limits = Limits(

@@ -12,7 +12,7 @@ from broker.settings.settings import Settings
 from broker.transactions.effects import Producer
 from broker.transactions.peers import Peers, RemoteCoordinators
 from broker.transactions.topic import TOPIC
-from broker.transactions.verification import TransactionSupport, produce_error
+from broker.transactions.verification import TransactionSupport
 from protocol.errors import ErrorCode
 from protocol.transactions import TopicIndex, TransactionVersion
 
@@ -75,8 +75,8 @@ class Admission:
         A partition is added for clients that rely on the broker to add it; others must have added it before.
 
         Waits briefly until the previous transaction is complete: a client would back off for longer. Its markers
-        invalidate guards. One that is written here while another broker completes the transaction and answers this
-        question can do so behind the answer, which then counts as CONCURRENT_TRANSACTIONS.
+        invalidate guards. Where another broker coordinates the transaction, a marker may be written here while the
+        answer is on its way; such an answer counts as CONCURRENT_TRANSACTIONS.
         """
         if not self._must_ask(support):
             guards.open()
@@ -94,18 +94,6 @@ class Admission:
             if not lapsed:
                 await self._pause(transactional_id)
         return {place: error for place, error in errors.items() if error is not ErrorCode.NONE}
-
-    async def admit_batches(
-        self,
-        transactional_id: str,
-        producer: Producer,
-        places: Sequence[TopicIndex],
-        support: TransactionSupport,
-        guards: Guards,
-    ) -> Mapping[TopicIndex, ErrorCode]:
-        """Do as `admit`, and return the Produce errors of rejected batches."""
-        errors = await self.admit(transactional_id, producer, places, support, guards)
-        return {place: produce_error(error, support) for place, error in errors.items()}
 
     def _must_ask(self, support: TransactionSupport) -> bool:
         return support is TransactionSupport.ADDING or self._settings.transaction_partition_verification_enable

@@ -17,7 +17,7 @@ from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from broker.transactions.admission import Guards
 from broker.transactions.effects import Producer
-from broker.transactions.verification import TransactionSupport
+from broker.transactions.verification import TransactionSupport, produce_error
 from broker.transactions.verification import support_of as kafka_support
 from protocol.errors import ErrorCode
 from protocol.records.batch import read_header
@@ -26,7 +26,7 @@ from protocol.request import PartitionRecords, ProduceRequest
 from protocol.transactions import TopicIndex
 
 #: Called with the transactional id, its producer, the partitions, what the client knows of KIP-890, and the guards of
-#: the partitions; returns the errors of the partitions that are refused.
+#: the partitions; returns the coordinator's errors for the partitions that are refused.
 Admit: TypeAlias = Callable[
     [str, Producer, Sequence[TopicIndex], TransactionSupport, Guards],
     Awaitable[Mapping[TopicIndex, ErrorCode]],
@@ -60,7 +60,7 @@ def needs_admission(asked: PartitionRecords, partition: Partition | None) -> boo
     if partition is None or not has_transaction(asked):
         return False
     header = read_header(asked.records)
-    return not continues_transaction(partition.log.producers.get(header.producer_id), header)
+    return not continues_transaction(partition.log.producers.get(header.producer_id), header.producer_epoch)
 
 
 class Admission(NamedTuple):
@@ -97,7 +97,8 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
         while step := dict(islice(remaining, PLACES_PER_STEP)):
             opened = OpenGuards(partitions, producer, step, restarts=support is TransactionSupport.ADDING)
             admitted = admit(request.transactional_id, producer, [*step], support, opened)
-            refused.update(await context.wait(admitted))
+            errors = await context.wait(admitted)
+            refused.update({place: produce_error(error, support) for place, error in errors.items()})
             guards.update(opened.numbers)
             await context.checkpoint()
     return Admission(refused, guards)
@@ -142,5 +143,4 @@ class OpenGuards:
         producers = partition.log.producers
         if producers.guards.is_valid(producer.id, number):
             return False
-        state = producers.get(producer.id)
-        return state is None or state.transaction_first_offset < 0 or state.epoch != producer.epoch
+        return not continues_transaction(producers.get(producer.id), producer.epoch)

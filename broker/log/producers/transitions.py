@@ -70,7 +70,8 @@ def followed(
     `may_begin`: it may begin a transaction, as verified by the coordinator. `has_sequence`: check its sequence.
     Raises OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError.
     """
-    if header.attributes & TRANSACTIONAL_BIT and not may_begin and not continues_transaction(current, header):
+    must_continue = header.attributes & TRANSACTIONAL_BIT and not may_begin
+    if must_continue and not continues_transaction(current, header.producer_epoch):
         raise InvalidTransactionStateError(
             f"{_of(header)} is in no open transaction, and the coordinator has not verified that it may begin one"
         )
@@ -85,9 +86,9 @@ def followed(
     return after_batch(current, header, last_offset, timestamp)
 
 
-def continues_transaction(current: ProducerState | None, header: BatchHeader) -> bool:
-    """Return whether a transaction of the batch's producer and epoch is open (UnifiedLog.hasOngoingTransaction)."""
-    return current is not None and current.transaction_first_offset >= 0 and current.epoch == header.producer_epoch
+def continues_transaction(current: ProducerState | None, epoch: int) -> bool:
+    """Return whether a producer has an open transaction in this epoch (UnifiedLog.hasOngoingTransaction)."""
+    return current is not None and current.transaction_first_offset >= 0 and current.epoch == epoch
 
 
 def _check_new_epoch(current: ProducerState, header: BatchHeader, *, has_sequence: bool) -> None:

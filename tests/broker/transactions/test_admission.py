@@ -23,10 +23,7 @@ from tests.broker.rig import rig
 ORDERS = ("orders", 0)
 PRODUCER = Producer(7, 1)
 END_OF_PREVIOUS = TransactionMarker(7, 1, 0, Outcome.COMMIT, raises_epoch=True)  # of epoch 0
-ERRORS = {
-    TransactionSupport.ADDING: ErrorCode.CONCURRENT_TRANSACTIONS,
-    TransactionSupport.ABORTABLE: ErrorCode.NOT_ENOUGH_REPLICAS,  # which old clients retry
-}
+SUPPORTS = (TransactionSupport.ADDING, TransactionSupport.ABORTABLE)
 
 
 class Elsewhere:
@@ -60,10 +57,10 @@ class NotHere:
 async def admitted(guards: OpenGuards, elsewhere: Any, support: TransactionSupport) -> Mapping[TopicIndex, ErrorCode]:
     here: Any = NotHere()
     admission = Admission(here, Settings(), here, elsewhere)
-    return await admission.admit_batches("id", PRODUCER, [ORDERS], support, guards)
+    return await admission.admit("id", PRODUCER, [ORDERS], support, guards)
 
 
-@pytest.mark.parametrize("support", ERRORS)
+@pytest.mark.parametrize("support", SUPPORTS)
 async def test_a_batch_is_admitted_again_after_a_marker_that_came_meanwhile(
     tmp_path: Path, autojump_clock: MockClock, support: TransactionSupport
 ) -> None:
@@ -99,7 +96,7 @@ async def test_a_batch_is_not_admitted_again_if_another_one_has_begun_the_transa
         assert elsewhere.asked == 1
 
 
-@pytest.mark.parametrize("support", ERRORS)
+@pytest.mark.parametrize("support", SUPPORTS)
 async def test_a_client_has_to_retry_if_markers_come_all_the_time(
     tmp_path: Path, autojump_clock: MockClock, support: TransactionSupport
 ) -> None:
@@ -111,4 +108,4 @@ async def test_a_client_has_to_retry_if_markers_come_all_the_time(
             await trio.sleep(0.01)
             orders.append_marker(END_OF_PREVIOUS)
 
-        assert await admitted(guards, Elsewhere(end_again), support) == {ORDERS: ERRORS[support]}
+        assert await admitted(guards, Elsewhere(end_again), support) == {ORDERS: ErrorCode.CONCURRENT_TRANSACTIONS}

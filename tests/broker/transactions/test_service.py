@@ -96,9 +96,7 @@ async def test_a_batch_waits_for_the_previous_transaction_to_be_completed(
         producer = await broker.producer()
         await broker.add(producer, ORDERS)
         producer = await broker.commit(producer)
-        admit = partial(
-            broker.service.admission.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING, NoGuards()
-        )
+        admit = partial(broker.service.admission.admit, "id", producer, [ORDERS], TransactionSupport.ADDING, NoGuards())
         before = trio.current_time()
         assert await admit() == {ORDERS: ErrorCode.CONCURRENT_TRANSACTIONS}
         assert trio.current_time() - before == pytest.approx(0.5)
@@ -120,7 +118,7 @@ async def test_a_waiting_batch_is_admitted_once_the_previous_transaction_is_comp
         producer = await broker.commit(producer)
         broker.markers.failing.clear()
         before = trio.current_time()
-        admit = partial(broker.service.admission.admit_batches, "id", producer, [ORDERS], TransactionSupport.ADDING)
+        admit = partial(broker.service.admission.admit, "id", producer, [ORDERS], TransactionSupport.ADDING)
         assert await admit(NoGuards()) == {}
         assert trio.current_time() - before < 1  # the markers are written again after 0.1 s
 
@@ -138,7 +136,7 @@ async def test_a_batch_that_waited_for_the_marker_of_its_partition_may_begin_the
         guards = OpenGuards(broker.rig.partitions, producer, {ORDERS: 0}, restarts=True)
 
         async def wait_for_admission() -> None:
-            admit = broker.service.admission.admit_batches
+            admit = broker.service.admission.admit
             assert await admit("id", producer, [ORDERS], TransactionSupport.ADDING, guards) == {}
 
         async with trio.open_nursery() as nursery:
