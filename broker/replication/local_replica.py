@@ -177,12 +177,14 @@ class LocalReplica:
             shared.leaders,
             shared.partitions.checkpoint,
             max_bytes=shared.settings().replica_fetch_max_bytes,
-            is_in_sync=self._is_in_sync,
+            is_in_sync=lambda: self.is_in_sync,
         )
         self._take_throttle()
         shared.follower.follow(self.copy)
 
-    def _is_in_sync(self) -> bool:
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether this replica is in the ISR, as far as is known here."""
         state = self._shared.node.image.partitions.get(self.key)
         return state is not None and any(member.broker == self._shared.node.id for member in state.isr)
 

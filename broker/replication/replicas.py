@@ -361,11 +361,7 @@ class Replicas:
         """Whether the disk of a replica is full, and others wait for what it cannot append."""
         if not local.partition.log.is_full:
             return False
-        if local.copy is None:
-            return local.leads
-        state = self._node.image.partitions.get(local.key)
-        is_in_sync = state is not None and any(member.broker == self._node.id for member in state.isr)
-        return is_in_sync and local.copy.problem is not None
+        return local.leads if local.copy is None else local.is_in_sync and local.copy.problem is not None
 
     async def _step_aside(self, place: Place, local: LocalReplica) -> None:
         """Leave the in-sync replicas; if it leads, another one does, if there is one."""

@@ -13,7 +13,7 @@ from broker.api.errors import EXPECTED, RequestError, describe
 from broker.api.handler import Handler
 from broker.metadata.topic import Topic
 from broker.partitions.partitions import Partitions, UnknownTopicError
-from broker.partitions.topics.catalog import NO_LEADER
+from broker.partitions.topics.catalog import NO_LEADER, registered
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
 from protocol.kafka.controller_values import (
@@ -134,8 +134,7 @@ class AssignmentsApi:
         if len(set(replicas)) < len(replicas):
             raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the list of replicas names a broker twice")
         catalog = self._partitions.catalog
-        known = {broker.node_id for broker in (*catalog.brokers(), *catalog.fenced())}
-        known.update(catalog.partition(topic, asked.partition).replicas)
+        known = registered(catalog).union(catalog.partition(topic, asked.partition).replicas)
         unknown = next((broker for broker in replicas if broker not in known), None)
         if unknown is not None:
             there_are = ", ".join(map(str, sorted(known)))

@@ -16,6 +16,7 @@ from broker.api.handler import Handler
 from broker.log.io.directory_names import encode_topic_id
 from broker.metadata.topic import Topic
 from broker.partitions.partitions import Partitions, UnknownTopicError
+from broker.partitions.topics.catalog import registered
 from broker.settings.topics import check_setting_name
 from protocol.errors import ErrorCode
 from protocol.kafka.values import (
@@ -123,8 +124,7 @@ class TopicsApi:
 
     def _factor(self, factor: int) -> int:
         """Return the replication factor of a new topic. Raises RequestError for one that is not possible."""
-        catalog = self._partitions.catalog
-        brokers = len(catalog.brokers()) + len(catalog.fenced())
+        brokers = len(registered(self._partitions.catalog))
         chosen = self._partitions.default_replication_factor if factor == _BROKER_CHOOSES else factor
         if 1 <= chosen <= brokers:
             return chosen
@@ -157,20 +157,19 @@ class TopicsApi:
 
     async def _check_assignment(self, assignment: Assignment, context: Context) -> None:
         """Raise RequestError unless each partition has distinct brokers that are registered, and equally many."""
-        catalog = self._partitions.catalog
-        registered = {broker.node_id for broker in (*catalog.brokers(), *catalog.fenced())}
+        known = registered(self._partitions.catalog)
         for brokers in assignment:
             if len(brokers) != len(assignment[0]) or not brokers or len(set(brokers)) != len(brokers):
                 raise RequestError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"a partition is assigned to {list(brokers)}: expected distinct brokers, equally many for each one",
                 )
-            unknown = next((broker for broker in brokers if broker not in registered), None)
+            unknown = next((broker for broker in brokers if broker not in known), None)
             if unknown is not None:
-                known = ", ".join(map(str, sorted(registered)))
+                there_are = ", ".join(map(str, sorted(known)))
                 raise RequestError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"a partition is assigned to {list(brokers)}, but there is no broker {unknown}, only {known}",
+                    f"a partition is assigned to {list(brokers)}, but there is no broker {unknown}, only {there_are}",
                 )
             await context.checkpoint()
 

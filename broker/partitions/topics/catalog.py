@@ -61,6 +61,11 @@ class Catalog(Protocol):
         """Return the brokers of a partition that exists."""
 
 
+def registered(catalog: Catalog) -> set[int]:
+    """Return the ids of the brokers that are registered, alive or not."""
+    return {broker.node_id for broker in (*catalog.brokers(), *catalog.fenced())}
+
+
 class LocalCatalog:
     """The catalog of a broker by itself: it has the only replica of each partition, and leads those that are online."""
 
