@@ -1,7 +1,7 @@
 """Replies that a thread sends while the event loop prepares the next ones.
 
-The kernel's part of `send` is half of the cost of a small reply. Of a turn with several replies it can run on another
-core, without the GIL (`_send_thread`). A lone client's reply is sent at once: waking a thread would cost more.
+The kernel's part of `send` is a third of what a small request costs. Where a turn has several replies, it can run on
+another core, without the GIL (`_send_thread`). A lone client's reply is sent at once: waking a thread would cost more.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 MIN_REPLIES = 4  # of a turn
 MIN_TURN_S = 0.0002  # that it took to prepare them
 
-start: "type[SendThread] | None" = None
-if compiled and len(sched_getaffinity(0)) > 1:
+thread_class: "type[SendThread] | None" = None  # if it is compiled
+if compiled:
     with suppress(ImportError):
-        from broker.net._send_thread import SendThread as start  # noqa: N813
+        from broker.net._send_thread import SendThread as thread_class  # noqa: N813
+start = thread_class if len(sched_getaffinity(0)) > 1 else None
 
 
 class SharedSends:
@@ -55,7 +56,7 @@ class SharedSends:
         return self._worker.put(owner, fd, data)
 
     def take(self, *, wait: bool) -> "Sequence[tuple[Served, int]]":
-        """Return the results there are, or all after waiting for them: bytes sent, or a negative errno."""
+        """Return the results there are, or wait for the next ones: bytes sent, or a negative errno."""
         worker = self._worker
         if worker is None:
             return ()

@@ -3,6 +3,15 @@ from typing import Any
 import pytest
 
 from broker.net import send_thread
+from tests.requires import lacks
+
+
+@pytest.fixture
+def start_thread() -> Any:
+    """Starts the thread that sends replies, however many processors there are."""
+    if send_thread.thread_class is None:
+        lacks("not compiled: broker/net/_send_thread.pyx (`make setup`, with a C compiler)")
+    return send_thread.thread_class
 
 
 @pytest.fixture(params=["inline", "beside"])
@@ -11,22 +20,18 @@ def sends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if request.param == "inline":
         monkeypatch.setattr(send_thread, "start", None)
         return
-    if send_thread.start is None:
-        pytest.skip("the thread is not compiled, or there is one processor only")
+    monkeypatch.setattr(send_thread, "start", request.getfixturevalue("start_thread"))
     monkeypatch.setattr(send_thread, "MIN_REPLIES", 1)
     monkeypatch.setattr(send_thread, "MIN_TURN_S", -1.0)
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def started(start_thread: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The threads that were started."""
     threads: list[Any] = []
-    start = send_thread.start
-    if start is None:
-        pytest.skip("the thread is not compiled, or there is one processor only")
 
     def noted() -> Any:
-        threads.append(start())
+        threads.append(start_thread())
         return threads[-1]
 
     monkeypatch.setattr(send_thread, "start", noted)
