@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -13,11 +12,12 @@ from random import Random
 from typing import Any, NamedTuple
 
 from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
-from tests.broker.cluster.etcd_process import EtcdProcess, etcdctl
+from tests.broker.cluster.etcd_process import EtcdProcess, await_ready, etcdctl
 from tests.cluster.switch import Link, Switch
 
 BROKERS, STORE, CLIENTS = (1, 2, 3), (11, 12, 13), 9  # places in the network
 DELAY_S, LOSS = 0.2, 0.1
+WHILE_S = 3.0  # of a fault that stops nothing
 DISK_BYTES = 192 << 20
 STORE_BYTES, FILLER_BYTES = 16 << 20, 100_000  # the quota of etcd
 SYNC_DELAY_S = 0.5
@@ -26,13 +26,14 @@ _PIECE = bytes(1 << 20)
 
 
 class Kind(NamedTuple):
-    """A fault at the broker whose id it is called with; how long it lasts at least; whether writing goes on meanwhile.
+    """A kind of fault. `make` makes it at the broker with this id.
 
-    That can take until another broker leads.
+    It lasts until records are acknowledged that were sent after its beginning, perhaps by another leader, and at least
+    `at_least_s`. Where nothing can be acknowledged meanwhile, `goes_on` is false.
     """
 
     make: Callable[[int], AbstractContextManager[None]]
-    at_least_s: float = 3.0
+    at_least_s: float = 0.0
     goes_on: bool = True
 
 
@@ -54,14 +55,14 @@ class Faults:
             "deaf": Kind(lambda broker: link(everyone, [broker], Link(loss=1.0))),
             "mute": Kind(lambda broker: link([broker], everyone, Link(loss=1.0))),
             "two-apart": Kind(lambda broker: cut([broker], [self._other(broker)])),
-            "slow": Kind(lambda _: link(servers, everyone, Link(delay_s=DELAY_S))),
-            "lossy": Kind(lambda _: link(servers, everyone, Link(loss=LOSS))),
-            "frozen": Kind(lambda broker: nodes[broker].frozen(), 2 * lease_s),
+            "slow": Kind(lambda _: link(servers, everyone, Link(delay_s=DELAY_S)), WHILE_S),
+            "lossy": Kind(lambda _: link(servers, everyone, Link(loss=LOSS)), WHILE_S),
+            "frozen": Kind(lambda broker: nodes[broker].frozen()),
             "died-unplugged": Kind(self._died_unplugged),
             "restarted": Kind(lambda broker: self._restarted(nodes[broker])),
             "full-leader": Kind(lambda broker: self._full(nodes[broker])),
             "full-follower": Kind(lambda broker: self._full(nodes[self._other(broker)])),
-            "slow-sync": Kind(lambda broker: self._slow_sync(nodes[broker])),
+            "slow-sync": Kind(lambda broker: self._slow_sync(nodes[broker]), WHILE_S),
             "store-member": Kind(lambda _: self._away([self._random.choice(store)]), 2 * lease_s),
             "store-leader": Kind(lambda _: self._away([self._leading_member()]), 2 * lease_s),
             "store-frozen": Kind(lambda _: self._frozen_store(), 2 * lease_s),
@@ -129,7 +130,7 @@ class Faults:
         with ExitStack() as stack:
             ready = [stack.enter_context(member.begin()) for member in members]
             for each in ready:
-                each.recv(4096)
+                await_ready(each)
 
     @contextmanager
     def _frozen_store(self) -> Iterator[None]:
@@ -164,7 +165,6 @@ class Faults:
                 status = _status(member)
                 if status.get("leader") == status["header"]["member_id"]:
                     return member
-            time.sleep(0.1)
 
 
 def _status(member: EtcdProcess) -> Any:

@@ -3,14 +3,13 @@
     unshare --net --mount python -m tests.cluster.faults [--rounds N] [--seconds S] [--seed SEED] [--fault NAME]
 
 Three brokers and three members of etcd, each in a network namespace of its own, brokers on small disks of their own;
-two idempotent producers and a consumer in this namespace. Each round makes a fault at a leader, keeps it until all
-partitions have been written to again, and at least for its time, and ends it; then every partition has to be written
-to, and to have all its replicas in sync. Afterwards nothing acknowledged may be lost, doubled, skipped or reordered.
-The exit status is 1 if anything is wrong.
+two idempotent producers and a consumer in this namespace. Each round makes a fault at a leader, and keeps it until all
+partitions have acknowledged records that were sent after its beginning. When it has ended, they have to do so again,
+and to have all their replicas in sync. Afterwards nothing acknowledged may be lost, doubled, skipped or reordered. The
+exit status is 1 if anything is wrong.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import etcd
 from tests.cluster.fault_kinds import BROKERS, CLIENTS, STORE, STORE_BYTES, Faults, small_disks
 from tests.cluster.load import Load
+from tests.cluster.report import conclude
 from tests.cluster.switch import NO_NETWORK, NetworkError, Switch
 from tests.cluster.transform import Transform
 
@@ -60,26 +60,15 @@ class Rounds:
         with kind.make(leader):
             time.sleep(kind.at_least_s)
             if kind.goes_on:
-                self._written(time.monotonic())
+                self._load.wait_until_written(time.monotonic(), limit_s=LIMIT_S)
         healed_s = time.monotonic()
-        acknowledged = self._written(healed_s)
+        acknowledged = self._load.wait_until_written(healed_s, limit_s=LIMIT_S)
         for index, led_by in leaders.items():
             if led_by == leader:
-                times_s = [when for when, partition in acknowledged if partition == index and when > began_s - 1]
+                times_s = [one.at_s for one in acknowledged if one.partition == index and one.at_s > began_s - 1]
                 self.gaps_s[fault].append(max(after - before for before, after in pairwise(times_s)))
         self._wait_until_in_sync(fault)
         self.healed_s[fault].append(time.monotonic() - healed_s)
-
-    def _written(self, since_s: float) -> list[tuple[float, int]]:
-        """Return all acknowledgements once each partition has had one after a time. Raises TimeoutError."""
-        while True:
-            acknowledged = list(self._load.acknowledgements)
-            written = {partition for when, partition in acknowledged if when > since_s}
-            if len(written) == PARTITIONS:
-                return acknowledged
-            if time.monotonic() > since_s + LIMIT_S:
-                raise TimeoutError(f"in {LIMIT_S:.0f} s only the partitions {sorted(written)} were written to")
-            time.sleep(0.05)
 
     def _wait_until_in_sync(self, fault: str) -> None:
         """Wait until every broker says so: one that was cut off may not know yet what happened meanwhile."""
@@ -89,7 +78,6 @@ class Rounds:
                 if time.monotonic() > limit_s:
                     places = ", ".join(f"{one.id}: {sorted(one.isrs)}" for one in missing)
                     raise TimeoutError(f"after {fault!r}, replicas are still out of sync: {places}")
-                time.sleep(0.1)
 
 
 def _partitions(admin: AdminClient) -> Mapping[int, PartitionMetadata]:
@@ -193,13 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NetworkError as error:
         print(f"faults: {error}", file=sys.stderr)
         return NO_NETWORK
-    print(json.dumps({**report, "wrong": report["wrong"][:20]}, indent=1))
-    if asked.json is not None:
-        with asked.json.open("a") as file:
-            file.write(json.dumps(report) + "\n")
-    if report["wrong"]:
-        print(f"logs and directories are in {directory}", file=sys.stderr)
-    return 1 if report["wrong"] else 0
+    return conclude(report, directory, asked.json)
 
 
 if __name__ == "__main__":

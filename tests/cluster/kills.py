@@ -9,7 +9,6 @@ and the transformed topic must have each record once. The exit status is 1 if an
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from tests.cluster.load import Load
+from tests.cluster.report import conclude
 from tests.cluster.transform import Transform
 
 PARTITIONS = 6
@@ -77,24 +77,14 @@ class Killer:
         away_s = self._random.uniform(0.0, 1.5)
         time.sleep(away_s)
         self._nodes[killed].start()
-        acknowledged = self._acknowledged_by_each(led, time.monotonic())
+        acknowledged = self._load.wait_until_written(time.monotonic(), limit_s=LIMIT_S)
         for index in led:
-            times_s = [when for when, partition in acknowledged if partition == index and when > at_s - 1]
+            times_s = [one.at_s for one in acknowledged if one.partition == index and one.at_s > at_s - 1]
             gap_s = max((after - before for before, after in pairwise(times_s)), default=0.0)
             self.gaps_s.append(gap_s)
             if gap_s > LONG_S:
                 what = "the controller" if controller is not None and controller.id == killed else "no controller"
                 self.long_gaps.append(f"{gap_s:.2f} s: broker {killed}, {what}, started again after {away_s:.2f} s")
-
-    def _acknowledged_by_each(self, partitions: Sequence[int], since_s: float) -> list[tuple[float, int]]:
-        """Return all acknowledgements once each partition has had one after a time. Raises TimeoutError."""
-        while True:
-            acknowledged = list(self._load.acknowledgements)
-            if {partition for when, partition in acknowledged if when > since_s}.issuperset(partitions):
-                return acknowledged
-            if time.monotonic() > since_s + LIMIT_S:
-                raise TimeoutError(f"no record of some of the partitions {partitions} was acknowledged")
-            time.sleep(0.05)
 
     def controller(self) -> None:
         """Kill the controller."""
@@ -200,13 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"gap of a partition whose leader was killed: p50 {cuts[49]:.2f} s, p99 {cuts[98]:.2f} s, {len(gaps)} gaps"
         )
-    print(json.dumps(report, indent=1))
-    if asked.json is not None:
-        with asked.json.open("a") as file:
-            file.write(json.dumps(report) + "\n")
-    if report["wrong"]:
-        print(f"logs and directories are in {directory}", file=sys.stderr)
-    return 1 if report["wrong"] else 0
+    return conclude(report, directory, asked.json)
 
 
 if __name__ == "__main__":

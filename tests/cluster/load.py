@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
@@ -14,6 +14,14 @@ from tests.cluster.history import Outcome, PartitionHistory, Poll, Read, Sent
 DELIVERY_TIMEOUT_MS = 60_000
 # Errors after which librdkafka knows that the record was not written.
 _REFUSED = frozenset({KafkaError._QUEUE_FULL, KafkaError.MSG_SIZE_TOO_LARGE})
+
+
+class Acknowledgement(NamedTuple):
+    """When a record of a partition was acknowledged, and sent, in monotonic seconds."""
+
+    at_s: float
+    partition: int
+    sent_s: float
 
 
 class Load:
@@ -37,7 +45,7 @@ class Load:
         leader: where networks are cut, it falls.
         """
         self.latencies_s: list[float] = []  # from send to acknowledgement
-        self.acknowledgements: list[tuple[float, int]] = []  # monotonic seconds, partition
+        self.acknowledgements: list[Acknowledgement] = []
         self.gaps_s: list[float] = []  # of each producer, the longest time without an acknowledgement
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
         self._settings = dict(producer_settings or {})
@@ -87,6 +95,17 @@ class Load:
                 raise TimeoutError(f"{self.acknowledged} of {wanted} records acknowledged; {self.failures}")
             self._stop.wait(0.01)
 
+    def wait_until_written(self, since_s: float, *, limit_s: float) -> list[Acknowledgement]:
+        """Wait until each partition has acknowledged a record sent after a time; return all. Raises TimeoutError."""
+        while True:
+            acknowledged = list(self.acknowledgements)
+            written = {one.partition for one in acknowledged if one.sent_s > since_s}
+            if len(written) == self._partitions:
+                return acknowledged
+            if time.monotonic() > since_s + limit_s:
+                raise TimeoutError(f"in {limit_s:.0f} s only the partitions {sorted(written)} were written to")
+            self._stop.wait(0.05)
+
     def _thread(self, run: Callable[[str], None], name: str) -> threading.Thread:
         return threading.Thread(target=self._guard, args=(run, name))
 
@@ -126,7 +145,7 @@ class Load:
                     now = time.monotonic()
                     longest, latest = max(longest, now - latest), now
                     self.latencies_s.append(now - begun)
-                    self.acknowledgements.append((now, at))
+                    self.acknowledgements.append(Acknowledgement(now, at, begun))
                     one = sent._replace(outcome=Outcome.STORED, offset=message.offset())
                 else:
                     self.undelivered.append(f"{sent.value!r}: {error}")
