@@ -136,7 +136,7 @@ class ClusterMember:
     def _check_registration(self) -> None:
         """Notice a store that was restored from a backup, and written to so often that its revision does not tell.
 
-        One that does not know this broker may have been told to forget it. Raises StoreMismatchError.
+        A store without this broker is accepted: it may have been unregistered. Raises StoreMismatchError.
         """
         known, epoch = self.node.image.known.get(self.node.id), self._state.epoch
         if known is not None and known.epoch < epoch:

@@ -7,7 +7,6 @@ py-spy; recording another process may need root.
 """
 
 import argparse
-import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +32,6 @@ LOADS: Mapping[str, Callable[[KafkaBroker, Conditions], Figures]] = {
         Fetch(connections=4, depth=1, batch=STORED, records=STORED_RECORDS), conditions
     ),
 }
-_PATHS = re.compile(r"(?<=[(\s])/[^()<>\s]*/(?=[^/()<>\s]+[):])")  # directories of source files
 
 
 def record(name: str, path: Path) -> None:
@@ -50,7 +48,7 @@ def record(name: str, path: Path) -> None:
             _, errors = recorder.communicate()
     if recorder.returncode:
         sys.exit(f"py-spy: {errors.strip()}")
-    path.write_text(_PATHS.sub("", path.read_text().replace(str(path), path.name)))
+    path.write_text(path.read_text().replace(str(path), path.name))  # it has the command in its title
     print(f"{path}: {', '.join(f'{name} {value:.1f}' for name, value in figures.items())}")
 
 
