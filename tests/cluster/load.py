@@ -223,6 +223,8 @@ def read_all(
         for index, reads in found.items():
             place = TopicPartition(topic, index)
             _, end = consumer.get_watermark_offsets(place, timeout=limit_s)
+            if not end:
+                continue  # the consumer would have no position
             consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING)])
             while consumer.position([place])[0].offset < end:
                 for message in consumer.consume(1000, 0.2):
