@@ -1,9 +1,10 @@
 """Run the real code of several brokers in one loop, so that a run depends on a seed only.
 
-trio shuffles the tasks that are ready; here by a generator with a known seed. Its clock jumps to the next deadline when
-no task can run. Calls that would run in worker threads run at once, on the loop, after a random pause on that clock.
+trio shuffles the tasks that are ready; here by a generator with a known seed. Calls that
+would run in worker threads run at once, on the loop, after a random pause of simulated time.
 """
 
+import math
 import os
 import random
 import time
@@ -15,7 +16,6 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import trio
-import trio.testing
 from trio._core import _run as trio_run
 
 from broker.partitions.disks import startup, storage
@@ -31,13 +31,37 @@ def run(seed: int, main: Callable[[Random], Awaitable[T]]) -> T:
     async def begin() -> T:
         return await main(Random(f"main {seed}"))
 
-    clock = trio.testing.MockClock(autojump_threshold=0)  # keeps the real `time.perf_counter`
-    with _deterministic(seed):
+    clock = Clock()
+    with _deterministic(seed, clock):
         return trio.run(begin, clock=clock)
 
 
+class Clock(trio.abc.Clock):
+    """Jumps to the next deadline as soon as no task can run, since nothing comes from outside of the loop.
+
+    Costs about half as much as trio's `MockClock`, whose jumps take another turn of the loop.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def start_clock(self) -> None:
+        """Do nothing: the time begins at 0."""
+
+    def current_time(self) -> float:
+        """Return the simulated time, also to threads, and to code that measures how long something takes."""
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Jump: trio asks how long to sleep when no task can run."""
+        if deadline == math.inf:  # at the end of a run, when trio wakes up itself
+            return math.inf
+        self._now = max(self._now, deadline)
+        return 0.0
+
+
 @contextmanager
-def _deterministic(seed: int) -> Iterator[None]:
+def _deterministic(seed: int, clock: Clock) -> Iterator[None]:
     threads, entropy = Random(f"threads {seed}"), Random(f"entropy {seed}")
 
     async def run_sync(work: Callable[..., Any], *arguments: object, **_: object) -> Any:
@@ -49,8 +73,8 @@ def _deterministic(seed: int) -> Iterator[None]:
         stack.enter_context(patch.object(trio_run, "_r", Random(f"tasks {seed}")))
         stack.enter_context(patch.object(trio.to_thread, "run_sync", run_sync))
         stack.enter_context(patch.object(trio.from_thread, "check_cancelled", lambda: None))
-        stack.enter_context(patch.object(time, "perf_counter", _now))
-        stack.enter_context(patch.object(time, "monotonic", _now))
+        stack.enter_context(patch.object(time, "perf_counter", clock.current_time))
+        stack.enter_context(patch.object(time, "monotonic", clock.current_time))
         stack.enter_context(patch.object(os, "urandom", entropy.randbytes))  # for uuid4
         for module in (startup, storage):
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", _Inline))
@@ -76,11 +100,3 @@ class _Inline(Executor):
         except BaseException as error:  # noqa: BLE001  # raised where the result is taken
             future.set_exception(error)
         return future
-
-
-def _now() -> float:
-    """Return the simulated time, also where code measures how long something takes."""
-    try:
-        return trio.current_time()
-    except RuntimeError:
-        return 0.0
