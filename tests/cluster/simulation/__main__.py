@@ -3,6 +3,7 @@
     python -m tests.cluster.simulation                  random seeds until interrupted
     python -m tests.cluster.simulation --seconds 60     for a minute
     python -m tests.cluster.simulation 17 18            these seeds
+    python -m tests.cluster.simulation --long           ten simulated hours for each seed, with quiet stretches
 
 The trace of a run with a problem is written. Exits with 1 after the first one (`--keep-going`: at the end).
 """
@@ -13,13 +14,15 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from multiprocessing import Pool
 from pathlib import Path
 
 from tests.cluster.simulation.directed import SCRIPTS
 from tests.cluster.simulation.mutations import RULES, SCRIPT_OF, without
-from tests.cluster.simulation.world import FAULTS_S, Report, simulate
+from tests.cluster.simulation.tempo import LONG, SHORT
+from tests.cluster.simulation.world import Report, simulate
 
 SHOWN = 5  # problems of a seed
 HASH_SEED = "0"  # sets of strings have the same order in every process
@@ -35,8 +38,8 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true", help="go on after a problem")
     parser.add_argument("--without", choices=sorted(RULES), help="a rule to remove: the simulation must notice")
     parser.add_argument("--script", choices=SCRIPTS, help="the faults of every seed; default: random ones")
-    parser.add_argument("--pace", type=float, default=1.0, help="how many times longer pauses are")
-    parser.add_argument("--faults-s", type=float, default=FAULTS_S, help="simulated time during which faults begin")
+    parser.add_argument("--long", action="store_true", help="ten simulated hours with longer pauses and waits")
+    parser.add_argument("--faults-s", type=float, default=None, help="simulated time during which faults begin")
     parser.add_argument("--traces", type=Path, default=Path("build/simulation"), help="where traces are written")
     parser.add_argument("--all-traces", action="store_true", help="write the traces of sound runs, too")
     chosen = parser.parse_args()
@@ -54,10 +57,10 @@ def _until(ends_at: float | None, seeds: Iterable[int]) -> Iterator[int]:
 
 
 def _run(seeds: Iterable[int], chosen: argparse.Namespace) -> int:
-    began, runs, simulated_s, stored, failed = time.monotonic(), 0, 0.0, 0, []
+    began, total, failed = time.monotonic(), Total(), []
     with Pool(chosen.jobs, maxtasksperchild=20) as pool:
         for report in _reports(pool, seeds, chosen):
-            runs, simulated_s, stored = runs + 1, simulated_s + report.simulated_s, stored + report.stored
+            total.add(report)
             if report.problems or chosen.all_traces:
                 _write(report, chosen.traces)
             if report.problems:
@@ -65,11 +68,39 @@ def _run(seeds: Iterable[int], chosen: argparse.Namespace) -> int:
                 _show(report)
                 if not chosen.keep_going:
                     break
-    taken = time.monotonic() - began
-    print(f"{runs} seeds, {simulated_s / 3600:.2f} simulated hours, {stored} records stored, in {taken:.0f} s")
+            elif chosen.long:
+                print(f"seed {report.seed} is sound; in all: {total}", flush=True)
+    print(f"{total}, in {time.monotonic() - began:.0f} s")
     if failed:
         print(f"problems with {len(failed)} seeds: {failed}")
     return 1 if failed else 0
+
+
+@dataclass
+class Total:
+    """What has happened with all seeds."""
+
+    seeds: int = 0
+    simulated_s: float = 0.0
+    faults: int = 0
+    changes: int = 0
+    elections: int = 0
+    stored: int = 0
+    processor_s: float = 0.0
+
+    def add(self, report: Report) -> None:
+        """Add what has happened with one seed."""
+        self.seeds += 1
+        for name in ("simulated_s", "faults", "changes", "elections", "stored", "processor_s"):
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+
+    def __str__(self) -> str:
+        """Return one line for users."""
+        return (
+            f"{self.seeds} seeds, {self.simulated_s / 3600:.2f} simulated hours, {self.faults} faults, "
+            f"{self.changes} changes by operators, {self.elections} elections, {self.stored} records stored, "
+            f"{self.processor_s:.0f} s of processor time"
+        )
 
 
 def _reports(pool: "Pool", seeds: Iterable[int], chosen: argparse.Namespace) -> Iterator[Report]:  # type: ignore[valid-type]
@@ -77,7 +108,7 @@ def _reports(pool: "Pool", seeds: Iterable[int], chosen: argparse.Namespace) -> 
     running = []
     script = chosen.script or SCRIPT_OF.get(chosen.without)
     for seed in seeds:
-        running.append(pool.apply_async(_simulate, (seed, chosen.faults_s, chosen.without, script, chosen.pace)))  # type: ignore[attr-defined]
+        running.append(pool.apply_async(_simulate, (seed, chosen.faults_s, chosen.without, script, chosen.long)))  # type: ignore[attr-defined]
         while len(running) >= chosen.jobs:
             done = [each for each in running if each.ready()]
             running = [each for each in running if each not in done]
@@ -88,10 +119,12 @@ def _reports(pool: "Pool", seeds: Iterable[int], chosen: argparse.Namespace) -> 
         yield each.get()
 
 
-def _simulate(seed: int, faults_s: float, rule: str | None, script: str | None, pace: float) -> Report:
+def _simulate(seed: int, faults_s: float | None, rule: str | None, script: str | None, is_long: bool) -> Report:
+    began = time.process_time()
     with without(rule):
-        report = simulate(seed, faults_s=faults_s, script=script, pace=pace)
+        report = simulate(seed, faults_s=faults_s, script=script, tempo=LONG if is_long else SHORT)
     gc.collect()  # closes the files of the brokers
+    report.processor_s = time.process_time() - began
     return report
 
 

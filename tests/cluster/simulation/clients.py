@@ -32,14 +32,13 @@ from protocol.response import PartitionMetadata, ProducedPartition, ProduceRespo
 from tests.cluster.history import Outcome, PartitionHistory, Poll, Read, Sent
 from tests.cluster.simulation.machine import PORT, START_MS, host_of
 from tests.cluster.simulation.network import MACHINE
+from tests.cluster.simulation.tempo import Tempo
 
 Q = TypeVar("Q")
 R = TypeVar("R")
 
 SETTINGS = PeerSettings(client_id="client", connect_timeout_s=2.0, request_timeout_s=4.0)
 PRODUCE_TIMEOUT_MS = 3000
-RETRY_S = 0.1
-RATE = 5.0  # batches per second of a producer and partition, at pace 1
 
 
 def _produce_fields(request: ProduceRequest, _: int) -> dict[str, Any]:
@@ -98,9 +97,10 @@ class Client:
     Metadata of an earlier leader epoch than known is ignored (KIP-320): a broker that lags has sent it.
     """
 
-    def __init__(self, name: str, brokers: int, nursery: trio.Nursery, random: Random) -> None:
+    def __init__(self, name: str, brokers: int, nursery: trio.Nursery, random: Random, tempo: Tempo) -> None:
         self.name = name
         self.random = random
+        self.tempo = tempo
         self.partitions: dict[tuple[str, int], PartitionMetadata] = {}
         self.topic_ids: dict[str, bytes] = {}
         self._epochs: dict[tuple[str, int], int] = {}  # the latest leader epochs seen
@@ -124,6 +124,10 @@ class Client:
             except PeerError:
                 return None
         return self.partitions.get((topic, partition))
+
+    async def pause(self) -> None:
+        """Wait before something is tried again."""
+        await trio.sleep(self.tempo.retry_s * (1 + self.random.random()))
 
     def forget(self, topic: str, partition: int) -> None:
         """Ask again for the leader of a partition."""
@@ -158,14 +162,11 @@ class Recorder:
 class Producer:
     """Sends batches to one partition until told to end."""
 
-    def __init__(
-        self, client: Client, producer_id: int, recorder: Recorder, partition: int, *, rate: float = RATE
-    ) -> None:
+    def __init__(self, client: Client, producer_id: int, recorder: Recorder, partition: int) -> None:
         self._client = client
         self._id = producer_id
         self._recorder = recorder
         self._partition = partition
-        self._rate = rate
         self._sequence = 0
         self.is_paused = False
         self.is_ending = False
@@ -188,9 +189,9 @@ class Producer:
             self._recorder.stored += len(sent)
             self._recorder.note(f"{name} stored {numbers.start}+{len(numbers)} at {base}")
             self._sequence = numbers.stop
-            await trio.sleep(random.expovariate(self._rate))
+            await trio.sleep(random.expovariate(self._client.tempo.rate))
             while self.is_paused and not self.is_ending:  # noqa: ASYNC110  # simulated time
-                await trio.sleep(RETRY_S)
+                await trio.sleep(self._client.tempo.retry_s)
 
     async def _send(self, sent: list[Sent]) -> int:
         """Send a batch until it is stored; return its base offset."""
@@ -223,7 +224,7 @@ class Producer:
                         self._recorder.problem(f"{sent[0]}: broker {leader.leader}: {found.error.name} {found.message}")
                         await trio.sleep(5)
                 self._client.forget(topic, partition)
-            await trio.sleep(RETRY_S * (1 + self._client.random.random()))
+            await self._client.pause()
 
 
 class Consumer:
@@ -250,7 +251,7 @@ class Consumer:
                 is_read = False
             if not is_read:
                 self._client.forget(self._recorder.topic, self.partition)
-                await trio.sleep(RETRY_S * (1 + self._client.random.random()))
+                await self._client.pause()
 
     async def poll(self) -> bool:
         """Fetch once; return False after an error. Raises PeerError."""
@@ -267,8 +268,9 @@ class Consumer:
             current_leader_epoch=leader.leader_epoch,
             last_fetched_epoch=self._epoch,
         )
-        request = KafkaFetchRequest(partitions=(wanted,), max_wait_ms=500, uses_topic_ids=True)
-        response = await self._client.ask(leader.leader, FETCH, request, waits_s=0.5)
+        wait_s = self._client.tempo.max_wait_s
+        request = KafkaFetchRequest(partitions=(wanted,), max_wait_ms=int(wait_s * 1000), uses_topic_ids=True)
+        response = await self._client.ask(leader.leader, FETCH, request, waits_s=wait_s)
         if response.error is not ErrorCode.NONE or not response.partitions:
             return False
         [found] = response.partitions
@@ -282,8 +284,8 @@ class Consumer:
         for header, records in decoded_batches(found.records, from_offset=self.offset):
             reads += [Read(record.offset, bytes(record.value)) for record in records]
             self._epoch = header.leader_epoch
-        self._recorder.histories[partition].polls.append(Poll(self._client.name, tuple(reads)))
         if reads:
+            self._recorder.histories[partition].polls.append(Poll(self._client.name, tuple(reads)))
             self.offset = reads[-1].offset + 1
             self._recorder.note(f"{self._client.name}/{partition} read to {self.offset} from {leader.leader}")
         return True

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from tests.cluster.simulation.faults import Injector
     from tests.cluster.simulation.world import World
 
-STEP_S = 0.01
 JOIN_UNSEEN, SHRINK_LATE, FETCH_LATE = SCRIPTS = ("join-unseen", "shrink-late", "fetch-late")
+# In simulated seconds, at the pace of the run.
+STEP_S = 0.01
 LIMIT_S = 8.0  # for a situation to come about: more than `replica.lag.time.max.ms` and a lease together
 
 
@@ -40,6 +41,7 @@ class Scripts:
         self._world = world
         self._injector = injector
         self._random = random
+        self._pace = world.tempo.script_pace
         self._is_running = False
 
     async def run_one(self, name: str | None = None) -> None:
@@ -88,8 +90,8 @@ class Scripts:
         if not await self._until(lambda: self._is_in_sync(cast, follower)):
             return
         self._cut(leader, follower)
-        await trio.sleep(6.0)
-        await self._injector.end(leader, is_power_cut=False, pause_s=7.0)
+        await self._pause(6.0)
+        await self._injector.end(leader, is_power_cut=False, pause_s=7.0 * self._pace)
 
     async def _shrink_late(self, cast: _Cast) -> None:
         """The leader removes a follower, late; meanwhile the other one, and then the leader, lose their records."""
@@ -102,8 +104,8 @@ class Scripts:
         await self._lose_power(kept)
         if leader.is_up and self._injector.may_lose(leader):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(lambda: self._injector.end(leader, is_power_cut=True, pause_s=2.0))
-                await trio.sleep(STEP_S)
+                nursery.start_soon(lambda: self._injector.end(leader, is_power_cut=True, pause_s=2.0 * self._pace))
+                await self._pause(STEP_S)
                 faults.holds_transactions = False
 
     async def _fetch_late(self, cast: _Cast) -> None:
@@ -111,19 +113,19 @@ class Scripts:
         leader, follower = cast.leader, cast.first
         network = self._world.network
         network.cut(follower.name, leader.name)
-        await trio.sleep(0.3)
+        await self._pause(0.3)
         for producer in self._world.producers:
             producer.is_paused = True
-        await trio.sleep(0.2)
+        await self._pause(0.2)
         network.cut(leader.name, follower.name)
         if not self._injector.may_lose(follower):
             return
         await self._lose_power(follower)
         await self._until(lambda: not self._is_in_sync(cast, follower) and self._sees_state(cast))
         network.mend(follower.name, leader.name)
-        await trio.sleep(1.0)
+        await self._pause(1.0)
         if leader.is_up:
-            await self._injector.end(leader, is_power_cut=False, pause_s=7.0)
+            await self._injector.end(leader, is_power_cut=False, pause_s=7.0 * self._pace)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -134,11 +136,14 @@ class Scripts:
         await self._until(lambda: (found := world.image().current(machine.id)) is not None and found.epoch > cut_at)
 
     async def _until(self, holds: Callable[[], bool]) -> bool:
-        with trio.move_on_after(LIMIT_S):
-            while not holds():  # noqa: ASYNC110  # simulated time
-                await trio.sleep(STEP_S)
+        with trio.move_on_after(LIMIT_S * self._pace):
+            while not holds():  # simulated time
+                await self._pause(STEP_S)
             return True
         return False
+
+    async def _pause(self, seconds: float) -> None:
+        await trio.sleep(seconds * self._pace)
 
     def _cut(self, one: Machine, other: Machine) -> None:
         self._world.network.cut(one.name, other.name)

@@ -14,7 +14,7 @@ from uuid import uuid4
 import trio
 
 from broker.cluster import admin
-from broker.cluster.image import EMPTY, ClusterImage, PartitionKey
+from broker.cluster.image import ClusterImage, PartitionKey
 from broker.cluster.node import ClusterNode
 from broker.cluster.store import StoreError
 from broker.cluster.values import Member, TopicState
@@ -25,7 +25,6 @@ from tests.cluster.simulation.machine import Machine
 if TYPE_CHECKING:
     from tests.cluster.simulation.world import World
 
-DURATIONS_S = (0.3, 2.0, 7.0)
 SCRIPTED_RUNS = 0.25  # share of the seeds
 
 
@@ -57,23 +56,31 @@ class Injector:
         self._weights = [random.choice([0, 1, 1, 3]) for _ in self._kinds]
         if not any(self._weights):
             self._weights[0] = 1
-        self._pause_s = random.choice([0.2, 0.5, 1.0, 2.0])
+        self._pause_s = random.choice(world.tempo.pauses_s)
         scripts = Scripts(world, self, random)
         if script is not None or random.random() < SCRIPTED_RUNS:
-            self._kinds, self._weights, self._pause_s = [partial(scripts.run_one, script)], [1], 1.0
+            self._kinds, self._weights, self._pause_s = [partial(scripts.run_one, script)], [1], world.tempo.script_pace
 
     async def run(self, duration_s: float) -> None:
         """Begin faults one after the other; return when all of them have ended and everything is healed."""
         async with trio.open_nursery() as nursery:
             with trio.move_on_after(duration_s):
                 while True:
-                    await trio.sleep(self._random.expovariate(1 / (self._pause_s * self._world.pace)))
+                    await trio.sleep(self._random.expovariate(1 / self._pause_s))
                     [kind] = self._random.choices(self._kinds, self._weights)
                     nursery.start_soon(kind)
             for faults in self._world.store_faults.values():
                 faults.heal()
             self._world.network.heal()
         self._world.network.heal()
+
+    def _duration_s(self) -> float:
+        return self._random.choice(self._world.tempo.durations_s)
+
+    def _fault(self, text: str) -> None:
+        """Note and count a fault."""
+        self._world.note(text)
+        self._world.report.faults += 1
 
     # -- brokers --
 
@@ -94,11 +101,11 @@ class Injector:
 
     async def end(self, machine: Machine, *, is_power_cut: bool, pause_s: float | None = None) -> None:
         """Kill a broker, or cut its machine's power, and start it again after a pause."""
-        self._world.note(f"{'cut the power of' if is_power_cut else 'kill'} broker {machine.id}")
+        self._fault(f"{'cut the power of' if is_power_cut else 'kill'} broker {machine.id}")
         if is_power_cut:
             self._lost_at[machine.id] = self._world.store.revision
         await machine.kill(is_power_cut=is_power_cut)
-        await trio.sleep(self._random.choice((0.01, *DURATIONS_S)) if pause_s is None else pause_s)
+        await trio.sleep(self._random.choice((0.01, *self._world.tempo.durations_s)) if pause_s is None else pause_s)
         self._world.note(f"start broker {machine.id}")
         machine.start()
 
@@ -130,11 +137,11 @@ class Injector:
     async def _restart(self) -> None:
         machine = self._running()
         if machine is not None and not machine.is_stopping:
-            self._world.note(f"stop broker {machine.id}")
+            self._fault(f"stop broker {machine.id}")
             await machine.stop()
             self._world.note(f"broker {machine.id} has stopped")
             if not machine.is_up:
-                await trio.sleep(self._random.choice(DURATIONS_S))
+                await trio.sleep(self._duration_s())
                 self._world.note(f"start broker {machine.id}")
                 machine.start()
 
@@ -143,13 +150,13 @@ class Injector:
     async def _cut_links(self) -> None:
         one, other = self._random.sample(self._world.hosts, 2)
         pairs = self._random.choice([[(one, other)], [(one, other), (other, one)]])
-        self._world.note(f"cut {pairs}")
+        self._fault(f"cut {pairs}")
         await self._disturb(pairs, self._world.network.cut)
 
     async def _slow_links(self) -> None:
         one = self._random.choice(self._world.hosts)
         pairs = [(one, other) for other in self._world.hosts if self._random.random() < 0.5]
-        self._world.note(f"slow {pairs}")
+        self._fault(f"slow {pairs}")
         await self._disturb(pairs, self._world.network.slow)
 
     async def _isolate(self) -> None:
@@ -157,19 +164,19 @@ class Injector:
         pairs = [pair for other in self._world.hosts for pair in ((one, other), (other, one)) if other != one]
         if self._random.random() < 0.5:
             pairs = [pair for pair in pairs if not any(host.startswith("client") for host in pair)]
-        self._world.note(f"isolate {one}: {len(pairs)}")
+        self._fault(f"isolate {one}: {len(pairs)}")
         await self._disturb(pairs, self._world.network.cut)
 
     async def _disturb(self, pairs: list[tuple[str, str]], how: Callable[[str, str], None]) -> None:
         for pair in pairs:
             how(*pair)
-        await trio.sleep(self._random.choice(DURATIONS_S))
+        await trio.sleep(self._duration_s())
         for pair in pairs:
             self._world.network.mend(*pair)
 
     async def _reset_links(self) -> None:
         one, other = self._random.sample(self._world.hosts, 2)
-        self._world.note(f"reset {one} {other}")
+        self._fault(f"reset {one} {other}")
         self._world.network.reset_between(one, other)
 
     # -- the store --
@@ -177,25 +184,26 @@ class Injector:
     async def _lose_store(self) -> None:
         machines = self._world.machines
         found = machines if self._random.random() < 0.3 else [self._random.choice(machines)]
-        self._world.note(f"no store for {[machine.id for machine in found]}")
+        self._fault(f"no store for {[machine.id for machine in found]}")
         for machine in found:
             self._world.store_faults[machine.name].is_away = True
-        await trio.sleep(self._random.choice(DURATIONS_S))
+        await trio.sleep(self._duration_s())
         for machine in found:
             self._world.store_faults[machine.name].is_away = False
 
     async def _disturb_store(self) -> None:
         faults = self._world.store_faults[self._random.choice(self._world.machines).name]
         faults.rate, faults.lag_s = self._random.choice([0.0, 0.1, 0.4]), self._random.choice([0.002, 0.1, 1.0])
-        self._world.note(f"disturb the store: {faults.rate} {faults.lag_s}")
-        await trio.sleep(self._random.choice(DURATIONS_S))
+        self._fault(f"disturb the store: {faults.rate} {faults.lag_s}")
+        await trio.sleep(self._duration_s())
         faults.heal()
 
     async def _expire_leases(self) -> None:
-        self._world.note("expire all leases")
+        self._fault("expire all leases")
         self._world.store.expire_all()
 
     async def _compact(self) -> None:
+        self._fault("compact the store")
         self._world.store.compact(self._world.store.revision)
 
     # -- operators --
@@ -211,7 +219,7 @@ class Injector:
         key = self._random.choice(sorted(node.image.partitions))
         brokers = [machine.id for machine in self._world.machines]
         target = self._random.choice([None, self._random.sample(brokers, 3), self._random.sample(brokers, 2)])
-        self._world.note(f"reassign {self._name(node.image, key)} to {target}")
+        self._change(f"reassign {self._name(node.image, key)} to {target}")
         with suppress(StoreError, RefusedError), trio.move_on_after(5):
             await admin.reassign_partition(node, key, target)
 
@@ -220,9 +228,14 @@ class Injector:
         if node is None or not node.image.partitions:
             return
         key = self._random.choice(sorted(node.image.partitions))
-        self._world.note(f"elect the preferred leader of {self._name(node.image, key)}")
+        self._change(f"elect the preferred leader of {self._name(node.image, key)}")
         with suppress(StoreError, RefusedError), trio.move_on_after(5):
             await admin.elect_leader(node, key, is_unclean=False)
+
+    def _change(self, text: str) -> None:
+        """Note and count what an operator does."""
+        self._world.note(text)
+        self._world.report.changes += 1
 
     def _name(self, image: ClusterImage, key: PartitionKey) -> str:
         return f"{image.names.get(key.topic)}-{key.partition}"
@@ -235,19 +248,12 @@ class Injector:
         with suppress(StoreError, RefusedError), trio.move_on_after(10):
             if others and self._random.random() < 0.5:
                 name = self._random.choice(others)
-                self._world.note(f"delete topic {name}")
+                self._change(f"delete topic {name}")
                 await admin.delete_topic(node, name)
             else:
                 self._topics += 1
                 name = f"other{self._topics % 3}"
-                self._world.note(f"create topic {name}")
+                self._change(f"create topic {name}")
                 made = TopicState(id=uuid4(), partitions=2)
                 assignment = admin.place(node.image, 2, self._random.choice([1, 2, 3]), self._random)
                 await admin.create_topic(node, name, made, assignment)
-
-
-def image_of(world: "World") -> ClusterImage:
-    """Return the store's content."""
-    image = ClusterImage(EMPTY)
-    image.replace(world.store.range(""))
-    return image

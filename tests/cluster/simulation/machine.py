@@ -46,6 +46,7 @@ from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.cluster.simulation.network import MACHINE, Network
 from tests.cluster.simulation.server import SimulatedListener
 from tests.cluster.simulation.store_faults import StoreFaults
+from tests.cluster.simulation.tempo import Tempo
 
 PORT = 9092
 START_MS = 1_700_000_000_000
@@ -53,14 +54,6 @@ CLUSTER = "simulated"
 SETTINGS = (
     "warmlog.cluster.etcd=http://simulated:2379",
     f"warmlog.cluster.id={CLUSTER}",
-    "warmlog.cluster.lease.ms=3000",
-    "warmlog.stop.timeout.ms=10000",
-    "auto.create.topics.enable=false",
-    "replica.lag.time.max.ms=3000",
-    "replica.fetch.wait.max.ms=500",
-    "leader.imbalance.check.interval.seconds=15",
-    "log.segment.bytes=16384",
-    "log.index.size.max.bytes=4096",
 )
 
 
@@ -131,6 +124,7 @@ class Machine:
         nursery: trio.Nursery,
         random: Random,
         failed: Callable[[str, BaseException], None],
+        tempo: Tempo,
     ) -> None:
         self.id = number
         self.name = host_of(number)
@@ -144,9 +138,9 @@ class Machine:
         self._nursery = nursery
         self._random = random
         self._failed = failed
-        self._settings = load_settings(
-            assignments=[f"node.id={number}", f"broker.rack=r{number}", f"log.dirs={self.path}", *SETTINGS]
-        )
+        own = [f"node.id={number}", f"broker.rack=r{number}", f"log.dirs={self.path}"]
+        self._settings = load_settings(assignments=[*own, *SETTINGS, *tempo.settings])
+        self._checkpoint_s = tempo.checkpoint_s
         self._scope = trio.CancelScope()
         self._stop = trio.Event()
         self._ended = trio.Event()
@@ -269,7 +263,7 @@ class Machine:
 
     async def _checkpoint_now_and_then(self, partitions: Partitions) -> None:
         while True:
-            await trio.sleep(5)
+            await trio.sleep(self._checkpoint_s)
             await partitions.checkpoint()
 
     def _listener(self, parts: "_Parts") -> SimulatedListener:

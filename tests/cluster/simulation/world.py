@@ -9,7 +9,7 @@ import logging
 import shutil
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,28 +22,26 @@ import trio
 
 import broker.clustered
 from broker.cluster import admin
-from broker.cluster.image import EMPTY, ClusterImage, PartitionKey
-from broker.cluster.memory import MemoryCluster
-from broker.cluster.store import Changes, Event
-from broker.cluster.values import Member, PartitionState, TopicState, TopicStatus
+from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.values import PartitionState, TopicState, TopicStatus
 from broker.partitions.partition import Partition
 from broker.replication.local_replica import LocalReplica
 from protocol.records.batch import headers
 from protocol.records.reader import records_in
 from tests.cluster.history import Read
 from tests.cluster.simulation import loop
-from tests.cluster.simulation.clients import RATE, Client, Consumer, Producer, Recorder
-from tests.cluster.simulation.faults import Injector, image_of
+from tests.cluster.simulation.clients import Client, Consumer, Producer, Recorder
+from tests.cluster.simulation.faults import Injector
 from tests.cluster.simulation.machine import Machine, SimulatedStore
 from tests.cluster.simulation.network import MACHINE, Network
+from tests.cluster.simulation.noted_store import NotedStore
 from tests.cluster.simulation.store_faults import StoreFaults
+from tests.cluster.simulation.tempo import SHORT, Tempo
 
 BROKERS = 3
 PARTITIONS = 3
 PRODUCERS = 2
 CONSUMERS = 2
-FAULTS_S = 30.0
-PEACE_S = 300.0  # within which all is well again
 MAX_PROBLEMS = 10  # the run ends
 TOPIC = "t"
 
@@ -56,7 +54,11 @@ class Report:
     problems: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     simulated_s: float = 0.0
-    stored: int = 0
+    faults: int = 0
+    changes: int = 0  # by operators
+    elections: int = 0  # changes of a partition's leader to another broker
+    stored: int = 0  # records
+    processor_s: float = 0.0
 
 
 class World:
@@ -64,15 +66,14 @@ class World:
 
     topic = TOPIC
 
-    def __init__(self, nursery: trio.Nursery, random: Random, root: Path, report: Report, *, pace: float = 1.0) -> None:
-        """`pace`: how many times longer the pauses between faults, and between batches, are."""
-        self.pace = pace
+    def __init__(self, nursery: trio.Nursery, random: Random, root: Path, report: Report, tempo: Tempo) -> None:
+        self.tempo = tempo
         self.random = random
         self.report = report
-        self.store = _NotedStore(self)
+        self.store = NotedStore(self.note)
         self.network = Network(nursery, Random(random.random()))
         self.machines = [
-            Machine(number, root, self.network, nursery, Random(random.random()), self.failed)
+            Machine(number, root, self.network, nursery, Random(random.random()), self.failed, tempo)
             for number in range(1, BROKERS + 1)
         ]
         self.store_faults = {machine.name: StoreFaults(Random(random.random())) for machine in self.machines}
@@ -83,12 +84,12 @@ class World:
             del self._configs["flush.messages"]
         self.recorder = Recorder(TOPIC, PARTITIONS, self.note, self.problem)
         self.clients = [
-            Client(f"client{number}", BROKERS, nursery, Random(random.random()))
+            Client(f"client{number}", BROKERS, nursery, Random(random.random()), tempo)
             for number in range(PRODUCERS + CONSUMERS)
         ]
         self.hosts = [*[machine.name for machine in self.machines], *[client.name for client in self.clients]]
         self.producers = [
-            Producer(client, 1000 + number, self.recorder, index, rate=RATE / pace)
+            Producer(client, 1000 + number, self.recorder, index)
             for number, client in enumerate(self.clients[:PRODUCERS])
             for index in range(PARTITIONS)
         ]
@@ -115,7 +116,7 @@ class World:
 
     def image(self) -> ClusterImage:
         """Return the store's content."""
-        return image_of(self)
+        return self.store.image
 
     def wrote(self, replica: LocalReplica, state: PartitionState) -> None:
         """Take note that a broker leads."""
@@ -143,7 +144,7 @@ class World:
                     producing.cancel_scope.cancel()
                 for producer in self.producers:
                     producer.is_ending = True
-                producing.cancel_scope.deadline = trio.current_time() + PEACE_S
+                producing.cancel_scope.deadline = trio.current_time() + self.tempo.peace_s
             if producing.cancel_scope.cancelled_caught:
                 self.problem("producers have no answer")
             elif await self._until("all is read", self._is_read):
@@ -160,11 +161,11 @@ class World:
         await admin.create_topic(life.member.node, TOPIC, made, assignment)
 
     async def _until(self, what: str, holds: Any) -> bool:
-        with trio.move_on_after(PEACE_S):
+        with trio.move_on_after(self.tempo.peace_s):
             while not holds():  # noqa: ASYNC110  # simulated time
                 await trio.sleep(0.5)
             return True
-        self.problem(f"not within {PEACE_S} s: {what}; {self._state()}")
+        self.problem(f"not within {self.tempo.peace_s} s: {what}; {self._state()}")
         return False
 
     def _state(self) -> str:
@@ -227,41 +228,6 @@ class World:
                 self.problem(f"{TOPIC}-{index}: {anomaly.kind}: {anomaly.detail}")
 
 
-class _NotedStore(MemoryCluster):
-    """Notes changes of partitions."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-        self._image = ClusterImage(EMPTY)
-
-    def _record(self, revision: int, events: list[Event]) -> None:
-        super()._record(revision, events)
-        if events:
-            delta = self._image.apply(Changes(revision, tuple(events)))
-            for key in delta.partitions:
-                self._world.note(
-                    f"{revision}: {self._image.names.get(key.topic)}-{key.partition}: {self._text_of(key)}"
-                )
-            for each in delta.brokers:
-                registration = self._image.brokers.get(each)
-                text = "gone" if registration is None else f"{registration.since} to {registration.epoch}"
-                self._world.note(f"{revision}: broker {each}: {text}")
-
-    def _text_of(self, key: PartitionKey) -> str:
-        state = self._image.partitions.get(key)
-        if state is None:
-            return "gone"
-        isr, elr = _text(state.isr), _text(state.elr)
-        leader = "nobody" if state.leader is None else _text([state.leader])
-        text = f"{leader} leads in {state.leader_epoch}, ISR {isr}, ELR {elr}, replicas {state.replicas}"
-        return text + (f", adding {state.adding}, removing {state.removing}" if state.adding or state.removing else "")
-
-
-def _text(members: Iterable[Member]) -> str:
-    return " ".join(f"{member.broker}@{member.epoch}" for member in members)
-
-
 def _log_of(machine: Machine, partition: Partition) -> bytes:
     """Return all batches of a replica, as they are on its disk."""
     folder = machine.path / f"{partition.topic}-{partition.index}"
@@ -302,12 +268,13 @@ class _Exceptions(logging.Handler):
             self._world.problem(f"{text}: {logging.Formatter().formatException(record.exc_info)}")
 
 
-def simulate(seed: int, *, faults_s: float = FAULTS_S, script: str | None = None, pace: float = 1.0) -> Report:
+def simulate(seed: int, *, faults_s: float | None = None, script: str | None = None, tempo: Tempo = SHORT) -> Report:
     """Run a cluster from a seed, with random faults or one script of faults, and return what it has shown."""
     report = Report(seed)
+    faults_s = tempo.faults_s if faults_s is None else faults_s
     root = Path(tempfile.mkdtemp(prefix="simulated-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
-        loop.run(seed, lambda random: _main(random, root, report, faults_s, script, pace))
+        loop.run(seed, lambda random: _main(random, root, report, faults_s, script, tempo))
     except Exception as error:  # a defect of the simulation, or of what it runs
         report.problems.append(f"the simulation failed: {_described(error)}")
         logging.getLogger(__name__).exception("seed %d", seed)
@@ -316,9 +283,9 @@ def simulate(seed: int, *, faults_s: float = FAULTS_S, script: str | None = None
     return report
 
 
-async def _main(random: Random, root: Path, report: Report, faults_s: float, script: str | None, pace: float) -> None:
+async def _main(random: Random, root: Path, report: Report, faults_s: float, script: str | None, tempo: Tempo) -> None:
     async with trio.open_nursery() as nursery:
-        world = World(nursery, random, root, report, pace=pace)
+        world = World(nursery, random, root, report, tempo)
         try:
             with _patched(world, Random(random.random())):
                 with world.scope:
@@ -327,6 +294,7 @@ async def _main(random: Random, root: Path, report: Report, faults_s: float, scr
                     if machine.is_up:
                         await machine.kill(is_power_cut=False)
         finally:
+            report.elections = world.store.elections
             report.stored = world.recorder.stored
             report.simulated_s = trio.current_time()
         nursery.cancel_scope.cancel()
