@@ -35,6 +35,7 @@ PARSER = "protocol/records/_reading.pxi"
 CYTHON = {
     "broker/metrics/_requests.pyx": [],
     "broker/log/io/_page_cache.pyx": [],
+    "broker/log/io/_write_thread.pyx": [],
     "broker/log/_scan.pyx": [],
     "broker/net/_send_thread.pyx": [],
     "protocol/kafka/codec/_compiled.pyx": [],
@@ -53,6 +54,7 @@ MYPYC = (
     "broker/log/producers/transactions.py",
     "broker/log/producers/transitions.py",
     "broker/log/io/files.py",
+    "broker/log/io/shared_writes.py",
     "broker/log/flush.py",
     "broker/log/index/search.py",
     "broker/log/segments/log_scan.py",

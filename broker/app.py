@@ -236,6 +236,7 @@ class Broker:
                     await partitions.close_all()
                     if self._member is not None:
                         await self._member.leave()
+                writer.stop()
             if web is not None:
                 web.stop()
 

@@ -9,9 +9,10 @@ Invariants:
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from broker.log.append import Buffer, IndexEntries
+from broker.log.append import IndexEntries
 from broker.log.index.transaction import AbortedTransaction
 from broker.log.io.disk import is_out_of_room
+from broker.log.io.shared_writes import FileWrite, SharedWrites
 from broker.log.segments.segment import Segment
 
 
@@ -32,13 +33,12 @@ class ActiveWriter:
         """Accept appends again, after the end of the log was rebuilt."""
         self.failure = None
 
-    def write_batches(self, active: Segment, buffers: list[Buffer], position: int) -> None:
-        """Write buffers end to end into the log file. Raises OSError."""
-        file = active.append_descriptor()
+    def end_write(self, active: Segment, writes: SharedWrites, write: FileWrite) -> None:
+        """End a write to the log file. Raises OSError, after the file was truncated to its previous size."""
         try:
-            file.write_all(buffers, position)
+            writes.end(write)
         except OSError as error:
-            self._cut_back(active, position, error)
+            self._cut_back(active, write.position, error)
             raise
 
     def write_entries(self, active: Segment, entries: IndexEntries, aborted: Sequence[AbortedTransaction] = ()) -> bool:

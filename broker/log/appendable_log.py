@@ -11,6 +11,7 @@ Invariants:
 from broker.log.append import Buffer, PlannedAppend
 from broker.log.appender import PreparedRoll
 from broker.log.flush import FlushPlan
+from broker.log.io.shared_writes import FileWrite, SharedWrites
 from broker.log.log_state import HighWatermarkSource, LogState
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.segments.segment import Segment
@@ -94,9 +95,18 @@ class AppendableLog(LogState):
 
         Raises OSError, after truncating the file to its previous size; then call `abandon`.
         """
+        writes = SharedWrites()
+        self.end_write(self.begin_write(planned, writes), writes)
+
+    def begin_write(self, planned: list[PlannedAppend], writes: SharedWrites) -> FileWrite:
+        """Begin a `write` beside those of other logs; `end_write` follows. Raises OSError; then call `abandon`."""
         if self.is_full:  # became so after they were planned
             raise self.space_status.full()
-        self._appender.write(planned)
+        return self._appender.begin_write(planned, writes)
+
+    def end_write(self, write: FileWrite, writes: SharedWrites) -> None:
+        """End a `write`. Raises OSError, after truncating the file to its previous size; then call `abandon`."""
+        self._appender.end_write(write, writes)
 
     def commit(self, planned: list[PlannedAppend]) -> None:
         """Make written plans part of the log: index entries, sizes, log end offset, high watermark.

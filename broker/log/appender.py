@@ -34,6 +34,7 @@ from broker.log.append import (
 from broker.log.errors import RecordListTooLargeError
 from broker.log.index.mapped import MAX_RELATIVE_OFFSET
 from broker.log.index.transaction import AbortedTransaction
+from broker.log.io.shared_writes import FileWrite, SharedWrites
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.producers.copies import check_copies, effects_of
 from broker.log.producers.snapshot import ProducerSnapshots
@@ -68,7 +69,7 @@ def _extent_of(header: BatchHeader) -> BatchExtent:
 
 
 class Appender:
-    """The end of one log. For the event loop; `write` and `prepare_roll` may also run in a worker."""
+    """The end of one log. For the event loop; a worker may also write, and prepare a roll."""
 
     __slots__ = (
         "_clock",
@@ -300,12 +301,16 @@ class Appender:
             effects=effects,
         )
 
-    def write(self, planned: list[PlannedAppend]) -> None:
-        """Write all plans, in order, to the active segment's file, or none. Raises OSError."""
+    def begin_write(self, planned: list[PlannedAppend], writes: SharedWrites) -> FileWrite:
+        """Begin to write all plans, in order, to the active segment's file. Raises OSError."""
         first, active = planned[0], self._segments.active
         assert first.position == active.size, "writes follow the order of plans"
         buffers = first.buffers if len(planned) == 1 else [buffer for each in planned for buffer in each.buffers]
-        self.writer.write_batches(active, buffers, first.position)
+        return writes.begin(active.append_descriptor(), buffers, first.position)
+
+    def end_write(self, write: FileWrite, writes: SharedWrites) -> None:
+        """Wait until all plans are written. Raises OSError, and then the file is as it was before."""
+        self.writer.end_write(self._segments.active, writes, write)
 
     def commit(self, planned: list[PlannedAppend]) -> int:
         """Commit written plans; return the bytes added. Raises OSError, after the write was undone."""

@@ -329,7 +329,7 @@ class Channel:
     async def _begin_large(self, exchange: Exchange, request: ProduceRequest) -> None:
         """Queue a produce that takes longer than a turn."""
         begin = self._services.dispatcher.begin_large_produce
-        produce = await begin(request, self.connection.context, self._turn.write_queued)
+        produce = await begin(request, self.connection.context, partial(self._turn.write_queued, 1))
         exchange.produces.append((exchange.call, produce))
         exchange.handled_at = perf_counter()
         self._handled = None

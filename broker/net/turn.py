@@ -62,8 +62,8 @@ class Served(Protocol):
 class ServingTurn:
     """The turns of a broker, for all of its listeners. Used on the event loop only."""
 
-    def __init__(self, write_queued: Callable[[], None], guard: LoopGuard) -> None:
-        """`write_queued` is called at the end of each turn, before replies are sent."""
+    def __init__(self, write_queued: Callable[[int], None], guard: LoopGuard) -> None:
+        """`write_queued(connections)` is called at the end of each turn, before replies are sent to so many."""
         self.deadlines = Deadlines()
         self.guard = guard
         self.began_at = self.ends_at = 0.0  # start of this turn, and the time after which it begins no requests
@@ -197,6 +197,7 @@ class ServingTurn:
         now = self.began_at = perf_counter()
         self.ends_at = now + RECEIVE_S
         self._hand_back(self._sends.take(wait=is_idle))
+        to_serve = len(ready)
         while ready and now <= self.ends_at:
             served, events = ready.popleft()
             try:
@@ -205,7 +206,7 @@ class ServingTurn:
                 logger.exception("a connection failed")
                 served.broke()
             now = perf_counter()
-        self._finish()
+        self._finish(to_serve - len(ready))
         self._in_turn = False
         return True
 
@@ -238,21 +239,21 @@ class ServingTurn:
         self._prompt_turns = self._prompt_turns + 1 if is_prompt else 0
         self._last_fd = fd
 
-    def _finish(self) -> None:
-        """Write the queued appends, then send replies."""
+    def _finish(self, served: int) -> None:
+        """Write the queued appends, then send replies. So many connections were served."""
         self.guard.begin("produce")
-        self.write_queued()
+        self.write_queued(served)
         due, self._due = self._due, []
         if due:
             now = self.guard.begin("replies")
             self._sends.open(len(due), now - self.began_at)
-            for served in due:
-                served.is_due = False
+            for each in due:
+                each.is_due = False
                 try:
-                    served.finish(now)
+                    each.finish(now)
                 except Exception:  # as above
                     logger.exception("a connection failed")
-                    served.broke()
+                    each.broke()
             self._sends.close()
         self._finished_at = perf_counter()
 

@@ -36,27 +36,27 @@ class Descriptor:
     sender, which keeps the object while it sends.
     """
 
-    __slots__ = ("_disk", "_identity", "fd")
+    __slots__ = ("_identity", "disk", "fd")
 
     def __init__(self, disk: Disk, fd: int) -> None:
-        self._disk = disk
+        self.disk = disk
         self._identity: tuple[int, int] | None = None
         self.fd = fd
 
     def __del__(self) -> None:
-        self._disk.close(self.fd)
+        self.disk.close(self.fd)
 
     def size(self) -> int:
         """Return the file's size in bytes."""
-        return self._disk.size(self.fd)
+        return self.disk.size(self.fd)
 
     def pread(self, size: int, position: int) -> bytes:
         """Read up to `size` bytes at `position`; fewer only at the end of the file."""
-        return self._disk.pread(self.fd, size, position)
+        return self.disk.pread(self.fd, size, position)
 
     def read_into(self, buffer: bytearray | memoryview, position: int) -> int:
         """Read into a buffer; return the number of bytes read, fewer than its size only at the end of the file."""
-        return self._disk.read_into(self.fd, buffer, position)
+        return self.disk.read_into(self.fd, buffer, position)
 
     def identity(self) -> tuple[int, int]:
         """Return the file's device and inode, the same for every name and descriptor of the file."""
@@ -67,25 +67,28 @@ class Descriptor:
 
     def drop_cached(self, position: int, length: int) -> None:
         """Evict a range from the page cache, except for dirty and mapped pages. Blocking."""
-        self._disk.drop_cached(self.fd, position, length)
+        self.disk.drop_cached(self.fd, position, length)
 
     def write_all(self, buffers: list[Buffer], position: int) -> None:
         """Write all of the buffers, end to end, at `position`."""
-        disk, fd = self._disk, self.fd
-        written = disk.pwritev(fd, buffers, position) if len(buffers) <= IOV_MAX else 0
+        written = self.disk.pwritev(self.fd, buffers, position) if len(buffers) <= IOV_MAX else 0
+        self.write_rest(buffers, position, written)
+
+    def write_rest(self, buffers: list[Buffer], position: int, written: int) -> None:
+        """Write what is missing after the first call, which wrote `written` bytes of the buffers."""
         size = 0
         for buffer in buffers:
             size += len(buffer)
         if written < size:
-            write_all(disk, fd, remaining(buffers, written), position + written)
+            write_all(self.disk, self.fd, remaining(buffers, written), position + written)
 
     def truncate(self, size: int) -> None:
         """Truncate or extend the file."""
-        self._disk.truncate(self.fd, size)
+        self.disk.truncate(self.fd, size)
 
     def sync(self) -> None:
         """Flush data and size to the disk."""
-        self._disk.sync(self.fd)
+        self.disk.sync(self.fd)
 
 
 class FileSlice:

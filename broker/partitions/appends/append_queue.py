@@ -24,6 +24,7 @@ import trio
 from broker.log.append import Buffer
 from broker.log.errors import LogError
 from broker.log.io.disk import is_out_of_room
+from broker.log.io.shared_writes import FileWrite
 from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.segments.segment import Segment
@@ -54,6 +55,17 @@ class _Unopened(NamedTuple):
     marker: TransactionMarker | None = None
 
 
+class _Write:
+    """A write that has begun: its appends, and what they were planned to be."""
+
+    __slots__ = ("group", "planned", "to_file")
+
+    def __init__(self, group: list[Append], planned: list[PlannedAppend], to_file: FileWrite) -> None:
+        self.group = group
+        self.planned = planned
+        self.to_file = to_file
+
+
 class AppendQueue:
     """The appends and rolls of one log. Belongs to the event loop.
 
@@ -74,6 +86,7 @@ class AppendQueue:
         self._waiters = waiters
         self._queue: list[Append] = []
         self._queued_bytes = 0
+        self._begun: _Write | None = None
         self._must_roll = False
         self._unopened: list[_Unopened] = []  # to be decompressed, and those that came later
         self._opening = 0  # how many of these, from the first on, a thread decompresses
@@ -248,21 +261,48 @@ class AppendQueue:
 
     def write_queued(self) -> None:
         """Write the queue: at once if it is small, else in a background task."""
+        if self.begin_write():
+            self.end_write()
+
+    def begin_write(self) -> bool:
+        """Begin to write the queue if it is small, and return True: `end_write` must follow.
+
+        Otherwise a background task writes it.
+        """
         if self.is_writing or self.is_paused or not self._queue:
-            return
+            return False
         if self._must_roll or self._queued_bytes > self._writer.loop_write_max_bytes:
             self.is_writing = True
             self._tasks.spawn(self._drain)
-            return
+            return False
         group = self._take_queue()
         planned = [append.planned for append in group]
         try:
-            self.log.write(planned)
-            self.log.commit(planned)
+            to_file = self.log.begin_write(planned, self._writer.writes)
         except Exception as error:  # noqa: BLE001  # a defect, too, fails this log only
             self._fail(group, error)
+            return False
+        self.is_writing = True
+        self._begun = _Write(group, planned, to_file)
+        return True
+
+    def end_write(self) -> None:
+        """End the write that has begun, and settle its appends."""
+        write, self._begun = self._begun, None
+        assert write is not None
+        try:
+            self.log.end_write(write.to_file, self._writer.writes)
+            self.log.commit(write.planned)
+        except Exception as error:  # noqa: BLE001  # as in `begin_write`
+            self.is_writing = False
+            self._fail(write.group, error)
         else:
-            self._committed(group)
+            self.is_writing = False
+            if self._queue:  # what came since it has begun
+                self._writer.enlist(self)
+            self._committed(write.group)
+        if self._refusal is not None:
+            self._drop_refused()
 
     async def settled(self, *, among: int = 0) -> None:
         """Wait until nothing is queued or awaits a flush, and no task uses the log except `among` that wait here."""

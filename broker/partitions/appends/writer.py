@@ -9,6 +9,7 @@ from typing import Protocol
 import trio
 
 from broker.log.io.page_faults import PageFaults
+from broker.log.io.shared_writes import SharedWrites
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.batch_opener import BatchOpener
 from broker.partitions.disks.disk_workers import DiskWorkers
@@ -24,6 +25,12 @@ class Queued(Protocol):
     def write_queued(self) -> None:
         """Write what is queued, or start a task that does. Never waits."""
 
+    def begin_write(self) -> bool:
+        """Begin to do so, beside other partitions; return whether `end_write` must follow."""
+
+    def end_write(self) -> None:
+        """End the write that has begun."""
+
 
 class Writer:
     """Write the queued appends of all partitions. Belongs to the event loop.
@@ -36,6 +43,7 @@ class Writer:
         self.loop_write_max_bytes = loop_write_max_bytes
         self._nursery = nursery
         self.opener = BatchOpener(self.spawn)
+        self.writes = SharedWrites()
         self._queued: list[Queued] = []
         self._disks: dict[str, DiskWorkers] = {}
 
@@ -54,18 +62,33 @@ class Writer:
         """Add a queue to write."""
         self._queued.append(partition)
 
-    def write_queued(self) -> None:
-        """Write all queues: small writes at once, others in background tasks. Never waits."""
+    def write_queued(self, connections: int = 0) -> None:
+        """Write all queues: small writes at once, others in background tasks. Never waits.
+
+        `connections`: how many of them sent the appends, if that is known.
+        """
         self.opener.written()
-        queued = self._queued
-        if queued:
-            self._queued = []
+        while self._queued:
+            queued, self._queued = self._queued, []
             faults = queued[0].page_faults
             faults.begin()
-            for partition in queued:
-                partition.write_queued()
+            if len(queued) == 1:
+                queued[0].write_queued()
+            else:
+                self._write_together(queued, connections)
             faults.end("append")
             faults.leave()
+
+    def _write_together(self, queued: list[Queued], connections: int) -> None:
+        self.writes.open(len(queued), connections)
+        begun = [partition for partition in queued if partition.begin_write()]
+        self.writes.close()
+        for partition in begun:
+            partition.end_write()
+
+    def stop(self) -> None:
+        """Stop the thread that shares the writes, if it was started."""
+        self.writes.stop()
 
     def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run an async function in the background; a cancelled broker waits for its end."""

@@ -1,0 +1,87 @@
+"""Writes to several files that a thread shares with the event loop.
+
+A quarter of what a small append costs is the kernel's part of its write. Where a turn writes many files, that can run
+on another core, without the GIL (`_write_thread`), while the loop prepares the next writes and commits the ones that
+are done. The loop alone writes few files: waking a thread would cost more.
+"""
+
+import os
+from contextlib import suppress
+from os import sched_getaffinity
+from typing import TYPE_CHECKING
+
+from broker.log.io.disk import Disk
+from broker.log.io.files import Descriptor
+from protocol.records.codec import compiled
+from protocol.records.record import Buffer
+
+if TYPE_CHECKING:
+    from broker.log.io._write_thread import WriteThread
+
+MIN_FILES = 12  # of a turn
+MIN_FILES_PER_CONNECTION = 2  # fewer: the thread that sends the replies keeps the other core busy
+BY_THE_LOOP = -1  # instead of a number of the thread's
+
+thread_class: "type[WriteThread] | None" = None  # if it is compiled
+if compiled:
+    with suppress(ImportError):
+        from broker.log.io._write_thread import WriteThread as thread_class  # noqa: N813
+start = thread_class if len(sched_getaffinity(0)) > 1 else None
+
+
+class FileWrite:
+    """A write that has begun: `buffers` end to end at `position`. They must not change until its end."""
+
+    __slots__ = ("buffers", "file", "number", "position")
+
+    def __init__(self, file: Descriptor, buffers: list[Buffer], position: int, number: int) -> None:
+        self.file = file
+        self.buffers = buffers
+        self.position = position
+        self.number = number
+
+
+class SharedWrites:
+    """Begins and ends writes. The thread is started when it is first needed. Belongs to the event loop."""
+
+    __slots__ = ("_is_open", "_worker")
+
+    def __init__(self) -> None:
+        self._worker: WriteThread | None = None
+        self._is_open = False
+
+    def open(self, files: int, connections: int = 0) -> None:
+        """Share the writes that begin from now on, if so many files for so many connections are worth it."""
+        is_worth_it = files >= MIN_FILES and files >= MIN_FILES_PER_CONNECTION * connections
+        self._is_open = is_worth_it and start is not None
+        if self._is_open and self._worker is None:
+            assert start is not None
+            self._worker = start()
+
+    def close(self) -> None:
+        """Share no more writes."""
+        self._is_open = False
+
+    def begin(self, file: Descriptor, buffers: list[Buffer], position: int) -> FileWrite:
+        """Begin to write buffers end to end; `end` must follow. Only the real disk's are shared."""
+        number = BY_THE_LOOP
+        if self._is_open and self._worker is not None and type(file.disk) is Disk:
+            number = self._worker.put(file.fd, buffers, position)
+        return FileWrite(file, buffers, position, number)
+
+    def end(self, write: FileWrite) -> None:
+        """Complete a write. Raises OSError."""
+        if write.number == BY_THE_LOOP:
+            write.file.write_all(write.buffers, write.position)
+            return
+        assert self._worker is not None
+        written = self._worker.result(write.number)
+        if written < 0:
+            raise OSError(-written, os.strerror(-written))
+        write.file.write_rest(write.buffers, write.position, written)
+
+    def stop(self) -> None:
+        """Stop the thread. Every write must have ended."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()

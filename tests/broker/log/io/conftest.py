@@ -1,0 +1,19 @@
+"""Owns the thread that shares writes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.log.io import shared_writes
+from tests.requires import lacks
+
+
+@pytest.fixture
+def write_thread() -> Iterator[Any]:
+    """A thread that shares writes, however many processors there are."""
+    if shared_writes.thread_class is None:
+        lacks("not compiled: broker/log/io/_write_thread.pyx (`make setup`, with a C compiler)")
+    thread = shared_writes.thread_class()
+    yield thread
+    thread.close()
