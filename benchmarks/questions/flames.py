@@ -1,9 +1,10 @@
-"""Where does the server's time go under a load? Flame graphs of a running broker, Python and C, recorded by py-spy.
+"""Where does the server's time go under a load? Flame graphs of a running broker: compiled modules, Python, kernel.
 
     python -m benchmarks.questions.flames [--directory DIR] LOAD...
 
-It writes LOAD.svg into the directory (docs/figures) for each load. Build everything first (`make setup`), and install
-py-spy; recording another process may need root.
+It writes flames-LOAD.svg into the directory (docs/figures) for each load. Build everything first (`make setup`), and
+install perf and inferno (`cargo install inferno`); recording another process and the kernel may need root. perf samples
+by a timer: a profiler that stops the process, as py-spy does, finds it in system calls far more often than it is there.
 """
 
 import argparse
@@ -21,8 +22,9 @@ from benchmarks.servers.kafka import KafkaBroker, Standing, start_warmlog_for_ka
 from benchmarks.serving.loads import Crowd
 from benchmarks.workloads.native import STORED, STORED_RECORDS
 
-RATE = 100  # samples per second: each stops the broker for a moment
-SECONDS = 10
+RATE = 499  # samples per second, each with a copy of STACK_BYTES
+STACK_BYTES = 16 << 10
+SECONDS = 8
 WARMUP_S = 2.0
 LOADS: Mapping[str, Callable[[KafkaBroker, Conditions], Figures]] = {
     "produce-200x1": Crowd(connections=200, version=11).measure,
@@ -37,18 +39,25 @@ LOADS: Mapping[str, Callable[[KafkaBroker, Conditions], Figures]] = {
 def record(name: str, path: Path) -> None:
     """Run a load against a new broker, and write a flame graph of its busiest seconds."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as home, start_warmlog_for_kafka(Path(home)) as server:
-        command = ["py-spy", "record", "--native", "--rate", str(RATE), "--duration", str(SECONDS)]
-        command += ["--pid", str(server.pid), "--output", str(path)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as recorder:
-            directory = Path(home)
+        directory = Path(home)
+        samples = directory / "perf.data"
+        command = ["perf", "record", "--quiet", "-e", "cpu-clock", "-F", str(RATE), "-p", str(server.pid)]
+        command += ["--call-graph", f"dwarf,{STACK_BYTES}", "--delay", str(int(1000 * WARMUP_S)), "-o", str(samples)]
+        with subprocess.Popen(
+            [*command, "--", "sleep", str(SECONDS + WARMUP_S)], stderr=subprocess.DEVNULL
+        ) as recorder:
             conditions = Conditions(
                 seconds=SECONDS + WARMUP_S, warmup_s=WARMUP_S, scale=1.0, directory=directory, kept=directory
             )
             figures = LOADS[name](_broker(server), conditions)
-            _, errors = recorder.communicate()
-    if recorder.returncode:
-        sys.exit(f"py-spy: {errors.strip()}")
-    path.write_text(path.read_text().replace(str(path), path.name))  # it has the command in its title
+        if recorder.returncode:
+            sys.exit(f"perf record ended with status {recorder.returncode}")
+        stacks = subprocess.run(
+            ["perf", "script", "-i", str(samples)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+        ).stdout
+    folded = subprocess.run(["inferno-collapse-perf"], input=stacks, stdout=subprocess.PIPE, check=True).stdout
+    drawing = ["inferno-flamegraph", "--title", name, "--minwidth", "0.3", "--hash"]
+    path.write_bytes(subprocess.run(drawing, input=folded, stdout=subprocess.PIPE, check=True).stdout)
     print(f"{path}: {', '.join(f'{name} {value:.1f}' for name, value in figures.items())}")
 
 
@@ -63,8 +72,9 @@ def main() -> None:
     parser.add_argument("loads", metavar="LOAD", nargs="+", choices=LOADS, help=", ".join(LOADS))
     parser.add_argument("--directory", type=Path, default=Path("docs/figures"), help="where to write (docs/figures)")
     chosen = parser.parse_args()
-    if shutil.which("py-spy") is None:
-        parser.error("not installed: py-spy (pip install py-spy)")
+    for tool in ("perf", "inferno-collapse-perf", "inferno-flamegraph"):
+        if shutil.which(tool) is None:
+            parser.error(f"not installed: {tool}")
     for name in chosen.loads:
         record(name, chosen.directory / f"flames-{name}.svg")
 
