@@ -54,9 +54,6 @@ class SharedWrites:
         """Share the writes that begin from now on, if so many files for so many connections are worth it."""
         is_worth_it = files >= MIN_FILES and files >= MIN_FILES_PER_CONNECTION * connections
         self._is_open = is_worth_it and start is not None
-        if self._is_open and self._worker is None:
-            assert start is not None
-            self._worker = start()
 
     def close(self) -> None:
         """Share no more writes."""
@@ -65,7 +62,10 @@ class SharedWrites:
     def begin(self, file: Descriptor, buffers: list[Buffer], position: int) -> FileWrite:
         """Begin to write buffers end to end; `end` must follow. Only the real disk's are shared."""
         number = BY_THE_LOOP
-        if self._is_open and self._worker is not None and type(file.disk) is Disk:
+        if self._is_open and type(file.disk) is Disk:
+            if self._worker is None:
+                assert start is not None, "it is not open without"
+                self._worker = start()
             number = self._worker.put(file.fd, buffers, position)
         return FileWrite(file, buffers, position, number)
 
