@@ -68,10 +68,14 @@ class MetadataRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class NewTopic(Value, frozen=True, kw_only=True, gc=False):
-    """A topic to create; `partitions=-1` uses the broker's `num.partitions`."""
+    """A topic to create; `partitions=-1` uses the broker's `num.partitions`.
+
+    `replication_factor` -1, or unset: the broker's `default.replication.factor`.
+    """
 
     name: str
     partitions: Int32 = -1
+    replication_factor: Int32 | UnsetType = UNSET
     configs: TextSettings[str] = {}
 
 

@@ -320,7 +320,6 @@ class KafkaNewTopic(NewTopic, frozen=True, kw_only=True, gc=False):
     `null_configs` are settings sent without a value, which are rejected.
     """
 
-    replication_factor: int = -1
     assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
     null_configs: tuple[str, ...] = ()
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import etcd
-from warmlog import Client
+from warmlog import BrokerError, Client
 
 pytestmark = pytest.mark.timeout(180)
 LIMIT_S = 60.0
@@ -48,6 +48,17 @@ def run(nodes: WarmlogNodes, node_id: int, *arguments: str) -> Any:
 def consumed(nodes: WarmlogNodes, node_id: int, group: str) -> list[bytes]:
     with Client(nodes[node_id].addresses["native"]) as client:
         return sorted(record.value or b"" for record in client.consume("t", group=group, until_end=True))
+
+
+def test_a_topic_gets_as_many_replicas_as_asked_for(nodes: WarmlogNodes) -> None:
+    for factor in (1, 2, 3):
+        run(nodes, factor, "topic", "create", f"of-{factor}", "--partitions", "2", "--replication-factor", str(factor))
+    run(nodes, 1, "topic", "create", "of-default")
+    found = AdminClient({"bootstrap.servers": nodes[1].addresses["kafka"]}).list_topics(timeout=LIMIT_S).topics
+    replicas = {name: {len(each.replicas) for each in found[name].partitions.values()} for name in found}
+    assert [replicas[f"of-{factor}"] for factor in (1, 2, 3, "default")] == [{1}, {2}, {3}, {3}]
+    with Client(nodes[1].addresses["native"]) as client, pytest.raises(BrokerError, match="registered brokers, 3"):
+        client.create_topic("of-4", replication_factor=4)
 
 
 def test_groups_are_used_through_any_broker(nodes: WarmlogNodes) -> None:

@@ -49,6 +49,12 @@ SEGMENT_COLUMNS = (
     type=click.IntRange(min=1),
     help="Number of partitions. Default: the broker's num.partitions.",
 )
+@click.option(
+    "--replication-factor",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Number of replicas of each partition. Default: the broker's default.replication.factor.",
+)
 @configs_option("A setting of the topic, such as segment.bytes=1048576; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists unchanged.")
 @native_option
@@ -56,6 +62,7 @@ SEGMENT_COLUMNS = (
 def create(
     topics: tuple[str, ...],
     partitions: int | None,
+    replication_factor: int | None,
     configs: tuple[tuple[str, str], ...],
     if_not_exists: bool,
     native: str,
@@ -66,7 +73,11 @@ def create(
     async def run(client: "AsyncClient") -> None:
         for name in topics:
             made = await client.create_topic(
-                name, partitions=partitions or -1, configs=dict(configs), if_not_exists=if_not_exists
+                name,
+                partitions=partitions or -1,
+                replication_factor=replication_factor,
+                configs=dict(configs),
+                if_not_exists=if_not_exists,
             )
             if made is None:
                 found = await client.topic(name, auto_create=False)

@@ -277,12 +277,14 @@ class Client:
         name: str,
         *,
         partitions: int = -1,
+        replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
         if_not_exists: bool = False,
     ) -> CreatedTopic | None:
         """Create a topic. See `AsyncClient.create_topic`."""
         create = partial(self._client.create_topic, name, partitions=partitions, configs=configs)
+        create = partial(create, replication_factor=replication_factor)
         return self._call(create, validate_only=validate_only, if_not_exists=if_not_exists)
 
     def delete_topic(self, name: str) -> None:

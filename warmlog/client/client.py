@@ -8,11 +8,13 @@ from typing import Any, Unpack, overload
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
+from msgspec import UNSET
 
 from protocol.errors import ErrorCode
 from protocol.groups import ListedGroup
 from protocol.native.explain import ExplainRequest, ExplainResponse
 from protocol.native.groups import DescribedConsumerGroup
+from protocol.native.messages import FIRST_WITH_REPLICATION_FACTOR
 from protocol.native.mirrors import (
     DescribeMirrorRequest,
     DescribeMirrorResponse,
@@ -344,17 +346,22 @@ class AsyncClient:
         name: str,
         *,
         partitions: int = -1,
+        replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
         if_not_exists: bool = False,
     ) -> CreatedTopic | None:
-        """Create a topic. `partitions` -1: the broker's default. Return None if it exists and `if_not_exists`.
+        """Create a topic. Return None if it exists and `if_not_exists`.
 
-        Raises TopicExistsError and other BrokerErrors. After ConnectionLostError the topic may or may not exist.
+        `partitions` -1, `replication_factor` None: the broker's default. Raises TopicExistsError and other
+        BrokerErrors. After ConnectionLostError the topic may or may not exist.
         """
-        topic = NewTopic(name=name, partitions=partitions, configs=dict(configs or {}))
+        factor = UNSET if replication_factor is None else replication_factor
+        topic = NewTopic(name=name, partitions=partitions, replication_factor=factor, configs=dict(configs or {}))
         request = CreateTopicsRequest(topics=(topic,), validate_only=validate_only)
-        (made,) = (await self._cluster.ask(request, CreateTopicsResponse, repeatable=validate_only)).topics
+        since = 1 if factor is UNSET else FIRST_WITH_REPLICATION_FACTOR
+        reply = await self._cluster.ask(request, CreateTopicsResponse, repeatable=validate_only, since=since)
+        (made,) = reply.topics
         if made.error is ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
             return None
         if made.error:

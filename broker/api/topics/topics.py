@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from msgspec import UNSET, UnsetType
+
 from broker.api.configs.config_entries import TopicEntries
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
@@ -90,7 +92,10 @@ class TopicsApi:
                 raise RequestError(ErrorCode.INVALID_REQUEST, f"the topic name {CLUSTER_METADATA} is reserved")
             plan = self._partitions.plan_topic
             if not isinstance(asked, KafkaNewTopic):
-                return plan(asked.name, asked.partitions, asked.configs)
+                if asked.replication_factor is UNSET:
+                    return plan(asked.name, asked.partitions, asked.configs)
+                factor = self._factor(asked.replication_factor)
+                return plan(asked.name, asked.partitions, asked.configs, replication_factor=factor)
             planned = plan(asked.name, 1, asked.configs, replication_factor=1)  # name and settings are checked first
             if asked.null_configs:
                 names = ", ".join(asked.null_configs)
@@ -122,10 +127,12 @@ class TopicsApi:
             replication_factor=replicas,
         )
 
-    def _factor(self, factor: int) -> int:
+    def _factor(self, factor: int | UnsetType) -> int:
         """Return the replication factor of a new topic. Raises RequestError for one that is not possible."""
         brokers = len(registered(self._partitions.catalog))
-        chosen = self._partitions.default_replication_factor if factor == _BROKER_CHOOSES else factor
+        chosen = _BROKER_CHOOSES if factor is UNSET else factor
+        if chosen == _BROKER_CHOOSES:
+            chosen = self._partitions.default_replication_factor
         if 1 <= chosen <= brokers:
             return chosen
         raise RequestError(

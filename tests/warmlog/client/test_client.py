@@ -8,6 +8,7 @@ from protocol.request import CreateTopicsRequest, FetchRequest, HelloRequest, Me
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.fake_broker import Fault, fake_cluster
 from warmlog import (
+    BrokerError,
     ClosedError,
     ConnectError,
     ConnectionLostError,
@@ -48,6 +49,14 @@ async def test_invalid_settings_are_rejected_before_connecting() -> None:
 async def test_the_hello_carries_the_clients_name() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, client="billing"):
         assert [request.client for request in cluster.asked(HelloRequest)] == ["billing"]
+
+
+@on_both_loops
+async def test_a_replication_factor_is_not_sent_to_a_broker_that_does_not_know_it() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address) as client:
+        with pytest.raises(BrokerError, match="needs version 8 of the native protocol here, and the broker has 1"):
+            await client.create_topic("t", replication_factor=2)
+        assert cluster.asked(CreateTopicsRequest) == []
 
 
 @on_both_loops

@@ -80,15 +80,24 @@ class Cluster:
 
     # -- requests --
 
-    async def ask(self, request: NativeRequest, response_type: type[R], *, repeatable: bool = True) -> R:
+    async def ask(
+        self, request: NativeRequest, response_type: type[R], *, repeatable: bool = True, since: int = 1
+    ) -> R:
         """Send a request to any broker and return the reply. Raises WarmlogError.
 
         Retries within the request timeout: always if no broker was reached, and if `repeatable` also after a lost reply
-        or a retriable error.
+        or a retriable error. `since`: the protocol version that the request needs.
         """
 
         async def attempt() -> R:
-            return await (await self._control_connection()).ask(request, response_type)
+            connection = await self._control_connection()
+            if connection.version < since:
+                raise broker_error(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"{request.api} needs version {since} of the native protocol here, and the broker has "
+                    f"{connection.version}: update the broker",
+                )
+            return await connection.ask(request, response_type)
 
         return await self._retry(attempt, repeatable=repeatable)
 
