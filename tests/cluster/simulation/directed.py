@@ -3,6 +3,9 @@
 a join that the leader does not see       its high watermark must wait for the follower all the same
 a shrink that takes effect late           it must not leave only members that have lost records since
 a fetch of an earlier life                what it says of the follower's log is not true any more
+a follower that answers come to late      it must not join before it has what is acknowledged
+a leader that is left alone in the ISR    the others stay eligible, since it may lose its records
+a leader that does not know of the next   its records that nobody else has must go
 """
 
 from collections.abc import Callable
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
     from tests.cluster.simulation.faults import Injector
     from tests.cluster.simulation.world import World
 
-JOIN_UNSEEN, SHRINK_LATE, FETCH_LATE = SCRIPTS = ("join-unseen", "shrink-late", "fetch-late")
+SCRIPTS = ("join-unseen", "shrink-late", "fetch-late", "join-behind", "in-sync-alone", "lead-late")
+JOIN_UNSEEN, SHRINK_LATE, FETCH_LATE, JOIN_BEHIND, IN_SYNC_ALONE, LEAD_LATE = SCRIPTS
 # In simulated seconds, at the pace of the run.
 STEP_S = 0.01
 LIMIT_S = 8.0  # for a situation to come about: more than `replica.lag.time.max.ms` and a lease together
@@ -50,8 +54,15 @@ class Scripts:
         if cast is None or self._is_running:
             return
         name = self._random.choice(SCRIPTS) if name is None else name
-        script = {JOIN_UNSEEN: self._join_unseen, SHRINK_LATE: self._shrink_late, FETCH_LATE: self._fetch_late}[name]
-        self._world.note(f"script: {name} of {cast.key.partition}, led by broker {cast.leader.id}")
+        script = {
+            JOIN_UNSEEN: self._join_unseen,
+            SHRINK_LATE: self._shrink_late,
+            FETCH_LATE: self._fetch_late,
+            JOIN_BEHIND: self._join_behind,
+            IN_SYNC_ALONE: self._in_sync_alone,
+            LEAD_LATE: self._lead_late,
+        }[name]
+        self._injector.fault(f"script: {name} of {cast.key.partition}, led by broker {cast.leader.id}")
         self._is_running = True
         try:
             await script(cast)
@@ -127,6 +138,39 @@ class Scripts:
         if leader.is_up:
             await self._injector.end(leader, is_power_cut=False, pause_s=7.0 * self._pace)
 
+    async def _join_behind(self, cast: _Cast) -> None:
+        """A follower gets answers of its leader late, after it has left the ISR; the leader dies when it joins."""
+        leader, follower = cast.leader, cast.first
+        self._cut(leader, follower)
+        if not await self._until(lambda: not self._is_in_sync(cast, follower)):
+            return
+        await self._pause(0.5)  # records are acknowledged without it
+        self._mend(leader, follower)
+        self._world.network.slow(leader.name, follower.name)
+        if await self._until(lambda: self._is_in_sync(cast, follower)) and leader.life is not None:
+            await self._injector.end(leader, is_power_cut=False, pause_s=7.0 * self._pace)
+
+    async def _in_sync_alone(self, cast: _Cast) -> None:
+        """The leader loses its followers, and then its records: those are with the followers."""
+        leader = cast.leader
+        if self._world.min_isr == 1 or not self._injector.may_lose(leader):
+            return
+        followers = (cast.first, cast.second)
+        for follower in followers:
+            self._cut(leader, follower)
+        is_alone = await self._until(lambda: not any(self._is_in_sync(cast, each) for each in followers))
+        if is_alone and leader.life is not None and not leader.is_stopping:
+            await self._injector.end(leader, is_power_cut=True, pause_s=2.0 * self._pace)
+
+    async def _lead_late(self, cast: _Cast) -> None:
+        """A leader that other brokers and the store cannot reach goes on after another one was elected."""
+        leader = cast.leader
+        for follower in (cast.first, cast.second):
+            self._cut(leader, follower)
+        self._world.store_faults[leader.name].is_away = True
+        if await self._until(lambda: self._leader_of(cast) not in {None, leader.id}):
+            await self._pause(0.5)
+
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     async def _lose_power(self, machine: Machine) -> None:
@@ -156,6 +200,10 @@ class Scripts:
     def _is_in_sync(self, cast: _Cast, machine: Machine) -> bool:
         state = self._world.image().partitions.get(cast.key)
         return state is not None and any(member.broker == machine.id for member in state.isr)
+
+    def _leader_of(self, cast: _Cast) -> int | None:
+        state = self._world.image().partitions.get(cast.key)
+        return None if state is None or state.leader is None else state.leader_id
 
     def _sees_state(self, cast: _Cast) -> bool:
         """Whether the leader knows the present state of the partition."""

@@ -77,7 +77,7 @@ class Injector:
     def _duration_s(self) -> float:
         return self._random.choice(self._world.tempo.durations_s)
 
-    def _fault(self, text: str) -> None:
+    def fault(self, text: str) -> None:
         """Note and count a fault."""
         self._world.note(text)
         self._world.report.faults += 1
@@ -101,7 +101,7 @@ class Injector:
 
     async def end(self, machine: Machine, *, is_power_cut: bool, pause_s: float | None = None) -> None:
         """Kill a broker, or cut its machine's power, and start it again after a pause."""
-        self._fault(f"{'cut the power of' if is_power_cut else 'kill'} broker {machine.id}")
+        self.fault(f"{'cut the power of' if is_power_cut else 'kill'} broker {machine.id}")
         if is_power_cut:
             self._lost_at[machine.id] = self._world.store.revision
         await machine.kill(is_power_cut=is_power_cut)
@@ -137,7 +137,7 @@ class Injector:
     async def _restart(self) -> None:
         machine = self._running()
         if machine is not None and not machine.is_stopping:
-            self._fault(f"stop broker {machine.id}")
+            self.fault(f"stop broker {machine.id}")
             await machine.stop()
             self._world.note(f"broker {machine.id} has stopped")
             if not machine.is_up:
@@ -150,13 +150,13 @@ class Injector:
     async def _cut_links(self) -> None:
         one, other = self._random.sample(self._world.hosts, 2)
         pairs = self._random.choice([[(one, other)], [(one, other), (other, one)]])
-        self._fault(f"cut {pairs}")
+        self.fault(f"cut {pairs}")
         await self._disturb(pairs, self._world.network.cut)
 
     async def _slow_links(self) -> None:
         one = self._random.choice(self._world.hosts)
         pairs = [(one, other) for other in self._world.hosts if self._random.random() < 0.5]
-        self._fault(f"slow {pairs}")
+        self.fault(f"slow {pairs}")
         await self._disturb(pairs, self._world.network.slow)
 
     async def _isolate(self) -> None:
@@ -164,7 +164,7 @@ class Injector:
         pairs = [pair for other in self._world.hosts for pair in ((one, other), (other, one)) if other != one]
         if self._random.random() < 0.5:
             pairs = [pair for pair in pairs if not any(host.startswith("client") for host in pair)]
-        self._fault(f"isolate {one}: {len(pairs)}")
+        self.fault(f"isolate {one}: {len(pairs)}")
         await self._disturb(pairs, self._world.network.cut)
 
     async def _disturb(self, pairs: list[tuple[str, str]], how: Callable[[str, str], None]) -> None:
@@ -176,7 +176,7 @@ class Injector:
 
     async def _reset_links(self) -> None:
         one, other = self._random.sample(self._world.hosts, 2)
-        self._fault(f"reset {one} {other}")
+        self.fault(f"reset {one} {other}")
         self._world.network.reset_between(one, other)
 
     # -- the store --
@@ -184,7 +184,7 @@ class Injector:
     async def _lose_store(self) -> None:
         machines = self._world.machines
         found = machines if self._random.random() < 0.3 else [self._random.choice(machines)]
-        self._fault(f"no store for {[machine.id for machine in found]}")
+        self.fault(f"no store for {[machine.id for machine in found]}")
         for machine in found:
             self._world.store_faults[machine.name].is_away = True
         await trio.sleep(self._duration_s())
@@ -194,16 +194,16 @@ class Injector:
     async def _disturb_store(self) -> None:
         faults = self._world.store_faults[self._random.choice(self._world.machines).name]
         faults.rate, faults.lag_s = self._random.choice([0.0, 0.1, 0.4]), self._random.choice([0.002, 0.1, 1.0])
-        self._fault(f"disturb the store: {faults.rate} {faults.lag_s}")
+        self.fault(f"disturb the store: {faults.rate} {faults.lag_s}")
         await trio.sleep(self._duration_s())
         faults.heal()
 
     async def _expire_leases(self) -> None:
-        self._fault("expire all leases")
+        self.fault("expire all leases")
         self._world.store.expire_all()
 
     async def _compact(self) -> None:
-        self._fault("compact the store")
+        self.fault("compact the store")
         self._world.store.compact(self._world.store.revision)
 
     # -- operators --

@@ -20,7 +20,14 @@ from broker.replication.following.truncation import Truncation
 from broker.replication.leading.leader import PartitionLeader
 from broker.replication.leading.progress import FollowerProgress, Progress, Proposal
 from broker.replication.local_replica import LocalReplica
-from tests.cluster.simulation.directed import FETCH_LATE, JOIN_UNSEEN, SHRINK_LATE
+from tests.cluster.simulation.directed import (
+    FETCH_LATE,
+    IN_SYNC_ALONE,
+    JOIN_BEHIND,
+    JOIN_UNSEEN,
+    LEAD_LATE,
+    SHRINK_LATE,
+)
 
 Mutation = AbstractContextManager[object]
 
@@ -169,6 +176,9 @@ SCRIPT_OF = {
     "proposals-are-pending-until-the-key-moves": JOIN_UNSEEN,
     "isr-changes-compare-every-member": SHRINK_LATE,
     "fetches-of-earlier-lives-are-ignored": FETCH_LATE,
+    "followers-join-at-the-epoch-start": JOIN_BEHIND,
+    "eligible-replicas-are-kept": IN_SYNC_ALONE,
+    "followers-truncate-at-all": LEAD_LATE,
 }
 
 
