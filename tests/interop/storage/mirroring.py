@@ -86,6 +86,7 @@ def load(bootstrap: str, values: random.Random) -> Iterator[None]:
             bank.begin_transaction()
             for _ in range(5):
                 bank.produce("committed", values.randbytes(200), partition=values.randrange(PARTITIONS))
+            bank.flush(LIMIT_S)  # Kafka refuses to abort a transaction that it has not heard of
             if values.random() < 0.3:
                 bank.abort_transaction(LIMIT_S)
             else:
