@@ -46,7 +46,7 @@ def test_the_removal_of_a_rule_is_noticed(rule: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_clusters_survive_a_script_of_faults(script: str) -> None:
-    done = simulate("--script", script, "--faults-s", "20", "1")
+    done = simulate("--script", script, "--faults-s", "10", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
