@@ -21,8 +21,10 @@ import trio
 
 from broker.cluster import admin
 from broker.cluster.controller import Controller, Rebalancing
+from broker.cluster.etcd.account import Account, PasswordFileError
 from broker.cluster.etcd.endpoints import parse_endpoints
 from broker.cluster.etcd.etcd_store import EtcdStore
+from broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
 from broker.cluster.image import BROKER_DEFAULTS
 from broker.cluster.node import ClusterNode, Identity
 from broker.cluster.rules import SHARED
@@ -38,6 +40,7 @@ from broker.net.deadlines import Deadlines
 from broker.partitions.partitions import Partitions
 from broker.replication.following.fetcher import FetchLimits
 from broker.replication.following.follower import Follower
+from broker.replication.isolation import Isolation
 from broker.replication.peers.brokers import ClusterBrokers
 from broker.replication.peers.connection import PeerSettings
 from broker.replication.replicas import Replicas, is_foreign
@@ -108,7 +111,13 @@ class ClusterMember:
             raise ClusterStartError(f"warmlog.cluster.etcd: {error}") from None
         random = Random()  # noqa: S311  # jitter and placement
         self.store = EtcdStore(
-            endpoints, settings.warmlog_cluster_id, metrics=metrics, known=self._known(), random=random
+            endpoints,
+            settings.warmlog_cluster_id,
+            metrics=metrics,
+            tls=_tls(settings) if endpoints[0].is_tls else None,
+            account=_account(settings, is_secret=endpoints[0].is_tls) if settings.warmlog_cluster_etcd_user else None,
+            known=self._known(),
+            random=random,
         )
         self.node = ClusterNode(
             self.store, settings.node_id, lease_s=settings.warmlog_cluster_lease_ms / 1000, random=random
@@ -125,7 +134,7 @@ class ClusterMember:
     async def load(self) -> None:
         """Read the image, and rename as deleted what is here and belongs elsewhere.
 
-        Raises StoreMismatchError, OSError.
+        Raises StoreMismatchError, StoreRefusedError, OSError.
         """
         await self.node.load()
         self._check_registration()
@@ -155,7 +164,7 @@ class ClusterMember:
     ) -> None:
         """Be a part of the cluster until cancelled; started when every replica here has its role.
 
-        Raises ClusterStartError, UsedIdError, StoreMismatchError.
+        Raises ClusterStartError, UsedIdError, StoreMismatchError, StoreRefusedError.
         """
         settings, node = self._settings, self.node
         identity = Identity(
@@ -190,6 +199,8 @@ class ClusterMember:
             )
             self._declare(controller)
             await nursery.start(node.run, identity, self._since)
+            isolation = Isolation(node, brokers, lease_s=settings.warmlog_cluster_lease_ms / 1000, random=self._random)
+            nursery.start_soon(isolation.run)
             await self._remember()
             nursery.start_soon(follower.run)
             nursery.start_soon(controller.run)
@@ -317,6 +328,29 @@ class ClusterMember:
             ],
             ("kind",),
         )
+
+
+def _tls(settings: Settings) -> ClientTls:
+    """Load the files for TLS to etcd. Raises ClusterStartError."""
+    files = TlsFiles(
+        ca=settings.warmlog_cluster_etcd_ca_file,
+        certificate=settings.warmlog_cluster_etcd_certificate_file,
+        key=settings.warmlog_cluster_etcd_key_file,
+    )
+    try:
+        return ClientTls(files)
+    except TlsFileError as error:
+        raise ClusterStartError(str(error)) from None
+
+
+def _account(settings: Settings, *, is_secret: bool) -> Account:
+    """Return the user of etcd. Raises ClusterStartError."""
+    if not is_secret:
+        logger.warning("the password of etcd's user crosses the network unencrypted: use https:// endpoints")
+    try:
+        return Account(settings.warmlog_cluster_etcd_user, settings.warmlog_cluster_etcd_password_file)
+    except PasswordFileError as error:
+        raise ClusterStartError(str(error)) from None
 
 
 def _reading(read: Callable[[], float]) -> list[tuple[tuple[str, ...], float]]:

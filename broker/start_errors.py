@@ -40,10 +40,10 @@ def _expected() -> tuple[type[Exception], ...]:
     failures: list[type[Exception]] = [LogError, MetadataError]
     if "broker.clustered" in sys.modules:
         from broker.cluster.node import UsedIdError
-        from broker.cluster.store import StoreMismatchError
+        from broker.cluster.store import StoreMismatchError, StoreRefusedError
         from broker.clustered import ClusterStartError
 
-        failures += [UsedIdError, StoreMismatchError, ClusterStartError]
+        failures += [UsedIdError, StoreMismatchError, StoreRefusedError, ClusterStartError]
     return tuple(failures)
 
 

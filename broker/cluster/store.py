@@ -24,6 +24,13 @@ class StoreUnavailableError(StoreError):
     """The store did not answer. A transaction may have been committed all the same."""
 
 
+class StoreRefusedError(StoreUnavailableError):
+    """A certificate, user, password or permission is not accepted, by the store or by this side.
+
+    Another attempt succeeds only after somebody has corrected that.
+    """
+
+
 class StoreMismatchError(StoreError):
     """The store is not the one used so far: another cluster's, or one that was restored from an older state."""
 

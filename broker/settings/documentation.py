@@ -55,13 +55,24 @@ TOPIC_TEXTS: Mapping[str, str] = {
 
 BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.cluster.etcd": "Endpoints of the etcd that the brokers of a cluster share, as http://HOST:PORT "
-    "separated by "
-    "commas. Empty: this broker is not part of a cluster.",
+    "or https://HOST:PORT separated by commas. Empty: this broker is not part of a cluster.",
+    "warmlog.cluster.etcd.ca.file": "PEM file with the CAs that may have signed the certificates of etcd's members; "
+    "empty for those that the system trusts. New connections use the file as it is then.",
+    "warmlog.cluster.etcd.certificate.file": "PEM file with this broker's certificate and its chain, for an etcd that "
+    "demands one (--client-cert-auth). New connections use the file as it is then.",
+    "warmlog.cluster.etcd.key.file": "PEM file with the private key of warmlog.cluster.etcd.certificate.file, not "
+    "encrypted.",
+    "warmlog.cluster.etcd.password.file": "File with the password of warmlog.cluster.etcd.user. A line break at its "
+    "end is ignored. It is read for each token that etcd gives.",
+    "warmlog.cluster.etcd.user": "User of etcd, for an etcd that demands one (etcdctl auth enable).",
     "warmlog.cluster.id": "Name of the cluster in etcd, and the cluster id that clients see.",
     "warmlog.cluster.lease.ms": "Time after which a broker that cannot be reached is replaced; one whose port "
     "refuses "
     "connections is replaced at once.",
     "broker.rack": "Rack of this broker. Replicas of a partition are spread over racks.",
+    "replica.selector.class": "Which replica a consumer reads from. Empty: the leader. "
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector: one in the consumer's rack (client.rack), if there is "
+    "one (KIP-392).",
     "default.replication.factor": "Number of replicas of a topic that is created without one, in a cluster.",
     "unclean.leader.election.enable": "Whether a replica that lacks acknowledged records may become leader if "
     "no other one is alive: "

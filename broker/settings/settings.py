@@ -35,6 +35,7 @@ from broker.settings.types import (
     Millis,
     PositiveMillis,
     Ratio,
+    ReplicaSelector,
     Retention,
     SegmentBytes,
     SettingError,
@@ -70,12 +71,18 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     advertised_listeners: str = ""
 
     # a cluster
-    warmlog_cluster_etcd: str = ""  # http://HOST:PORT,... ; empty: one broker by itself
+    warmlog_cluster_etcd: str = ""  # http://HOST:PORT,... or https: ; empty: one broker by itself
+    warmlog_cluster_etcd_ca_file: str = ""  # the system's
+    warmlog_cluster_etcd_certificate_file: str = ""
+    warmlog_cluster_etcd_key_file: str = ""
+    warmlog_cluster_etcd_user: str = ""
+    warmlog_cluster_etcd_password_file: str = ""
     warmlog_cluster_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "warmlog"
     warmlog_cluster_lease_ms: Annotated[int, Meta(ge=2_000, le=MAX_INT32)] = 6_000  # etcd's floor: 2 s
     broker_rack: str = ""
     default_replication_factor: Count = 1
     unclean_leader_election_enable: bool = False
+    replica_selector_class: ReplicaSelector = ""  # consumers read from the leader
     replica_lag_time_max_ms: PositiveMillis = 30_000
     replica_fetch_max_bytes: Bytes = 1 << 20
     replica_fetch_min_bytes: Count = 1
@@ -217,6 +224,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return getattr(self, _COMPUTED.get(name) or name.replace(".", "_"))
 
     @property
+    def selects_by_rack(self) -> bool:
+        """Whether consumers are sent to a replica in their rack: `replica.selector.class`."""
+        return self.replica_selector_class != ""
+
+    @property
     def max_transaction_partitions(self) -> int:
         """Maximum number of partitions of all open transactions together, and of offsets that they commit."""
         return _FULL_TRANSACTIONS * self.warmlog_transaction_partitions_max
@@ -288,6 +300,16 @@ _COMPUTED: Mapping[str, str] = {
 FIELDS: Mapping[str, msgspec.structs.FieldInfo] = {
     field.name.replace("_", "."): field for field in msgspec.structs.fields(Settings)
 }
+
+_TLS_FILES = (
+    "warmlog.cluster.etcd.ca.file",
+    "warmlog.cluster.etcd.certificate.file",
+    "warmlog.cluster.etcd.key.file",
+)
+_PAIRS = (
+    ("warmlog.cluster.etcd.certificate.file", "warmlog.cluster.etcd.key.file"),
+    ("warmlog.cluster.etcd.user", "warmlog.cluster.etcd.password.file"),
+)
 
 ENVIRONMENT_PREFIX = "WARMLOG_"
 # Variables with this prefix that are no settings: the client's default address, the choice of uncompiled codecs, the
@@ -402,6 +424,19 @@ def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
     return listeners
 
 
+def _check_etcd(settings: Settings) -> None:
+    """Raise SettingError for settings of the connection to etcd that need others."""
+    for name, other in _PAIRS:
+        for given, missing in ((name, other), (other, name)):
+            if settings.effective(given) and not settings.effective(missing):
+                raise SettingError(f"{given}: needs {missing} as well")
+    if settings.warmlog_cluster_etcd_user and not settings.warmlog_cluster_etcd:
+        raise SettingError("warmlog.cluster.etcd.user: needs endpoints in warmlog.cluster.etcd")
+    for name in _TLS_FILES:
+        if settings.effective(name) and "https://" not in settings.warmlog_cluster_etcd.lower():
+            raise SettingError(f"{name}: needs https:// endpoints in warmlog.cluster.etcd")
+
+
 def check_together(settings: Settings) -> None:
     """Raise SettingError for settings that are each in range and conflict with each other."""
     if not settings.data_paths:
@@ -412,6 +447,7 @@ def check_together(settings: Settings) -> None:
             chosen_by(name, settings.effective(name))
         if settings.warmlog_cluster_etcd:
             raise SettingError("warmlog.mirror.from: a broker of a cluster (warmlog.cluster.etcd) cannot mirror one")
+    _check_etcd(settings)
     if settings.retention_ms == 0:
         raise SettingError("log.retention.ms: expected -1, for ever, or at least 1, not 0")
     if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:

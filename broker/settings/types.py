@@ -40,6 +40,7 @@ Lz4Level = Annotated[int, Meta(ge=1, le=17)]
 ZstdLevel = Annotated[int, Meta(ge=-131072, le=22)]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 Compression = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
+ReplicaSelector = Literal["", "org.apache.kafka.common.replica.RackAwareReplicaSelector"]
 
 LIST_TYPES = (CleanupPolicy,)
 # What Java's Double.parseDouble accepts, except hexadecimal digits, infinities and NaN, which no setting takes.
@@ -67,6 +68,8 @@ class SettingError(Exception):
 
 def check_value(name: str, value: Any, value_type: Any, *, origin: str) -> Any:
     """Convert a value or its text to its type. Raises SettingError, which names the setting and what is valid."""
+    if isinstance(value, str) and "\0" in value:  # which no path or address may have
+        raise SettingError(f"{origin}: {name}: expected text without NUL characters, not {value!r}")
     try:
         return msgspec.convert(_plain(value, value_type), value_type, strict=False)
     except msgspec.ValidationError as error:

@@ -2,7 +2,8 @@
 
 Invariants:
 1. Every connection is greeted before its first call: the store compares the endpoint's identity with the one known.
-2. A call that may not be repeated is sent to one endpoint at most. If that does not answer, its outcome is unknown.
+2. A call that may not be repeated is carried out by one endpoint at most: another one is tried only if it was not
+   sent, or refused for its user. If there is no answer, its outcome is unknown.
 3. A connection whose call failed or was cancelled is closed.
 """
 
@@ -11,105 +12,22 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
-import msgspec
 import trio
 from msgspec import Struct
 
 from broker.cluster.etcd import gateway
+from broker.cluster.etcd.account import Account
+from broker.cluster.etcd.connection import EndpointConnection, EndpointError
 from broker.cluster.etcd.endpoints import Endpoint, Timeouts
-from broker.cluster.etcd.http import HttpClientConnection, HttpError, Response
-from broker.cluster.store import StoreError, StoreUnavailableError
+from broker.cluster.etcd.http import HttpClientConnection, HttpError
+from broker.cluster.etcd.tls import ClientTls
+from broker.cluster.store import StoreRefusedError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 
 MAX_IDLE = 16  # connections kept for each endpoint
 
 T = TypeVar("T")
-
-
-class StatusError(StoreError):
-    """etcd has refused a call."""
-
-    def __init__(self, endpoint: Endpoint, status: gateway.Status) -> None:
-        super().__init__(f"{endpoint}: {status.message}")
-        self.status = status
-
-
-class EndpointError(Exception):
-    """An endpoint did not answer, or cannot serve now. `str()` is one line that names it."""
-
-    def __init__(self, endpoint: Endpoint, why: str, *, is_sent: bool) -> None:
-        super().__init__(f"{endpoint}: {why}")
-        self.is_sent = is_sent  # the call may have been carried out
-
-
-class EndpointConnection:
-    """A connection to one endpoint."""
-
-    def __init__(self, endpoint: Endpoint, connection: HttpClientConnection) -> None:
-        self.endpoint = endpoint
-        self._connection = connection
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether a call can be sent."""
-        return self._connection.is_idle
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    async def call(self, path: str, request: Struct, message: type[T]) -> T:
-        """Return the response of a call. Raises EndpointError, StatusError."""
-        try:
-            response = await self._connection.post(path, gateway.encode(request))
-        except HttpError as error:
-            raise EndpointError(self.endpoint, str(error), is_sent=True) from None
-        if response.status != 200:
-            raise self._refusal(path, response)
-        return self._decode(response.body, message)
-
-    async def open_watch(self, request: gateway.WatchRequest) -> None:
-        """Begin a watch, which `watch_response` continues. Raises EndpointError, StatusError."""
-        try:
-            status = await self._connection.open_stream(gateway.WATCH, gateway.encode(request))
-            if status != 200:
-                raise self._refusal(gateway.WATCH, Response(status, await self._connection.read_line()))
-        except HttpError as error:
-            raise EndpointError(self.endpoint, str(error), is_sent=True) from None
-
-    async def watch_response(self) -> gateway.WatchResponse:
-        """Return what a watch reports next. Cancelling it loses nothing. Raises EndpointError."""
-        try:
-            line = await self._connection.read_line()
-        except HttpError as error:
-            raise EndpointError(self.endpoint, str(error), is_sent=True) from None
-        if not line:
-            raise EndpointError(self.endpoint, "the watch ended", is_sent=True)
-        response: gateway.Line[gateway.WatchResponse] = self._decode(line, gateway.Line[gateway.WatchResponse])
-        if response.result is None:
-            why = response.error.message if response.error else "an empty line"
-            raise EndpointError(self.endpoint, f"the watch ended: {why}", is_sent=True)
-        return response.result
-
-    def _decode(self, body: bytes, message: type[T]) -> T:
-        try:
-            return gateway.decode(body, message)
-        except msgspec.MsgspecError as error:
-            raise EndpointError(self.endpoint, f"not a response of etcd: {error}", is_sent=True) from None
-
-    def _refusal(self, path: str, response: Response) -> EndpointError | StatusError:
-        """Return the error for a response that is not 200."""
-        try:
-            status = gateway.decode(response.body, gateway.Status)
-        except msgspec.MsgspecError:
-            status = gateway.Status()
-        if not status.message:
-            why = f"HTTP {response.status} to {path}: is this etcd 3.4 or newer?"
-            return EndpointError(self.endpoint, why, is_sent=response.status >= 500)
-        if status.code in {gateway.INVALID_ARGUMENT, gateway.NOT_FOUND, gateway.OUT_OF_RANGE}:
-            return StatusError(self.endpoint, status)
-        return EndpointError(self.endpoint, status.message, is_sent=True)
 
 
 class GatewayClient:
@@ -120,13 +38,18 @@ class GatewayClient:
         endpoints: Sequence[Endpoint],
         greet: Callable[[EndpointConnection], Awaitable[None]],
         timeouts: Timeouts,
+        *,
+        tls: ClientTls | None = None,
+        account: Account | None = None,
     ) -> None:
         """`greet` makes the first call of each connection; what it raises is raised by the caller's call."""
         self._endpoints = list(endpoints)  # the one that answered last comes first
         self._greet = greet
         self._timeouts = timeouts
+        self._tls = tls
+        self._account = account
         self._idle: dict[Endpoint, list[EndpointConnection]] = {endpoint: [] for endpoint in endpoints}
-        self._failing: set[Endpoint] = set()
+        self._failing: dict[Endpoint, str] = {}  # with the path of a call that was refused; "": none was
         self._checking = trio.Lock()
         self._is_checked = False
 
@@ -140,49 +63,49 @@ class GatewayClient:
         """Return the response of a call. Raises StatusError, StoreUnavailableError, and what greeting raises."""
         await self._check_endpoints()
         timeout_s = self._timeouts.attempt_s if is_repeatable else self._timeouts.commit_s
-        failures: list[str] = []
+        failures: list[EndpointError] = []
         for endpoint in list(self._endpoints):
             try:
                 response = await self._call_at(endpoint, path, request, message, timeout_s)
             except EndpointError as error:
-                self._failed(endpoint, error)
-                failures.append(str(error))
+                self._failed(endpoint, error, path)
+                failures.append(error)
                 if error.is_sent and not is_repeatable:
                     raise StoreUnavailableError(f"{error}; the transaction may have been committed") from None
             else:
-                self._answered(endpoint)
+                self._answered(endpoint, path)
                 return response
-        raise StoreUnavailableError("; ".join(failures))
+        raise _no_answer(failures)
 
     async def open_watch(self, request: gateway.WatchRequest) -> EndpointConnection:
         """Open a connection of its own for a watch. Raises like `call`."""
         await self._check_endpoints()
-        failures = []
+        failures: list[EndpointError] = []
         for endpoint in list(self._endpoints):
             try:
                 connection = await self._open_watch_at(endpoint, request)
             except EndpointError as error:
-                self._failed(endpoint, error)
-                failures.append(str(error))
+                self._failed(endpoint, error, gateway.WATCH)
+                failures.append(error)
             else:
-                self._answered(endpoint)
+                self._answered(endpoint, gateway.WATCH)
                 return connection
-        raise StoreUnavailableError("; ".join(failures))
+        raise _no_answer(failures)
 
     async def _check_endpoints(self) -> None:
         """Before the first call, greet all endpoints that can be reached, so that one of another store is found."""
         async with self._checking:
             if self._is_checked:
                 return
-            failures = []
+            failures: list[EndpointError] = []
             for endpoint in list(self._endpoints):
                 try:
                     self._keep(await self._connect(endpoint))
                 except EndpointError as error:
                     self._failed(endpoint, error)
-                    failures.append(str(error))
+                    failures.append(error)
             if len(failures) == len(self._endpoints):
-                raise StoreUnavailableError("; ".join(failures))
+                raise _no_answer(failures)
             self._is_checked = True
 
     async def _call_at(self, endpoint: Endpoint, path: str, request: Struct, message: type[T], timeout_s: float) -> T:
@@ -200,12 +123,14 @@ class GatewayClient:
         limit_s = self._timeouts.connect_s
         try:
             with ExitStack() as unless_greeted, trio.fail_after(limit_s):
-                connection = EndpointConnection(endpoint, await HttpClientConnection.connect(*endpoint))
+                tls = None if self._tls is None else await self._tls.context()
+                http = await HttpClientConnection.connect(endpoint.host, endpoint.port, tls)
+                connection = EndpointConnection(endpoint, http, self._account)
                 unless_greeted.callback(connection.close)
                 await self._greet(connection)
                 unless_greeted.pop_all()
         except HttpError as error:
-            raise EndpointError(endpoint, str(error), is_sent=False) from None
+            raise EndpointError(endpoint, str(error), is_sent=False, is_refusal=error.is_refusal) from None
         except trio.TooSlowError:
             raise EndpointError(endpoint, f"no connection in {limit_s:g} s", is_sent=False) from None
         except EndpointError as error:
@@ -242,14 +167,23 @@ class GatewayClient:
         else:
             connection.close()
 
-    def _failed(self, endpoint: Endpoint, error: EndpointError) -> None:
-        if endpoint not in self._failing:
-            self._failing.add(endpoint)
+    def _failed(self, endpoint: Endpoint, error: EndpointError, path: str = "") -> None:
+        """Try an endpoint last from now on; log its first failure, and its first refusal, which somebody must end."""
+        refused = path if error.is_refusal else ""
+        if endpoint not in self._failing or (refused and not self._failing[endpoint]):
+            self._failing[endpoint] = refused
             logger.warning("cluster store: %s", error)
         self._endpoints.remove(endpoint)
         self._endpoints.append(endpoint)
 
-    def _answered(self, endpoint: Endpoint) -> None:
-        if endpoint in self._failing:
-            self._failing.discard(endpoint)
+    def _answered(self, endpoint: Endpoint, path: str) -> None:
+        """Note a response. After a refusal it counts only for the same call: others may not need the permission."""
+        if self._failing.get(endpoint) in {"", path}:
+            del self._failing[endpoint]
             logger.info("cluster store: %s answers again", endpoint)
+
+
+def _no_answer(failures: Sequence[EndpointError]) -> StoreUnavailableError:
+    """Return the error for a call that every endpoint has failed."""
+    kind = StoreRefusedError if any(each.is_refusal for each in failures) else StoreUnavailableError
+    return kind("; ".join(map(str, failures)))

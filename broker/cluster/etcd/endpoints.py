@@ -12,9 +12,11 @@ class Endpoint(NamedTuple):
 
     host: str
     port: int
+    is_tls: bool = False
 
     def __str__(self) -> str:
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        scheme = "https" if self.is_tls else "http"
+        return f"{scheme}://[{self.host}]:{self.port}" if ":" in self.host else f"{scheme}://{self.host}:{self.port}"
 
 
 class Timeouts(NamedTuple):
@@ -31,25 +33,30 @@ class Timeouts(NamedTuple):
 
 
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
-    """Return the endpoints of a list such as `http://a:2379,http://b:2379`. Raises ValueError, one line."""
+    """Return the endpoints of a list such as `http://a:2379,http://b:2379`, all with TLS or all without it.
+
+    Raises ValueError, one line.
+    """
     endpoints = tuple(_parse_endpoints(text))
     if not endpoints:
         raise ValueError("no endpoint of etcd is given")
     if len(set(endpoints)) < len(endpoints):
         raise ValueError(f"an endpoint is given twice: {text}")
+    if len({each.is_tls for each in endpoints}) > 1:
+        raise ValueError(f"write https:// for all endpoints or for none: {text}")
     return endpoints
 
 
 def _parse_endpoints(text: str) -> Iterator[Endpoint]:
     for url in filter(None, (part.strip() for part in text.split(","))):
+        if "@" in url:  # not shown, since a password may be in front of it
+            raise ValueError("an endpoint of etcd has no user in it: set warmlog.cluster.etcd.user")
         form = f"{url!r} is not an endpoint of etcd: write it like http://127.0.0.1:2379"
         try:
             parts = urlsplit(url)
             port = parts.port or DEFAULT_PORT
         except ValueError:
             raise ValueError(form) from None
-        if parts.scheme == "https":
-            raise ValueError(f"{url!r}: TLS to etcd is not supported: write http://")
-        if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
             raise ValueError(form)
-        yield Endpoint(parts.hostname, port)
+        yield Endpoint(parts.hostname, port, parts.scheme == "https")

@@ -14,9 +14,12 @@ from typing import Self
 import trio
 
 from broker.cluster.etcd import gateway
-from broker.cluster.etcd.client import GatewayClient, StatusError
+from broker.cluster.etcd.account import Account
+from broker.cluster.etcd.client import GatewayClient
+from broker.cluster.etcd.connection import StatusError
 from broker.cluster.etcd.endpoints import Endpoint, Timeouts
 from broker.cluster.etcd.identity import EtcdIdentity
+from broker.cluster.etcd.tls import ClientTls
 from broker.cluster.etcd.watch import EtcdWatch
 from broker.cluster.store import (
     NO_LEASE,
@@ -47,16 +50,21 @@ class EtcdStore:
         cluster: str,
         *,
         metrics: Metrics,
+        tls: ClientTls | None = None,
+        account: Account | None = None,
         known: KnownStore | None = None,
         timeouts: Timeouts = Timeouts(),  # noqa: B008  # immutable
         random: Random | None = None,
     ) -> None:
-        """Use the keys of a cluster. `known`: the store used before, as `known` returned it then."""
+        """Use the keys of a cluster. `known`: the store used before, as `known` returned it then.
+
+        `tls`: how to connect to endpoints with https. `account`: the user, if etcd demands one.
+        """
         self._identity = EtcdIdentity(cluster, known)
         self._metrics = metrics
         self._timeouts = timeouts
         self._random = random or Random()  # noqa: S311  # jitter of delays
-        self._client = GatewayClient(endpoints, self._identity.greet, timeouts)
+        self._client = GatewayClient(endpoints, self._identity.greet, timeouts, tls=tls, account=account)
         self._commits = trio.CapacityLimiter(MAX_COMMITS)
 
     async def __aenter__(self) -> Self:

@@ -19,15 +19,22 @@ GRANT = "/v3/lease/grant"
 KEEP_ALIVE = "/v3/lease/keepalive"
 REVOKE = "/v3/lease/revoke"
 COMPACT = "/v3/kv/compaction"
+AUTHENTICATE = "/v3/auth/authenticate"
 
 INVALID_ARGUMENT = 3
 NOT_FOUND = 5
+PERMISSION_DENIED = 7
+FAILED_PRECONDITION = 9  # of an authentication: etcd does not demand users
 OUT_OF_RANGE = 11
 UNIMPLEMENTED = 12
 UNAVAILABLE = 14
+UNAUTHENTICATED = 16
 
 COMPACTED = "required revision has been compacted"  # in the message of an OUT_OF_RANGE
 LEASE_NOT_FOUND = "requested lease not found"  # in the message of a NOT_FOUND
+# In messages of an INVALID_ARGUMENT: a call without a token; users or roles were changed after the token was given.
+_TOKEN_REFUSALS = ("user name is empty", "revision of auth store is old")
+COMMON_NAME = b"CommonName of client"  # in a response that is not JSON: see `connection`
 
 T = TypeVar("T")
 
@@ -174,6 +181,22 @@ class WatchResponse(_Message, frozen=True):
     events: list[Event] = []
 
 
+class AuthenticateRequest(_Message, frozen=True):
+    """Ask for a token."""
+
+    name: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"AuthenticateRequest({self.name!r})"
+
+
+class AuthenticateResponse(_Message, frozen=True):
+    """A token, to be sent with calls in the header `authorization`."""
+
+    token: str
+
+
 class CompactRequest(_Message, frozen=True):
     """Forget the history before a revision."""
 
@@ -185,6 +208,13 @@ class Status(_Message, frozen=True):
 
     code: int = 0
     message: str = ""
+
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether the call was refused because its token is missing or not valid any more; nothing was done."""
+        return self.code == UNAUTHENTICATED or (
+            self.code == INVALID_ARGUMENT and any(each in self.message for each in _TOKEN_REFUSALS)
+        )
 
 
 class Line(_Message, Generic[T], frozen=True):

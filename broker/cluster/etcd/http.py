@@ -1,17 +1,29 @@
 """One HTTP/1.1 connection of a client, parsed with h11: a request at a time, a response whole or line by line."""
 
 import os
-from typing import Final, NamedTuple
+import ssl
+from typing import Final, NamedTuple, TypeAlias
 
 import h11
 import trio
+
+from broker.cluster.etcd.tls import failure_in_words, is_permanent
 
 MAX_HEAD_BYTES: Final = 16_384
 _RECEIVE_BYTES: Final = 64 << 10
 
 
+_Stream: TypeAlias = "trio.SocketStream | trio.SSLStream[trio.SocketStream]"
+_FAILURES: Final = (h11.ProtocolError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+
 class HttpError(Exception):
     """The connection could not be opened, was lost, or the peer does not speak HTTP. `str()` is one line."""
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        cause = _first_cause(error)
+        self.is_refusal = is_permanent(cause)  # one side does not accept the other's certificate, or TLS
+        super().__init__(failure_in_words(cause) if isinstance(cause, ssl.SSLError) else f"{what}: {_reason(cause)}")
 
 
 class Response(NamedTuple):
@@ -24,47 +36,49 @@ class Response(NamedTuple):
 class HttpClientConnection:
     """An open connection. Close it after an error, or after a call was cancelled."""
 
-    def __init__(self, stream: trio.SocketStream, host: str) -> None:
+    def __init__(self, stream: _Stream, socket: trio.socket.SocketType, host: str) -> None:
         self._stream = stream
+        self._socket = socket
         self._host = host
         self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._line = bytearray()  # the beginning of the next line
 
     @classmethod
-    async def connect(cls, host: str, port: int) -> "HttpClientConnection":
-        """Connect. Raises HttpError."""
+    async def connect(cls, host: str, port: int, tls: ssl.SSLContext | None = None) -> "HttpClientConnection":
+        """Connect, with TLS if there is a context. Raises HttpError."""
         try:
-            stream = await trio.open_tcp_stream(host, port)
-        except OSError as error:
-            raise HttpError(f"cannot connect: {_reason(error)}") from None
-        return cls(stream, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            tcp = await trio.open_tcp_stream(host, port)
+            stream = tcp if tls is None else await _secured(tcp, tls, host)
+        except (OSError, trio.BrokenResourceError) as error:
+            raise HttpError("cannot connect", error) from None
+        return cls(stream, tcp.socket, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
     def close(self) -> None:
         """Close the socket."""
-        self._stream.socket.close()
+        self._socket.close()
 
     @property
     def is_idle(self) -> bool:
         """Whether a request can be sent: the last response was read to its end, and the peer did not close."""
-        return self._parser.our_state is h11.IDLE and not self._stream.socket.is_readable()
+        return self._parser.our_state is h11.IDLE and not self._socket.is_readable()
 
-    async def post(self, path: str, body: bytes) -> Response:
-        """Send a request and return the whole response. Raises HttpError."""
+    async def post(self, path: str, body: bytes, token: str = "") -> Response:
+        """Send a request, authorized by a token, and return the whole response. Raises HttpError."""
         try:
-            status = await self._send(path, body)
+            status = await self._send(path, body, token)
             parts = []
             while (part := await self._part()) is not None:
                 parts.append(part)
-        except (h11.ProtocolError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise HttpError(f"connection lost: {_reason(error)}") from None
+        except _FAILURES as error:
+            raise HttpError("connection lost", error) from None
         return Response(status, b"".join(parts))
 
-    async def open_stream(self, path: str, body: bytes) -> int:
+    async def open_stream(self, path: str, body: bytes, token: str = "") -> int:
         """Send a request and return the status of the response, which `read_line` reads. Raises HttpError."""
         try:
-            return await self._send(path, body)
-        except (h11.ProtocolError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise HttpError(f"connection lost: {_reason(error)}") from None
+            return await self._send(path, body, token)
+        except _FAILURES as error:
+            raise HttpError("connection lost", error) from None
 
     async def read_line(self) -> bytes:
         """Return the next line of the response, b"" at its end. Cancelling it loses nothing. Raises HttpError."""
@@ -74,15 +88,22 @@ class HttpClientConnection:
                 if part is None:
                     return b""
                 self._line += part
-        except (h11.ProtocolError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise HttpError(f"connection lost: {_reason(error)}") from None
+        except _FAILURES as error:
+            raise HttpError("connection lost", error) from None
         line = bytes(self._line[: end + 1])
         del self._line[: end + 1]
         return line
 
-    async def _send(self, path: str, body: bytes) -> int:
+    async def _send(self, path: str, body: bytes, token: str) -> int:
         """Send a request and return the status of its response."""
-        headers = [("host", self._host), ("content-type", "application/json"), ("content-length", str(len(body)))]
+        headers = [
+            ("host", self._host),
+            ("accept", "application/json"),
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+        ]
+        if token:
+            headers.append(("authorization", token))
         data = self._parser.send(h11.Request(method="POST", target=path, headers=headers)) or b""
         data += self._parser.send(h11.Data(data=body)) or b""
         data += self._parser.send(h11.EndOfMessage()) or b""
@@ -107,13 +128,29 @@ class HttpClientConnection:
                 raise ConnectionResetError("the peer closed it")
             if isinstance(event, h11.Event):
                 return event
-            self._parser.receive_data(await self._stream.receive_some(_RECEIVE_BYTES))
+            self._parser.receive_data(bytes(await self._stream.receive_some(_RECEIVE_BYTES)))
+
+
+async def _secured(tcp: trio.SocketStream, tls: ssl.SSLContext, host: str) -> "trio.SSLStream[trio.SocketStream]":
+    """Return a stream with TLS after its handshake; close the socket if that fails."""
+    # https_compatible: a peer may close without TLS's own end of stream, since HTTP tells where a response ends
+    stream = trio.SSLStream(tcp, tls, server_hostname=host, https_compatible=True)
+    try:
+        await stream.do_handshake()
+    except BaseException:
+        tcp.socket.close()
+        raise
+    return stream
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return the error that trio wraps, the one of the first attempt if there were several."""
+    while isinstance(cause := error.__cause__, BaseException):
+        error = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
+    return error
 
 
 def _reason(error: BaseException) -> str:
-    """Return a short reason, where trio wraps an error or the errors of several attempts: the one of the first."""
-    while isinstance(cause := error.__cause__, BaseException):
-        error = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return str(error) or type(error).__name__

@@ -8,7 +8,7 @@ cluster id.
 from uuid import uuid4
 
 from broker.cluster.etcd import gateway
-from broker.cluster.etcd.client import EndpointConnection
+from broker.cluster.etcd.connection import EndpointConnection
 from broker.cluster.store import KnownStore, StoreMismatchError
 
 

@@ -13,7 +13,8 @@ from random import Random
 import trio
 
 from broker.cluster.etcd import gateway
-from broker.cluster.etcd.client import EndpointConnection, EndpointError, GatewayClient
+from broker.cluster.etcd.client import GatewayClient
+from broker.cluster.etcd.connection import EndpointConnection, EndpointError
 from broker.cluster.etcd.identity import EtcdIdentity
 from broker.cluster.store import Changes, CompactedError, Deleted, Event, KeyValue, StoreUnavailableError
 from protocol.backoff import delays_s

@@ -10,8 +10,10 @@ from uuid import uuid4
 import pytest
 import trio
 
+from broker.cluster.etcd.account import Account
 from broker.cluster.etcd.endpoints import Timeouts, parse_endpoints
 from broker.cluster.etcd.etcd_store import EtcdStore
+from broker.cluster.etcd.tls import ClientTls
 from broker.cluster.local.server import serve_store
 from broker.cluster.store import KnownStore
 from broker.metrics.registry import Metrics
@@ -21,10 +23,27 @@ UNHURRIED = Timeouts()
 PROMPT = Timeouts(connect_s=1, attempt_s=1, commit_s=1, quiet_s=0.1)
 
 
-def open_store(url: str, cluster: str, *, known: KnownStore | None = None, timeouts: Timeouts = UNHURRIED) -> EtcdStore:
+def open_store(
+    url: str,
+    cluster: str,
+    *,
+    tls: ClientTls | None = None,
+    account: Account | None = None,
+    known: KnownStore | None = None,
+    timeouts: Timeouts = UNHURRIED,
+) -> EtcdStore:
     """Return a client of the etcd at an URL."""
     endpoints = parse_endpoints(url)
-    return EtcdStore(endpoints, cluster, metrics=Metrics(), known=known, timeouts=timeouts, random=Random(1))
+    return EtcdStore(
+        endpoints,
+        cluster,
+        metrics=Metrics(),
+        tls=tls,
+        account=account,
+        known=known,
+        timeouts=timeouts,
+        random=Random(1),
+    )
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ class EtcdProcess:
     """One member. `url` stays the same over restarts; `bootstrap` lists the members with their peer addresses."""
 
     def __init__(
-        self, command: Sequence[str], directory: Path, name: str, urls: tuple[str, str], bootstrap: str
+        self, command: Sequence[str | Path], directory: Path, name: str, urls: tuple[str, str], bootstrap: str
     ) -> None:
         """`urls`: its addresses for clients and for other members."""
         self.url, self._peer_url = urls
@@ -99,11 +99,13 @@ class EtcdProcess:
         return self._directory / "data"
 
 
-def etcdctl(*arguments: str) -> None:
+def etcdctl(*arguments: str | Path, given: str = "") -> None:
+    """Run etcdctl. `given`: its standard input."""
     binary = shutil.which("etcdctl")
     if binary is None:
         lacks("etcdctl is not installed: apt-get install etcd-client")
-    subprocess.run((binary, *arguments), check=True, capture_output=True, env={**os.environ, "ETCDCTL_API": "3"})
+    environment = {**os.environ, "ETCDCTL_API": "3"}
+    subprocess.run((binary, *arguments), check=True, capture_output=True, env=environment, input=given.encode())
 
 
 def await_ready(ready: socket.socket) -> None:
@@ -117,18 +119,24 @@ def await_ready(ready: socket.socket) -> None:
 
 @contextmanager
 def etcd(
-    directory: Path, members: int = 1, places: Sequence[Place] | None = None, options: Sequence[str] = ()
+    directory: Path,
+    members: int = 1,
+    places: Sequence[Place] | None = None,
+    options: Sequence[str | Path] = (),
+    *,
+    scheme: str = "http",
 ) -> Iterator[Sequence[EtcdProcess]]:
     """Run a cluster of etcd. The environment variable ETCD names another binary than the one on the path.
 
     `places`: one for each member, if they are not all on the loopback interface. `options`: of each command.
+    `scheme`: of the addresses for clients; https needs options that name a certificate.
     """
     binary = os.environ.get("ETCD") or shutil.which("etcd")
     if binary is None:
         lacks("etcd is not installed: apt-get install etcd-server")
     chosen = places or [LOOPBACK] * members
     ports = iter(_free_ports(2 * len(chosen)))
-    urls = [(f"http://{place.host}:{next(ports)}", f"http://{place.host}:{next(ports)}") for place in chosen]
+    urls = [(f"{scheme}://{place.host}:{next(ports)}", f"http://{place.host}:{next(ports)}") for place in chosen]
     bootstrap = ",".join(f"m{number}={peer}" for number, (_, peer) in enumerate(urls))
     processes = [
         EtcdProcess((*place.prefix, binary, *options), directory / f"m{number}", f"m{number}", pair, bootstrap)

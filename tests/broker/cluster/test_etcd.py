@@ -70,6 +70,7 @@ def test_endpoints_are_urls_separated_by_commas() -> None:
         Endpoint("c", 2379),
     )
     assert str(Endpoint("::1", 2)) == "http://[::1]:2"
+    assert [str(each) for each in parse_endpoints("https://a,https://[::1]:2")] == ["https://a:2379", "https://[::1]:2"]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +84,9 @@ def test_endpoints_are_urls_separated_by_commas() -> None:
         ("http://a:port", "write it like"),
         ("http://a:99999", "write it like"),
         ("http://a/v3", "write it like"),
-        ("http://user:password@a", "write it like"),
-        ("https://a:2379", "TLS to etcd is not supported"),
+        ("http://user:secret@a", "set warmlog.cluster.etcd.user"),
+        ("http://user:secret@[a", "set warmlog.cluster.etcd.user"),
+        ("http://a,https://b", "write https:// for all endpoints or for none"),
         ("http://a,http://a:2379", "given twice"),
     ],
 )
@@ -92,6 +94,7 @@ def test_a_bad_list_of_endpoints_is_explained_in_one_line(text: str, why: str) -
     with pytest.raises(ValueError, match=why) as caught:
         parse_endpoints(text)
     assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 # -- one endpoint that fails --

@@ -56,6 +56,25 @@ def test_a_broker_of_a_cluster_must_be_given_an_id() -> None:
     assert load_settings().node_id == 1
 
 
+@pytest.mark.parametrize(
+    ("etcd", "given", "message"),
+    [
+        ("https://a", ["certificate.file=x"], r"certificate\.file: needs warmlog\.cluster\.etcd\.key\.file as well"),
+        ("https://a", ["key.file=x"], r"key\.file: needs warmlog\.cluster\.etcd\.certificate\.file as well"),
+        ("http://a", ["user=x"], r"user: needs warmlog\.cluster\.etcd\.password\.file as well"),
+        ("http://a", ["password.file=x"], r"password\.file: needs warmlog\.cluster\.etcd\.user as well"),
+        ("http://a", ["ca.file=x"], r"ca\.file: needs https:// endpoints in warmlog\.cluster\.etcd"),
+        ("http://a", ["certificate.file=x", "key.file=y"], r"certificate\.file: needs https:// endpoints"),
+        ("", ["ca.file=x"], r"ca\.file: needs https:// endpoints"),
+        ("", ["user=x", "password.file=y"], r"user: needs endpoints in warmlog\.cluster\.etcd"),
+    ],
+)
+def test_settings_of_the_connection_to_etcd_need_each_other(etcd: str, given: list[str], message: str) -> None:
+    cluster = ["node.id=1", f"warmlog.cluster.etcd={etcd}"]
+    with pytest.raises(SettingError, match=rf"^warmlog\.cluster\.etcd\.{message}"):
+        load_settings(assignments=[*cluster, *(f"warmlog.cluster.etcd.{each}" for each in given)])
+
+
 def test_variables_that_others_set_are_left_alone() -> None:
     environ = {"WARMLOG_NATIVE": "x:1", "WARMLOG_PORT_9092_TCP_ADDR": "10.0.0.1", "WARMLOG_SERVICE_HOST": "10.0.0.1"}
     assert load_settings(environ=environ) == Settings()
@@ -94,6 +113,13 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "broker.toml"
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(SettingError, match=r"broker\.toml: not TOML"):
+        load_settings(file)
+
+
+def test_a_nul_character_in_a_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('"log.dirs" = "logs\\u0000"')
+    with pytest.raises(SettingError, match=r"broker\.toml: log\.dirs: expected text without NUL characters"):
         load_settings(file)
 
 

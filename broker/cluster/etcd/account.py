@@ -1,0 +1,59 @@
+"""A user of etcd: its password, and the tokens that calls carry instead.
+
+A member of etcd forgets a token that was not used for five minutes (`--auth-token-ttl`), and all of them when it
+restarts. It refuses a call for its token before it does anything, so any call may be repeated with a new one, a
+transaction as well. A token is used at the endpoint that gave it: another member may not know it yet.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from broker.cluster.etcd import gateway
+from broker.cluster.etcd.endpoints import Endpoint
+
+PASSWORD_FILE = "warmlog.cluster.etcd.password.file"  # noqa: S105  # a setting's name
+
+
+class PasswordFileError(Exception):
+    """The password cannot be read. `str()` is one line that names the setting."""
+
+
+@dataclass(slots=True)
+class Session:
+    """The token at one endpoint: None before the first one was asked for, empty if etcd does not demand users."""
+
+    token: str | None = None
+    renewing: trio.Lock = field(default_factory=trio.Lock)
+
+
+class Account:
+    """A user, and its sessions."""
+
+    def __init__(self, user: str, password_file: str) -> None:
+        """Check that the password can be read. Raises PasswordFileError."""
+        self.user = user
+        self._password_file = password_file
+        self._sessions: dict[Endpoint, Session] = {}
+        self._password()
+
+    def session(self, endpoint: Endpoint) -> Session:
+        """Return what is known of an endpoint."""
+        return self._sessions.setdefault(endpoint, Session())
+
+    async def request(self) -> gateway.AuthenticateRequest:
+        """Return the request for a token, with the password that the file has now. Raises PasswordFileError."""
+        return gateway.AuthenticateRequest(self.user, await trio.to_thread.run_sync(self._password))
+
+    def _password(self) -> str:
+        path = self._password_file
+        try:
+            password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+        except OSError as error:
+            raise PasswordFileError(f"{PASSWORD_FILE}: {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise PasswordFileError(f"{PASSWORD_FILE}: {path} is not text in UTF-8") from None
+        if not password:
+            raise PasswordFileError(f"{PASSWORD_FILE}: {path} is empty")
+        return password

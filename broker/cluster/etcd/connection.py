@@ -1,0 +1,175 @@
+"""A connection to one endpoint of etcd's JSON gateway: a call at a time, or a watch.
+
+The gateway is itself a client of its member, with the member's certificate, and does not pass on whose certificate its
+own client has shown. So only a user with a password has an identity here. etcd makes sure that nobody expects
+otherwise: where it demands users, a certificate with a common name is refused, and where it sees that a call came with
+an `accept` header, which the gateway passes on, it does not take the common name of the member's certificate for a
+user's.
+
+Source: etcd's server/embed/serve.go (accessController) and server/auth/store.go (AuthInfoFromTLS).
+"""
+
+import logging
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from broker.cluster.etcd import gateway
+from broker.cluster.etcd.account import Account, PasswordFileError
+from broker.cluster.etcd.endpoints import Endpoint
+from broker.cluster.etcd.http import HttpClientConnection, HttpError, Response
+from broker.cluster.store import StoreError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StatusError(StoreError):
+    """etcd has refused a call."""
+
+    def __init__(self, endpoint: Endpoint, status: gateway.Status) -> None:
+        super().__init__(f"{endpoint}: {status.message}")
+        self.status = status
+
+
+class EndpointError(Exception):
+    """An endpoint did not answer, or cannot serve now. `str()` is one line that names it."""
+
+    def __init__(self, endpoint: Endpoint, why: str, *, is_sent: bool, is_refusal: bool = False) -> None:
+        super().__init__(f"{endpoint}: {why}")
+        self.is_sent = is_sent  # the call may have been carried out
+        self.is_refusal = is_refusal  # it does not accept this client, or this client does not trust it
+
+
+class EndpointConnection:
+    """A connection to one endpoint."""
+
+    def __init__(self, endpoint: Endpoint, connection: HttpClientConnection, account: Account | None = None) -> None:
+        self.endpoint = endpoint
+        self._connection = connection
+        self._account = account
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a call can be sent."""
+        return self._connection.is_idle
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    async def call(self, path: str, request: Struct, message: type[T]) -> T:
+        """Return the response of a call. Raises EndpointError, StatusError."""
+        body = gateway.encode(request)
+        token = "" if self._account is None else await self._token(self._account)
+        response = await self._post(path, body, token)
+        if self._account is not None and response.status != 200 and _status(response).asks_for_token:
+            token = await self._token(self._account, refused=token)
+            response = await self._post(path, body, token)
+        if response.status != 200:
+            raise self._refusal(path, response)
+        return self._decode(response.body, message)
+
+    async def open_watch(self, request: gateway.WatchRequest) -> None:
+        """Begin a watch, which `watch_response` continues. Raises EndpointError, StatusError."""
+        token = "" if self._account is None else await self._token(self._account)
+        try:
+            status = await self._connection.open_stream(gateway.WATCH, gateway.encode(request), token)
+            if status != 200:
+                raise self._refusal(gateway.WATCH, Response(status, await self._connection.read_line()))
+        except HttpError as error:
+            raise self._lost(error) from None
+
+    async def watch_response(self) -> gateway.WatchResponse:
+        """Return what a watch reports next. Cancelling it loses nothing. Raises EndpointError."""
+        try:
+            line = await self._connection.read_line()
+        except HttpError as error:
+            raise self._lost(error) from None
+        if not line:
+            raise EndpointError(self.endpoint, "the watch ended", is_sent=True)
+        response: gateway.Line[gateway.WatchResponse] = self._decode(line, gateway.Line[gateway.WatchResponse])
+        if response.result is None:
+            why = response.error.message if response.error else "an empty line"
+            raise EndpointError(self.endpoint, f"the watch ended: {why}", is_sent=True)
+        return response.result
+
+    async def _token(self, account: Account, *, refused: str | None = None) -> str:
+        """Return the token for this endpoint, a new one if it is the refused one. Raises EndpointError."""
+        session = account.session(self.endpoint)
+        async with session.renewing:
+            if session.token is None or session.token == refused:
+                try:
+                    session.token = await self._authenticate(account)
+                except EndpointError as error:
+                    error.is_sent = False  # the call itself
+                    raise
+            return session.token
+
+    async def _authenticate(self, account: Account) -> str:
+        """Return a new token, or an empty one if etcd does not demand users. Raises EndpointError."""
+        try:
+            request = await account.request()
+        except PasswordFileError as error:
+            raise EndpointError(self.endpoint, str(error), is_sent=False, is_refusal=True) from None
+        response = await self._post(gateway.AUTHENTICATE, gateway.encode(request), "")
+        if response.status == 200:
+            return self._decode(response.body, gateway.AuthenticateResponse).token
+        status = _status(response)
+        if status.code == gateway.FAILED_PRECONDITION:
+            logger.warning("cluster store: %s does not demand users: %s", self.endpoint, status.message)
+            return ""
+        if status.code == gateway.INVALID_ARGUMENT:
+            why = f"{status.message} (user {account.user})"
+            raise EndpointError(self.endpoint, why, is_sent=False, is_refusal=True)
+        raise self._refusal(gateway.AUTHENTICATE, response)
+
+    async def _post(self, path: str, body: bytes, token: str) -> Response:
+        try:
+            return await self._connection.post(path, body, token)
+        except HttpError as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: HttpError) -> EndpointError:
+        return EndpointError(self.endpoint, str(error), is_sent=True, is_refusal=error.is_refusal)
+
+    def _decode(self, body: bytes, message: type[T]) -> T:
+        try:
+            return gateway.decode(body, message)
+        except msgspec.MsgspecError as error:
+            raise EndpointError(self.endpoint, f"not a response of etcd: {error}", is_sent=True) from None
+
+    def _refusal(self, path: str, response: Response) -> EndpointError | StatusError:
+        """Return the error for a response that is not 200."""
+        status = _status(response)
+        if why := self._why_not_authorized(response, status):
+            return EndpointError(self.endpoint, why, is_sent=False, is_refusal=True)
+        if not status.message:
+            why = f"HTTP {response.status} to {path}: is this etcd 3.4 or newer?"
+            return EndpointError(self.endpoint, why, is_sent=response.status >= 500)
+        if status.asks_for_token:  # again, after a new one
+            return EndpointError(self.endpoint, status.message, is_sent=False)
+        if status.code in {gateway.INVALID_ARGUMENT, gateway.NOT_FOUND, gateway.OUT_OF_RANGE}:
+            return StatusError(self.endpoint, status)
+        return EndpointError(self.endpoint, status.message, is_sent=True)
+
+    def _why_not_authorized(self, response: Response, status: gateway.Status) -> str:
+        """Return what is wrong with the user or the certificate of a refused call, or an empty text."""
+        if status.code == gateway.PERMISSION_DENIED:
+            who = "" if self._account is None else f" (user {self._account.user})"
+            return f"{status.message}{who}: the user's role needs readwrite permission for the cluster's keys"
+        if status.asks_for_token and self._account is None:
+            return f"{status.message}: set warmlog.cluster.etcd.user"
+        if gateway.COMMON_NAME in response.body:
+            return "it refuses certificates with a common name: see warmlog.cluster.etcd.certificate.file"
+        return ""
+
+
+def _status(response: Response) -> gateway.Status:
+    """Return the error in a response, an empty one if it is not etcd's."""
+    try:
+        return gateway.decode(response.body, gateway.Status)
+    except msgspec.MsgspecError:
+        return gateway.Status()
