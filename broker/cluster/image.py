@@ -5,6 +5,7 @@ loop. Rules read it and decide; what they write comes back as changes, also to t
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -67,6 +68,7 @@ class ClusterImage:
         self.topics: dict[str, TopicState] = {}
         self.names: dict[UUID, str] = {}  # of topics, by id
         self.partitions: dict[PartitionKey, PartitionState] = {}
+        self.counts = Counter[UUID]()  # of the partitions of each topic
         self.held: dict[int, set[PartitionKey]] = {}  # the partitions of which a broker has a replica
         self.configs: dict[str, Configs] = {}  # by broker id as text; BROKER_DEFAULTS: of all brokers
         self.features = Features()
@@ -103,6 +105,10 @@ class ClusterImage:
         registration = self.brokers.get(broker)
         return None if registration is None else Member(broker, registration.epoch)
 
+    def rack_of(self, broker: int) -> str | None:
+        """Return the rack of an active broker; None without one."""
+        return self.brokers[broker].rack if self.is_active(broker) else None
+
     def partition(self, topic: str, index: int) -> PartitionState | None:
         """Return the state of a partition by its topic's name."""
         found = self.topics.get(topic)
@@ -121,6 +127,11 @@ class ClusterImage:
         self._apply(changes.events, delta)
         self.revision = max(self.revision, changes.revision)
         return delta
+
+    def without(self, broker: int) -> ImageDelta:
+        """Forget the registration of a broker, which has ended for certain; return what has changed."""
+        self.brokers.pop(broker, None)
+        return ImageDelta(brokers={broker})
 
     def replace(self, contents: Range) -> ImageDelta:
         """Advance to a later revision from everything that there is then: the changes in between are lost.
@@ -184,6 +195,7 @@ class ClusterImage:
         key = PartitionKey(*_split(rest))
         delta.partitions.add(key)
         old = self.partitions.pop(key, None)
+        self.counts[key.topic] += (value is not None) - (old is not None)
         if old is not None:
             for broker in old.replicas:
                 self.held[broker].discard(key)

@@ -10,16 +10,17 @@ serves meanwhile.
 """
 
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import TypeAlias
 from uuid import UUID
 
 import trio
 
+from broker.cluster.failover import Failover
 from broker.cluster.image import EMPTY, ClusterImage, ImageDelta
 from broker.cluster.reachability import listens
 from broker.cluster.rules import Decision, Refusal
@@ -29,15 +30,15 @@ from broker.cluster.store import (
     LeaseExpiredError,
     Store,
     StoreError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
-from broker.cluster.topics import drain, end_registration, register
+from broker.cluster.topics import drain, register
 from broker.cluster.values import NO_EPOCH, Endpoint, Member, Registration
 from broker.metadata.topic import RefusedError
 from protocol.backoff import delays_s
 
 CHECKS_PER_LEASE = 4  # how often a lease is renewed during its time
-SUSPECT_PAUSE_S = 0.2  # between two suspicions of the same broker
 LEASES_UNTIL_REFUSED = 1.5  # how long a registration of other directories may outlive its broker
 
 Watcher: TypeAlias = Callable[[ClusterImage, ImageDelta], None]
@@ -89,9 +90,11 @@ class ClusterNode:
         self.since = NO_EPOCH  # the first epoch of the history of this broker's data
         self.epoch = NO_EPOCH  # of the latest registration
         self.lease = NO_LEASE
+        self.is_fenced = False  # it has learned from others that it is not registered any more
         self.on_change: list[Watcher] = []
         self._clock = clock
         self._last_contact = clock()  # with the store
+        self._heard_at = -math.inf  # the same on trio's clock
         self._known_revision = 0  # of the store
         self._store = store
         self._lease_s = lease_s
@@ -99,8 +102,8 @@ class ClusterNode:
         self._advanced = trio.Event()
         self._registered = trio.Event()
         self._lost = trio.Event()  # the registration has to be renewed
-        self._suspected: set[int] = set()  # brokers that are being looked after
         self._nursery: trio.Nursery | None = None
+        self.failover = Failover(self)
 
     @property
     def me(self) -> Member:
@@ -112,6 +115,11 @@ class ClusterNode:
         """Whether the cluster knows that this broker is alive, as far as is known here."""
         found = self.image.brokers.get(self.id)
         return found is not None and found.epoch == self.epoch
+
+    @property
+    def silence_s(self) -> float:
+        """Return for how long the store has not answered."""
+        return trio.current_time() - self._heard_at
 
     def statistics(self) -> NodeStatistics:
         """Return the state of the node. Safe to call from any thread."""
@@ -126,12 +134,13 @@ class ClusterNode:
     # -- running -------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read the store, which is waited for. Raises StoreMismatchError."""
+        """Read the store, which is waited for. Raises StoreMismatchError, and StoreRefusedError at the start."""
         delays = delays_s(self.random)
         while True:
             try:
                 contents = await self._store.range()
             except StoreUnavailableError as error:
+                self._end_start(error)
                 logger.warning("waiting for the cluster's store: %s", error)
                 await trio.sleep(next(delays))
             else:
@@ -149,7 +158,7 @@ class ClusterNode:
         """Register, and be a part of the cluster until cancelled; started when the registration is visible.
 
         `since`: the first epoch of the history that the data continues, NO_EPOCH after an unclean stop. Raises
-        UsedIdError, StoreMismatchError.
+        UsedIdError, StoreMismatchError, and StoreRefusedError before it is registered.
         """
         self.since = since
         async with trio.open_nursery() as nursery:
@@ -162,6 +171,11 @@ class ClusterNode:
                 await trio.sleep_forever()
             finally:
                 self._nursery = None
+
+    def _end_start(self, error: StoreUnavailableError) -> None:
+        """Raise a refusal at the start, where it tells the user what to correct. A running broker waits for that."""
+        if isinstance(error, StoreRefusedError) and not self._registered.is_set():
+            raise error
 
     async def _follow(self) -> None:
         """Advance the image with the store."""
@@ -183,6 +197,7 @@ class ClusterNode:
     def _heard_of(self, revision: int = 0) -> None:
         """Note that the store has answered, and its revision."""
         self._last_contact = self._clock()
+        self._heard_at = trio.current_time()
         self._known_revision = max(self._known_revision, revision)
 
     def _take(self, delta: ImageDelta) -> None:
@@ -203,6 +218,14 @@ class ClusterNode:
         while self.image.revision < revision:
             await self._advanced.wait()
 
+    def fence(self) -> None:
+        """Take note that the cluster goes on without this broker, which the store cannot tell it: it leads nothing.
+
+        It registers again when it reaches the store.
+        """
+        self.is_fenced = True
+        self._take(self.image.without(self.id))
+
     # -- the registration ----------------------------------------------------------------------------------------------
 
     async def _stay_registered(self, identity: Identity) -> None:
@@ -217,6 +240,7 @@ class ClusterNode:
             except LeaseExpiredError:
                 logger.warning("broker %d lost its lease; registering again", self.id)
             except StoreUnavailableError as error:
+                self._end_start(error)
                 logger.warning("cannot register, trying again: %s", error)
                 await trio.sleep(next(delays))
 
@@ -267,7 +291,7 @@ class ClusterNode:
         if not outcome.succeeded:
             await self.reached(outcome.revision)
             return False
-        self.epoch = outcome.revision
+        self.epoch, self.is_fenced = outcome.revision, False
         if self.since == NO_EPOCH:
             self.since = outcome.revision
         logger.info("broker %d is registered with epoch %d", self.id, self.epoch)
@@ -347,24 +371,6 @@ class ClusterNode:
         """Run a task beside those of the node. Does nothing unless the node runs."""
         if self._nursery is not None:
             self._nursery.start_soon(_guarded, run)
-
-    def suspect(self, broker: int) -> None:
-        """Find out whether a broker still listens, and end the registration of one that certainly does not."""
-        if broker != self.id and broker not in self._suspected:
-            self._suspected.add(broker)
-            self.spawn(partial(self._look_after, broker))
-
-    async def _look_after(self, broker: int) -> None:
-        registration = self.image.brokers.get(broker)
-        try:
-            if registration is not None and not await listens(registration.endpoints):
-                found = self.image.brokers.get(broker)
-                if found is not None and found.epoch == registration.epoch:
-                    logger.warning("broker %d does not listen any more; ending its registration", broker)
-                    await self.attempt(end_registration(self.image, broker))
-            await trio.sleep(SUSPECT_PAUSE_S)
-        finally:
-            self._suspected.discard(broker)
 
     async def drain(self, limit_s: float) -> None:
         """Let other brokers lead what this one leads, as far as they can within a time."""

@@ -103,6 +103,7 @@ class MembersApi:
 
     async def find_coordinator(self, request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
         """Return the leader of each key's partition, and create the coordinator's topic, which the client will use."""
+        await self._partitions.catalog.settled()
         error, message = await self._check_coordinator(request.key_type)
         if error is not ErrorCode.NONE:
             failed = partial(FoundCoordinator, error=error, message=message)

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterBrokers:
-    """`Leaders` of the own cluster. A broker that refuses connections is suspected of being dead."""
+    """`Leaders` of the own cluster. One to which a connection fails is suspected of being dead."""
 
     def __init__(self, node: ClusterNode, settings: PeerSettings, *, random: Random) -> None:
         """Open connections only while `run` runs."""
@@ -103,22 +103,17 @@ class ClusterBrokers:
         link = self._links.get((node_id, number))
         if link is None:
             link = self._links[node_id, number] = Link(
-                lambda: self._address(node_id), self._settings, self._nursery, self._random
+                lambda: self._address(node_id),
+                self._settings,
+                self._nursery,
+                self._random,
+                lambda: self._node.failover.suspect(node_id),
             )
-        try:
-            return await link.connection()
-        except PeerUnavailableError:
-            self._node.suspect(node_id)
-            raise
+        return await link.connection()
 
     async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q, number: int = FOR_REQUESTS) -> R:
         """Ask one broker. Raises PeerError."""
-        connection = await self.connection(node_id, number)
-        try:
-            return await connection.ask(api, request)
-        except PeerUnavailableError:
-            self._node.suspect(node_id)
-            raise
+        return await (await self.connection(node_id, number)).ask(api, request)
 
     async def answer(self, broker: int, api: PeerApi[Q, R], request: Q, number: int = FOR_REQUESTS) -> R | None:
         """Ask a broker; return None if it does not answer."""

@@ -10,6 +10,7 @@ Invariants:
 3. The response to a request whose caller was cancelled is read, but not decoded.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -63,29 +64,42 @@ class _Answer:
 
 
 class PeerConnection:
-    """A connection that `connect` has opened. `run` must run until it is closed."""
+    """A connection that `connect` has opened. `run` must run until it is closed.
 
-    def __init__(self, stream: trio.SocketStream, address: str, settings: PeerSettings) -> None:
+    `failed` is called when anything but `close` or `give_up` closes it.
+    """
+
+    def __init__(
+        self, stream: trio.SocketStream, address: str, settings: PeerSettings, failed: Callable[[], None]
+    ) -> None:
         self.address = address
         self.failure: PeerError | None = None  # why it was closed
         self.is_given_up = False  # it was closed although nothing was wrong with it
         self.answered = 0  # responses, without the greeting
         self._stream = stream
         self._settings = settings
+        self._failed = failed
         self._protocol = PeerProtocol(settings.client_id)
         self._reader = FrameReader(settings.max_response_bytes)
         self._sending = trio.Lock()
         self._answers: dict[int, _Answer] = {}
 
     @classmethod
-    async def connect(cls, host: str, port: int, settings: PeerSettings, nursery: trio.Nursery) -> "PeerConnection":
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        settings: PeerSettings,
+        nursery: trio.Nursery,
+        failed: Callable[[], None] = lambda: None,
+    ) -> "PeerConnection":
         """Connect and learn the peer's versions; the nursery runs the connection. Raises PeerError."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         connection = None
         try:
             with trio.fail_after(settings.connect_timeout_s):
                 stream = await trio.open_tcp_stream(host, port)
-                connection = cls(stream, address, settings)
+                connection = cls(stream, address, settings, failed)
                 nursery.start_soon(connection.run)
                 await connection._greet()
         except trio.TooSlowError:
@@ -140,7 +154,7 @@ class PeerConnection:
 
     def close(self) -> None:
         """Close the connection; requests that are waiting fail."""
-        self._fail(PeerUnavailableError(f"{self.address}: the connection was closed"))
+        self._end(PeerUnavailableError(f"{self.address}: the connection was closed"))
 
     async def run(self) -> None:
         """Receive responses until the connection is closed."""
@@ -218,6 +232,11 @@ class PeerConnection:
 
     def _fail(self, failure: PeerError) -> None:
         """Close the connection for this reason, unless it is closed already."""
+        if self.failure is None:
+            self._end(failure)
+            self._failed()
+
+    def _end(self, failure: PeerError) -> None:
         if self.failure is None:
             self.failure = failure
             self._stream.socket.close()

@@ -14,15 +14,22 @@ class Link:
     """Connects on demand. The pauses between attempts grow until a connection has answered a request.
 
     address() returns host and port, or raises PeerError if the broker is not known. It is called for each attempt.
+    failed() is called at once when an attempt fails, or a connection.
     """
 
     def __init__(
-        self, address: Callable[[], tuple[str, int]], settings: PeerSettings, nursery: trio.Nursery, random: Random
+        self,
+        address: Callable[[], tuple[str, int]],
+        settings: PeerSettings,
+        nursery: trio.Nursery,
+        random: Random,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._address = address
         self._settings = settings
         self._nursery = nursery
         self._random = random
+        self._failed = failed
         self._connecting = trio.Lock()
         self._connection: PeerConnection | None = None
         self._delays: Iterator[float] = delays_s(random)
@@ -46,8 +53,9 @@ class Link:
             await trio.sleep_until(self._not_before)
             host, port = self._address()
             try:
-                self._connection = await PeerConnection.connect(host, port, self._settings, self._nursery)
+                self._connection = await PeerConnection.connect(host, port, self._settings, self._nursery, self._failed)
             except PeerError:
+                self._failed()
                 self._pause(is_sound=False)
                 raise
             if self._is_closed:

@@ -124,6 +124,15 @@ class Member:
                 await self.node.advanced()
 
 
+async def listening(nodes: Sequence[Member]) -> trio.SocketListener:
+    """Let the first node listen, at an address that the second one knows."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    nodes[0].port = listener.socket.getsockname()[1]
+    await nodes[0].restart()
+    await nodes[1].until(lambda: nodes[1].node.image.brokers[1].epoch == nodes[0].node.epoch)
+    return listener
+
+
 async def created(nodes: Sequence[Member], assignment: Sequence[Sequence[int]], **configs: str) -> PartitionKey:
     """Create topic t, and return its first partition when all nodes know it."""
     made = topic(len(assignment), **configs)

@@ -12,7 +12,7 @@ from broker.cluster.image import ClusterImage, ImageDelta
 from broker.cluster.rules import change_isr
 from broker.cluster.store import StoreMismatchError
 from broker.cluster.values import NO_EPOCH
-from tests.broker.cluster.nodes import LEASE_S, Member, Outage, committed, created, three_nodes, topic
+from tests.broker.cluster.nodes import LEASE_S, Member, Outage, committed, created, listening, three_nodes, topic
 
 
 async def test_a_broker_whose_port_refuses_connections_is_replaced_at_once(autojump_clock: MockClock) -> None:
@@ -20,7 +20,7 @@ async def test_a_broker_whose_port_refuses_connections_is_replaced_at_once(autoj
         await created(nodes, [[1, 2, 3]])
         nodes[0].kill()
         begun = trio.current_time()
-        nodes[1].node.suspect(1)
+        nodes[1].node.failover.suspect(1)
         await nodes[1].until(lambda: nodes[1].state().leader_id == 2)
         assert trio.current_time() - begun < 1
 
@@ -29,12 +29,12 @@ async def test_a_suspicion_during_an_outage_is_repeated_afterwards(autojump_cloc
     async with three_nodes() as nodes:
         nodes[1].outage.is_away = True
         nodes[0].kill()
-        nodes[1].node.suspect(1)
+        nodes[1].node.failover.suspect(1)
         await trio.sleep(1)
         nodes[1].outage.is_away = False
         assert 1 in nodes[1].node.image.brokers
         begun = trio.current_time()
-        nodes[1].node.suspect(1)
+        nodes[1].node.failover.suspect(1)
         await nodes[1].until(lambda: 1 not in nodes[1].node.image.brokers)
         assert trio.current_time() - begun < 1
 
@@ -43,18 +43,15 @@ async def test_nobody_is_suspected_by_a_node_that_has_ended(autojump_clock: Mock
     async with three_nodes() as nodes:
         nodes[0].kill()
         await trio.testing.wait_all_tasks_blocked()
-        nodes[0].node.suspect(2)
+        nodes[0].node.failover.suspect(2)
         await trio.sleep(1)
         assert 2 in nodes[1].node.image.brokers
 
 
 async def test_a_broker_that_listens_is_not_replaced() -> None:
     async with three_nodes() as nodes, trio.open_nursery() as nursery:
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        nodes[0].port = listener.socket.getsockname()[1]
-        await nodes[0].restart()
-        await nodes[1].until(lambda: nodes[1].node.image.brokers[1].epoch == nodes[0].node.epoch)
-        nodes[1].node.suspect(1)
+        listener = await listening(nodes)
+        nodes[1].node.failover.suspect(1)
         stream = await listener.accept()
         await trio.testing.wait_all_tasks_blocked()
         assert nodes[0].node.is_registered
@@ -67,7 +64,7 @@ async def test_a_broker_that_was_replaced_by_mistake_is_back_with_its_history(au
     async with three_nodes() as nodes:
         await created(nodes, [[1, 2, 3]])
         before = nodes[0].node.me
-        nodes[1].node.suspect(1)
+        nodes[1].node.failover.suspect(1)
         await nodes[1].until(lambda: nodes[1].state().leader_id == 2)
         await nodes[1].until(lambda: 1 in nodes[1].node.image.brokers)
         assert nodes[1].node.image.is_good(before)

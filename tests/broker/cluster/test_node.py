@@ -199,7 +199,7 @@ async def test_a_reassignment_ends_with_the_isr_that_covers_its_target(autojump_
     async with three_nodes() as nodes:
         key = await created(nodes, [[1, 2]])
         node = nodes[0].node
-        assert await admin.reassign_partition(node, key, [3]) is None
+        assert not await admin.reassign_partitions(node, {key: [3]})
         state, third = nodes[0].state(), node.image.current(3)
         assert state.replicas == (3, 1, 2)
         assert state.leader is not None
