@@ -32,13 +32,17 @@ class HelloResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """The leader and replicas of a partition; the leader is -1 if there is none."""
+    """The leader and replicas of a partition; the leader is -1 if there is none.
+
+    `eligible`: brokers that have all committed records without being in sync (KIP-966), unless it was left out.
+    """
 
     partition: int
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
+    eligible: tuple[int, ...] | UnsetType = UNSET
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
 
@@ -54,11 +58,12 @@ class TopicMetadata(Value, frozen=True, kw_only=True, gc=False):
 
 
 class BrokerMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """A broker and its advertised address on the listener of the request."""
+    """A broker, its advertised address on the listener of the request, and its rack, unless that was left out."""
 
     node_id: int
     host: str
     port: int
+    rack: str | UnsetType | None = UNSET
 
 
 class MetadataResponse(Value, frozen=True, kw_only=True, gc=False):

@@ -13,7 +13,8 @@ note in the copy tells startup how to resolve that:
     unknown: its disk is offline  confirmed: false    confirms the note before the copy is served
 
 In a cluster, a replica that is created while a data directory is offline gets a confirmed note from ANYWHERE: an
-earlier replica on that disk is out of date. It is removed at the first startup with all data directories.
+earlier replica on that disk is out of date. It is removed at the first startup with all data directories. If the
+replica is moved before that, the new note has "replaces_all": true, until the move is over and it is one from ANYWHERE.
 
 Kafka ignores files of such names.
 """
@@ -30,17 +31,26 @@ ANYWHERE = "*"  # in place of a directory.id
 
 
 class Arrival(NamedTuple):
-    """The directory.id of the old data directory; `is_confirmed`: its copy of the partition is out of date."""
+    """The directory.id of the old data directory; `is_confirmed`: its copy of the partition is out of date.
+
+    `replaces_all`: so are all others.
+    """
 
     source_id: str
     is_confirmed: bool = False
+    replaces_all: bool = False
+
+
+REPLACES_ALL = Arrival(ANYWHERE, is_confirmed=True, replaces_all=True)
 
 
 def read_arrival(disk: Disk, directory: str) -> Arrival | None:
     """Read the note in a partition's directory; None if it is missing or cannot be parsed. Raises OSError."""
     try:
         note = json.loads(read_file(disk, f"{directory}/{ARRIVAL}"))
-        return Arrival(str(note["from"]), note["confirmed"] is True)
+        source_id = str(note["from"])
+        replaces_all = source_id == ANYWHERE or note.get("replaces_all") is True
+        return Arrival(source_id, note["confirmed"] is True, replaces_all)
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
 
@@ -48,6 +58,8 @@ def read_arrival(disk: Disk, directory: str) -> Arrival | None:
 def write_arrival(disk: Disk, directory: str, arrival: Arrival) -> None:
     """Write and sync the note. Raises OSError."""
     note = {"version": VERSION, "from": arrival.source_id, "confirmed": arrival.is_confirmed}
+    if arrival.replaces_all:
+        note["replaces_all"] = True
     replace_file(disk, f"{directory}/{ARRIVAL}", json.dumps(note, separators=(",", ":")).encode(), sync=True)
     disk.sync_directory(directory)
 

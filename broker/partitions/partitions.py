@@ -24,7 +24,7 @@ from broker.partitions.disks.checkpoints import Checkpoints
 from broker.partitions.disks.startup import StartProgress
 from broker.partitions.disks.storage import Storage
 from broker.partitions.opening import Opening
-from broker.partitions.partition import Partition
+from broker.partitions.partition import NOT_FOLLOWING, Partition
 from broker.partitions.relocation import Relocation
 from broker.partitions.topics.catalog import Catalog, LocalCatalog
 from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
@@ -158,6 +158,15 @@ class Partitions:
         """Return a partition that has a log here, whoever leads it, or None."""
         return self._map.local.get((topic, partition))
 
+    def readable(self, topic: str, partition: int) -> Partition | None:
+        """Return a partition that consumers can read here, as this broker leads it or is in sync (KIP-392), or None."""
+        found = self._map.partitions.get((topic, partition))
+        if found is None:
+            local = self.local(topic, partition)
+            if local is not None and local.followed_epoch != NOT_FOLLOWING:
+                return local
+        return found
+
     def require(self, topic: str, partition: int) -> Partition:
         """Return a partition. Raises OfflineError, NotReadyError, UnknownTopicError."""
         found = self.get(topic, partition)
@@ -278,11 +287,11 @@ class Partitions:
     async def ensure(self, name: str) -> None:
         """Create a topic on first use, unless it exists.
 
-        Raises what `create` does, except TopicExistsError, and UnknownTopicError if data of such a topic was found: the
-        default retention could delete it.
+        Raises what `create` does, except TopicExistsError. Outside of a cluster also UnknownTopicError if data of such
+        a topic was found: the new topic would take it over, and the default retention could delete it.
         """
         if not self.has(name):
-            if self._storage.directories.has_unserved(name):
+            if not self._storage.is_in_cluster and self._storage.directories.has_unserved(name):
                 raise UnknownTopicError(f"{name}: no such topic, but data of one; create it with its settings")
             with suppress(TopicExistsError):
                 await self.create(name)

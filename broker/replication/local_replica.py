@@ -24,7 +24,7 @@ from broker.cluster.node import ClusterNode
 from broker.cluster.rules import min_isr
 from broker.cluster.values import NO_EPOCH, PartitionState
 from broker.partitions.appends.errors import NotLeaderError
-from broker.partitions.partition import Partition
+from broker.partitions.partition import NOT_FOLLOWING, Partition
 from broker.partitions.partitions import Partitions
 from broker.replication.following.fetcher import Following
 from broker.replication.following.follower import Follower
@@ -95,7 +95,7 @@ class LocalReplica:
     def _is_mine(self, state: PartitionState) -> bool:
         """Whether this broker leads. Its latest registration may be in the image before its answer has arrived."""
         node, leader = self._shared.node, state.leader
-        if leader is None or leader.broker != node.id:
+        if leader is None or leader.broker != node.id or node.is_fenced:
             return False
         registration = node.image.brokers.get(node.id)
         latest = node.epoch if registration is None else max(node.epoch, registration.epoch)
@@ -114,6 +114,7 @@ class LocalReplica:
             logger.debug("%s-%d: not leading any more", partition.topic, partition.index)
         if self.copy is not None:
             self.copy = None
+            partition.follow(NOT_FOLLOWING)
             self._ending = self._shared.follower.unfollow(partition.topic, partition.index)
 
     def _stop_replicating(self) -> None:
@@ -139,7 +140,7 @@ class LocalReplica:
         if self._is_mine(state):
             self._lead(state)
         else:
-            self._follow()
+            self._follow(state)
 
     def _lead(self, state: PartitionState) -> None:
         partition = self.partition
@@ -169,7 +170,7 @@ class LocalReplica:
         self.leader.start()
         self.leader.check()
 
-    def _follow(self) -> None:
+    def _follow(self, state: PartitionState) -> None:
         shared, partition = self._shared, self.partition
         self.copy = PartitionReplica(
             partition,
@@ -180,7 +181,18 @@ class LocalReplica:
             is_in_sync=lambda: self.is_in_sync,
         )
         self._take_throttle()
+        self._note_leader(state)
         shared.follower.follow(self.copy)
+
+    def _note_leader(self, state: PartitionState) -> None:
+        """Let consumers read from this copy while it is in sync with another broker, which leads.
+
+        Kafka lets them read from any copy, where they wait for records that one without a connection never gets.
+        """
+        node, leader = self._shared.node, state.leader
+        is_led = leader is not None and leader.broker != node.id
+        is_in_sync = any(member.broker == node.id and node.image.is_good(member) for member in state.isr)
+        self.partition.follow(state.leader_epoch if is_led and is_in_sync else NOT_FOLLOWING)
 
     @property
     def is_in_sync(self) -> bool:
@@ -206,6 +218,8 @@ class LocalReplica:
 
     def update(self, state: PartitionState) -> None:
         """Take over a state that leaves it in its role."""
+        if self.copy is not None:
+            self._note_leader(state)
         if not self.leads:
             return
         if self.leader is None:

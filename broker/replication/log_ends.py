@@ -14,11 +14,10 @@ from broker.replication.peers.errors import PeerError
 from broker.replication.peers.leaders import Leaders
 from protocol.errors import ErrorCode
 from protocol.kafka.peer_apis import LIST_OFFSETS
-from protocol.kafka.values import KafkaListOffsetsRequest
+from protocol.kafka.values import DEBUGGER, KafkaListOffsetsRequest
 from protocol.request import LATEST_TIMESTAMP, OffsetQuery
 
 TIMEOUT_S = 5.0
-DEBUGGER = -2  # as a replica id: asks a broker for its own log, whoever leads
 
 logger = logging.getLogger(__name__)
 

@@ -157,12 +157,14 @@ class PeerFetchedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False
     """The fetched batches of a partition, which is identified by `topic_id`, or by `topic` before version 13.
 
     `records` is a view of the received frame. `diverging_epoch` is -1, or the largest epoch of the leader not above
-    the last fetched one, which ends at `diverging_end_offset`: the log must be truncated (KIP-595).
+    the last fetched one, which ends at `diverging_end_offset`: the log must be truncated (KIP-595). A consumer should
+    read from `preferred_replica` if that is not -1 (KIP-392).
     """
 
     topic_id: bytes = NO_TOPIC_ID
     diverging_epoch: int = -1
     diverging_end_offset: int = -1
+    preferred_replica: int = -1
     records: memoryview = _NO_RECORDS
 
 
@@ -246,6 +248,7 @@ def _fetched_partition(topic: str, topic_id: bytes, fields: Fields) -> PeerFetch
         aborted_transactions=None if aborted is None else tuple([AbortedTransaction(**one) for one in aborted]),
         diverging_epoch=diverging["epoch"],
         diverging_end_offset=diverging["end_offset"],
+        preferred_replica=fields["preferred_read_replica"],
         records=_NO_RECORDS if records is None else records,
     )
 

@@ -86,9 +86,8 @@ class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
-    """A broker with the fields that only Kafka's protocol has. `is_fenced`: it is registered, but not alive."""
+    """A broker with what only Kafka's protocol has. `is_fenced`: it is registered, but not alive."""
 
-    rack: str | None = None
     is_fenced: bool = False
 
 
@@ -124,14 +123,9 @@ class KafkaFetchPartition(FetchPartition, frozen=True, kw_only=True, gc=False):
 
 
 class KafkaPartitionMetadata(PartitionMetadata, frozen=True, kw_only=True, gc=False):
-    """A partition with the fields that only Kafka's protocol has.
-
-    `offline`: replicas on brokers that are not alive. `eligible`: brokers that have all committed records without being
-    in sync (KIP-966).
-    """
+    """A partition with what only Kafka's protocol has: the replicas on brokers that are not alive."""
 
     offline: tuple[int, ...] = ()
-    eligible: tuple[int, ...] = ()
 
 
 class FetchingReplica(NamedTuple):
@@ -142,6 +136,8 @@ class FetchingReplica(NamedTuple):
 
 
 CONSUMER = FetchingReplica(-1)
+#: The replica id of tools, and of the controller, that ask whoever has a log (FetchRequest.DEBUGGING_CONSUMER_ID).
+DEBUGGER = -2
 
 
 class ForgottenPartitions(Value, frozen=True, kw_only=True, gc=False):
@@ -156,6 +152,7 @@ class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     """A fetch, in a session if `session_id` is not NO_SESSION or `session_epoch` is INITIAL_SESSION_EPOCH (KIP-227).
 
     `uses_topic_ids`: topics are identified by id. `knows_zstd`: the version allows zstd batches in the response.
+    `knows_followers`: the version lets consumers read from followers (KIP-392).
     """
 
     partitions: tuple[KafkaFetchPartition, ...]
@@ -166,6 +163,7 @@ class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     replica: FetchingReplica = CONSUMER
     uses_topic_ids: bool = False
     knows_zstd: bool = True
+    knows_followers: bool = True
 
 
 class DivergedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
@@ -173,6 +171,12 @@ class DivergedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
 
     epoch: int
     end_offset: int
+
+
+class RedirectedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
+    """A partition without records, which the consumer should read from a follower that is nearer to it (KIP-392)."""
+
+    preferred_replica: int
 
 
 class FetchLedElsewhere(FetchedPartition, frozen=True, kw_only=True, gc=False):

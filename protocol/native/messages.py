@@ -87,11 +87,13 @@ from protocol.transaction_requests import (
 
 # Oldest first. Version 2 adds group operations, version 3 describe_producer and explain, version 4 the aborted
 # transactions in replies to fetches of committed records, version 5 transactions of producers, version 6 mirrors,
-# version 7 find_coordinator, version 8 the replication factor of new topics.
-VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8)
+# version 7 find_coordinator, version 8 the replication factor of new topics, version 9 racks and
+# eligible replicas in metadata.
+VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 FIRST_WITH_COMMITTED_FETCH = 4
 FIRST_WITH_COORDINATORS = 7
 FIRST_WITH_REPLICATION_FACTOR = 8
+FIRST_WITH_RACKS = 9
 
 NativeRequest: TypeAlias = (
     Request

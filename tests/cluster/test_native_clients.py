@@ -28,7 +28,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmlogNodes]:
     settings = SETTINGS | {"transaction.state.log.num.partitions": 6}
     with (
         etcd(directory / "etcd") as (store,),
-        WarmlogNodes(directory, store.url, settings=settings) as running,
+        WarmlogNodes(directory, store.url, settings=settings, has_racks=True) as running,
         Client(running[1].addresses["native"]) as client,
     ):
         for topic in ("t", "kept", "saved"):
@@ -48,6 +48,14 @@ def run(nodes: WarmlogNodes, node_id: int, *arguments: str) -> Any:
 def consumed(nodes: WarmlogNodes, node_id: int, group: str) -> list[bytes]:
     with Client(nodes[node_id].addresses["native"]) as client:
         return sorted(record.value or b"" for record in client.consume("t", group=group, until_end=True))
+
+
+def test_every_broker_tells_the_racks_of_all(nodes: WarmlogNodes) -> None:
+    for asked in nodes:
+        [described] = run(nodes, asked.node_id, "cluster", "describe")
+        assert {one["node_id"]: one["rack"] for one in described["brokers"]} == {
+            node.node_id: f"rack-{node.node_id}" for node in nodes
+        }
 
 
 def test_a_topic_gets_as_many_replicas_as_asked_for(nodes: WarmlogNodes) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 BROKER_COLUMNS = (
     Column("broker", number=True),
     Column("address"),
+    Column("rack"),
     Column("leads", number=True),
     Column("replicas", number=True),
     Column("role"),
@@ -27,6 +28,7 @@ PARTITION_COLUMNS = (
     Column("epoch", number=True),
     Column("replicas"),
     Column("in sync"),
+    Column("eligible"),
     Column("state"),
 )
 
@@ -40,7 +42,8 @@ def describe(topics: tuple[str, ...], all_partitions: bool, native: str, as_json
     """Show the brokers of a cluster, and the partitions that lack a leader or in-sync replicas.
 
     A broker by itself is a cluster of one. A partition is under-replicated while some replica of it is not in sync;
-    without a leader it can be neither read nor written.
+    without a leader it can be neither read nor written. Eligible replicas have all committed records without being in
+    sync, and lead if no in-sync one is left.
     """
     found = run_with_client(native, lambda client: client.metadata())
     unknown = set(topics) - {topic.name for topic in found.topics}
@@ -55,6 +58,7 @@ def describe(topics: tuple[str, ...], all_partitions: bool, native: str, as_json
         (
             broker.node_id,
             f"{broker.host}:{broker.port}",
+            broker.rack or "",
             leads.get(broker.node_id, 0),
             holds.get(broker.node_id, 0),
             "controller" if broker.node_id == found.controller else "",
@@ -93,8 +97,8 @@ def state_of(one: "PartitionMetadata") -> str:
 def row(topic: "TopicMetadata", one: "PartitionMetadata") -> tuple[Any, ...]:
     """Return a partition as a row of the table."""
     leader = one.leader if one.leader >= 0 else "-"
-    replicas, in_sync = (" ".join(map(str, brokers)) for brokers in (one.replicas, one.in_sync))
-    return topic.name, one.partition, leader, one.leader_epoch, replicas, in_sync, state_of(one)
+    lists = (" ".join(map(str, brokers or ())) for brokers in (one.replicas, one.in_sync, one.eligible))
+    return topic.name, one.partition, leader, one.leader_epoch, *lists, state_of(one)
 
 
 def form(found: "MetadataResponse", topics: tuple[str, ...]) -> dict[str, Any]:
@@ -102,7 +106,10 @@ def form(found: "MetadataResponse", topics: tuple[str, ...]) -> dict[str, Any]:
     return {
         "cluster_id": found.cluster_id,
         "controller": found.controller,
-        "brokers": [{"node_id": one.node_id, "host": one.host, "port": one.port} for one in found.brokers],
+        "brokers": [
+            {"node_id": one.node_id, "host": one.host, "port": one.port, "rack": one.rack or None}
+            for one in found.brokers
+        ],
         "partitions": list(_partition_forms(found, topics)),
     }
 
@@ -119,5 +126,6 @@ def _partition_forms(found: "MetadataResponse", topics: tuple[str, ...]) -> Iter
                 "leader_epoch": one.leader_epoch,
                 "replicas": list(one.replicas),
                 "in_sync": list(one.in_sync),
+                "eligible": list(one.eligible or ()),
                 "state": state_of(one) or "in sync",
             }

@@ -17,7 +17,7 @@ import trio
 from broker.api.context import Context
 from broker.api.errors import EXPECTED
 from broker.api.fetch.look import Look
-from broker.api.fetch.session import LONG_STEP, STEP, FetchSession, SessionPartition
+from broker.api.fetch.session import LONG_STEP, STEP, FetchSession, Finder, SessionPartition
 from broker.api.fetch.sessions import FetchSessions
 from broker.log.errors import IndexCorruptError
 from broker.partitions.partition import Partition, StorageError
@@ -27,6 +27,7 @@ from broker.partitions.reads.waiters import FetchWaiter
 from protocol.errors import ErrorCode
 from protocol.kafka.values import (
     CONSUMER,
+    DEBUGGER,
     KafkaFetchRequest,
     KafkaFetchResponse,
 )
@@ -71,7 +72,11 @@ class Fetch:
         self._look: Look  # the latest one, set by `look`
         self._waiter: FetchWaiter | None = None
         self._replica = request.replica if isinstance(request, KafkaFetchRequest) else CONSUMER
-        self._is_committed = request.isolation is Isolation.READ_COMMITTED and self._replica.broker < 0
+        is_consumer = self._replica.broker < 0
+        self._find: Finder = partitions.get
+        if isinstance(request, KafkaFetchRequest) and is_consumer and request.knows_followers:
+            self._find = partitions.local if self._replica.broker == DEBUGGER else partitions.readable
+        self._is_committed = request.isolation is Isolation.READ_COMMITTED and is_consumer
         self._is_over = False  # max_wait_ms has passed
 
     @property
@@ -99,7 +104,7 @@ class Fetch:
         request, look = self._request, self._look
         return (
             look.missing_bytes(request.min_bytes) <= 0
-            or look.failed
+            or look.urgent
             or look.lags
             or request.max_wait_ms == 0
             or self._is_over
@@ -176,7 +181,7 @@ class Fetch:
         layout = partition.log.layout
         is_lost = self._missed.get(partition) is layout
         self._missed[partition] = layout
-        return is_lost and self._partitions.get(partition.topic, partition.index) is partition
+        return is_lost and self._find(partition.topic, partition.index) is partition
 
     def _fail(self, partition: Partition, error: Exception) -> None:
         self._failures[partition] = error
@@ -199,7 +204,7 @@ class Fetch:
 
     def look(self, *, reports: bool = False) -> Iterator[None]:
         """Read the pending partitions; yields after every STEP of them. `reports`: see `Look`."""
-        session, partitions = self.session, self._partitions
+        session, partitions, find, is_follower = self.session, self._partitions, self._find, self._replica.broker >= 0
         look = self._look = Look(self._request, partitions, self._failures, reports=reports)
         pending = session.pending
         order = session.order if pending and self._tells_all else list(pending)
@@ -211,9 +216,11 @@ class Fetch:
             if start:
                 yield
             for entry in [entry for entry in order[start : start + LONG_STEP] if entry in pending]:
-                found = look.at(entry.asked, session.find(entry, partitions.get, partitions.topic_name))
+                found = look.at(entry.asked, session.find(entry, find, partitions.topic_name))
                 if entry.take(found):
                     news.append(entry)
+                    if is_follower and entry.is_behind_readers(found):
+                        look.urgent = True
                 elif self._is_at_end(entry, found):
                     pending.pop(entry, None)
                 number += 1
@@ -291,5 +298,12 @@ class Fetch:
 def _kind(request: FetchRequest) -> Hashable:
     """Return the fields of a request, besides its partitions, on which the result of each partition depends."""
     if isinstance(request, KafkaFetchRequest):
-        return request.isolation, request.replica, request.knows_zstd, request.uses_topic_ids
+        return (
+            request.isolation,
+            request.replica,
+            request.knows_zstd,
+            request.uses_topic_ids,
+            request.knows_followers,
+            request.rack,
+        )
     return request.isolation

@@ -23,6 +23,7 @@ from protocol.kafka.values import (
     CONSUMER,
     KafkaFetchPartition,
     KafkaFetchRequest,
+    RedirectedPartition,
 )
 from protocol.request import FetchPartition, FetchRequest, Isolation
 from protocol.response import AbortedTransaction, FetchedPartition
@@ -62,15 +63,16 @@ class Look:
         "_left",
         "_most",
         "_partitions",
+        "_rack",
         "_replica",
         "_reports",
         "_slices",
         "cold_lookups",
         "cold_slices",
-        "failed",
         "lags",
         "size",
         "unknown",
+        "urgent",
     )
 
     def __init__(
@@ -87,15 +89,17 @@ class Look:
         """
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
-        self._replica, self._knows_zstd, self._reports = CONSUMER, True, reports
+        self._replica, self._knows_zstd, self._rack, self._reports = CONSUMER, True, "", reports
         if isinstance(request, KafkaFetchRequest):
             self._replica, self._knows_zstd = request.replica, request.knows_zstd
+            if request.rack and partitions.settings.selects_by_rack:
+                self._rack = request.rack
         self._is_follower = self._replica.broker >= 0
         self._is_committed = request.isolation is Isolation.READ_COMMITTED and not self._is_follower
         self._slices = 0  # partitions with records
         self.size = 0
         self.unknown = 0  # partitions that do not exist
-        self.failed = False  # an existing partition cannot be read as requested
+        self.urgent = False  # something has to be reported at once, such as an error of an existing partition
         self.cold_lookups: list[tuple[Partition, ColdReadError]] = []  # index or header pages are not resident
         self.cold_slices: list[tuple[Partition, FileSlice]] = []  # the beginning of the slice is not resident
         self._failures = failures
@@ -113,10 +117,13 @@ class Look:
             if type(asked) is KafkaFetchPartition:
                 self._check(asked, partition)
                 if asked.last_fetched_epoch >= 0 and (answer := diverged(partition, asked)) is not None:
-                    self.failed = True
+                    self.urgent = True
                     return answer
                 if self._is_follower and self._reports:
                     self._report(asked, partition)
+                if self._rack and (redirected := self._redirected(asked, partition)) is not None:
+                    self.urgent = True
+                    return redirected
             found = self._take(asked, partition)
         except EXPECTED as error:
             return self._refused(asked, partition, error)
@@ -141,7 +148,7 @@ class Look:
         if isinstance(error, UnknownTopicError):
             self.unknown += 1
         else:
-            self.failed = True
+            self.urgent = True
         return error
 
     def _check(self, asked: KafkaFetchPartition, partition: Partition) -> None:
@@ -168,6 +175,24 @@ class Look:
             raise RequestError(
                 ErrorCode.STALE_BROKER_EPOCH, f"broker {broker} has registered again since epoch {epoch}"
             )
+
+    def _redirected(self, asked: KafkaFetchPartition, partition: Partition) -> RedirectedPartition | None:
+        """Return the result for a consumer that should read from a follower in its rack; None for others."""
+        replication = partition.replication
+        if replication is None or self._is_follower:
+            return None
+        nearest = replication.nearest(self._rack, asked.offset)
+        if nearest is None:
+            return None
+        log = partition.log
+        return RedirectedPartition(
+            topic=asked.topic,
+            partition=asked.partition,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            preferred_replica=nearest,
+        )
 
     def _report(self, asked: KafkaFetchPartition, partition: Partition) -> None:
         """Report the progress of a follower, before the read: the response then has the new high watermark."""
@@ -219,7 +244,7 @@ class Look:
 
     def _refused(self, asked: FetchPartition, partition: Partition | None, error: Exception) -> FetchedPartition:
         code, message = describe(error)
-        self.failed = self.failed or partition is not None
+        self.urgent = self.urgent or partition is not None
         known = None if type(asked) is KafkaFetchPartition else partition  # Kafka returns no offsets with an error
         return FetchedPartition(
             topic=asked.topic,

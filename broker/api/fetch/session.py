@@ -42,6 +42,7 @@ from protocol.kafka.values import (
     DivergedPartition,
     FetchingReplica,
     KafkaFetchPartition,
+    RedirectedPartition,
     TopicNames,
 )
 from protocol.request import FetchPartition
@@ -122,7 +123,7 @@ class SessionPartition:
         self._session.wake()
 
     def is_news(self, found: FetchedPartition) -> bool:
-        """Whether to report this to the client: records, an error, a diverged epoch, or offsets that have moved."""
+        """Whether to report this to the client: records, offsets that have moved, or that it has to do otherwise."""
         return (
             found.high_watermark != self.high_watermark
             or not _is_sound(found)
@@ -140,6 +141,13 @@ class SessionPartition:
         self.high_watermark = found.high_watermark if _is_sound(found) else NOT_TOLD
         self._log_start_offset = found.log_start_offset
 
+    def is_behind_readers(self, found: FetchedPartition) -> bool:
+        """Whether a follower, from which consumers read, does not know the high watermark."""
+        replication = None if self.partition is None else self.partition.replication
+        return (
+            found.high_watermark != self.high_watermark and replication is not None and replication.has_distant_readers
+        )
+
     @property
     def is_known(self) -> bool:
         """Whether the client knows the partition's current offsets."""
@@ -150,7 +158,9 @@ class SessionPartition:
 
 
 def _is_sound(found: FetchedPartition) -> bool:
-    return found.error is ErrorCode.NONE and type(found) is not DivergedPartition
+    """Whether a result has records, or tells that there are none."""
+    kind = type(found)
+    return found.error is ErrorCode.NONE and kind is not DivergedPartition and kind is not RedirectedPartition
 
 
 class FetchSession:

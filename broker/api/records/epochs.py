@@ -38,12 +38,12 @@ class UnknownLeaderEpochError(ProtocolError):
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> None:
-    """Compare a client's leader epoch with the log's. NO_EPOCH skips the check; other negative epochs are fenced.
+    """Compare a client's leader epoch with the broker's. NO_EPOCH skips the check; other negative epochs are fenced.
 
     Raises FencedLeaderEpochError, UnknownLeaderEpochError.
     """
     if epoch != NO_EPOCH:
-        current = partition.log.leader_epoch
+        current = partition.leader_epoch
         if epoch != current:
             kind = FencedLeaderEpochError if epoch < current else UnknownLeaderEpochError
             raise kind(f"{partition.topic}-{partition.index} is in leader epoch {current}, not {epoch}")

@@ -15,6 +15,7 @@ from broker.partitions.partition import Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.kafka.values import (
+    DEBUGGER,
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
@@ -31,7 +32,6 @@ from protocol.request import (
 from protocol.response import FoundOffset, ListOffsetsResponse
 
 CLIENT = -1  # as a replica id
-DEBUGGER = -2  # the same: asks whoever has a log, also brokers that do not lead (Kafka's ListOffsetsRequest)
 _EARLIEST = frozenset({EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP})
 _REMOTE = frozenset({LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP})
 

@@ -9,7 +9,7 @@ from functools import partial
 from heapq import merge
 from itertools import islice
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from broker.api.addresses import Advertised, described_brokers
 from broker.api.context import Context
@@ -23,6 +23,7 @@ from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.values import UNKNOWN_TOPIC_NAME, KafkaPartitionMetadata, asked_topics, topic_id_text
+from protocol.native.messages import FIRST_WITH_RACKS
 from protocol.request import MetadataRequest
 from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
@@ -51,8 +52,10 @@ class MetadataApi:
     async def metadata(self, request: MetadataRequest, context: Context) -> MetadataResponse:
         """Return this broker and the requested topics without duplicates.
 
-        Creates missing topics if the client and `auto.create.topics.enable` allow it.
+        Creates missing topics if the client and `auto.create.topics.enable` allow it. While a broker is suspected of
+        having died, waits a moment for the verdict.
         """
+        await self._partitions.catalog.settled()
         if request.topics is None:
             topics = [await self._describe(topic, context) for topic in self._partitions.topics()]
         else:
@@ -65,9 +68,10 @@ class MetadataApi:
         brokers: Sequence[BrokerMetadata] = described_brokers(
             catalog, self._partitions.node_id, self._advertised, context.session
         )
-        if context.session.is_native:
-            brokers = [BrokerMetadata(node_id=one.node_id, host=one.host, port=one.port) for one in brokers]
-            topics = [await _for_natives(topic, context) for topic in topics]
+        version = context.session.protocol_version
+        if version is not None:
+            brokers = [_native_broker(one, version) for one in brokers]
+            topics = [await _for_natives(topic, context, version) for topic in topics]
         return MetadataResponse(
             cluster_id=self._cluster_id, controller=catalog.controller, brokers=tuple(brokers), topics=tuple(topics)
         )
@@ -183,8 +187,14 @@ def _partition_metadata(index: int, found: PartitionInfo) -> KafkaPartitionMetad
     )
 
 
-async def _for_natives(topic: TopicMetadata, context: Context) -> TopicMetadata:
-    """Leave out what the native protocol does not have."""
+def _native_broker(one: BrokerMetadata, version: int) -> BrokerMetadata:
+    """Leave out what a version of the native protocol does not have."""
+    rack = one.rack if version >= FIRST_WITH_RACKS else UNSET
+    return BrokerMetadata(node_id=one.node_id, host=one.host, port=one.port, rack=rack)
+
+
+async def _for_natives(topic: TopicMetadata, context: Context, version: int) -> TopicMetadata:
+    """Leave out what a version of the native protocol does not have."""
 
     def plain(one: PartitionMetadata) -> PartitionMetadata:
         return PartitionMetadata(
@@ -193,6 +203,7 @@ async def _for_natives(topic: TopicMetadata, context: Context) -> TopicMetadata:
             leader_epoch=one.leader_epoch,
             replicas=one.replicas,
             in_sync=one.in_sync,
+            eligible=one.eligible if version >= FIRST_WITH_RACKS else UNSET,
             error=one.error,
             message=one.message,
         )

@@ -85,6 +85,13 @@ class Replication(Protocol):
     def is_throttled(self, broker: int) -> bool:
         """Whether a follower gets no records now, since it is not in sync and the rate of replication is exceeded."""
 
+    @property
+    def has_distant_readers(self) -> bool:
+        """Whether consumers were sent to followers, which therefore learn of the high watermark at once."""
+
+    def nearest(self, rack: str, offset: int) -> int | None:
+        """Return the follower from which a consumer in a rack should read; None: from this broker (KIP-392)."""
+
     def sent(self, broker: int, size: int) -> None:
         """Take note that a follower gets `size` bytes of records."""
 

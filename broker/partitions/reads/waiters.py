@@ -112,6 +112,18 @@ class WaitingFetches:
         for waiter in self._followers:
             waiter.moved()  # their next fetch learns of it, as in Kafka
 
+    def shown(self, size: int | None) -> None:
+        """Notify of an advance of the high watermark by so many bytes; None if they are not known."""
+        if size is None:
+            self.wake()
+        else:
+            self.grown(size)
+
+    def wake_followers(self) -> None:
+        """Let the fetches of followers report the high watermark, instead of their next ones."""
+        for waiter in self._followers:
+            waiter.wake()
+
     def moved(self) -> None:
         """Notify of a change of the log start offset or of the settings."""
         for waiters in (self._waiters, self._committed, self._followers):

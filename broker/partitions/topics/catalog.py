@@ -42,11 +42,18 @@ class Catalog(Protocol):
     def controller(self) -> int:
         """The broker that is the controller, or NO_LEADER."""
 
+    @property
+    def controller_epoch(self) -> int:
+        """A number that grows whenever another broker becomes the controller."""
+
     def brokers(self) -> Sequence[BrokerInfo]:
         """Return the brokers that are alive, by id."""
 
     def fenced(self) -> Sequence[BrokerInfo]:
         """Return the registered brokers that are not alive, by id."""
+
+    async def settled(self) -> None:
+        """Return when no broker is suspected of having died, or when finding out takes too long."""
 
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic, even one that is not visible yet because its partitions are still being added."""
@@ -71,6 +78,7 @@ class LocalCatalog:
 
     def __init__(self, node_id: int, topics: TopicMap) -> None:
         self.controller = node_id
+        self.controller_epoch = 1
         self._me = (node_id,)
         self._map = topics
 
@@ -81,6 +89,9 @@ class LocalCatalog:
     def fenced(self) -> Sequence[BrokerInfo]:
         """Return no broker."""
         return ()
+
+    async def settled(self) -> None:
+        """Return at once."""
 
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic, or None."""

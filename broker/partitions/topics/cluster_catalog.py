@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from broker.cluster.keys import CONTROLLER_KEY
 from broker.cluster.node import ClusterNode
 from broker.cluster.store import ABSENT
 from broker.cluster.values import PartitionState, Registration
@@ -34,6 +35,11 @@ class ClusterCatalog:
         found = self._image.controller
         return NO_LEADER if found is None else found.broker
 
+    @property
+    def controller_epoch(self) -> int:
+        """Return the revision at which the controller was elected."""
+        return self._image.revision_of(CONTROLLER_KEY)
+
     def brokers(self) -> Sequence[BrokerInfo]:
         """Return the brokers that are alive."""
         return [_described(each) for _, each in sorted(self._image.brokers.items())]
@@ -42,6 +48,10 @@ class ClusterCatalog:
         """Return the brokers that were alive and are not, unless they were unregistered."""
         image = self._image
         return [_described(each) for broker, each in sorted(image.known.items()) if broker not in image.brokers]
+
+    async def settled(self) -> None:
+        """Return when no broker is suspected of having died, or when finding out takes too long."""
+        await self._node.failover.settled()
 
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic, even one that is not visible yet because its partitions are still being added."""

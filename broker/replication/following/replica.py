@@ -22,6 +22,7 @@ from broker.replication.following.truncation import (
     after_divergence,
     after_out_of_range,
 )
+from broker.replication.hidden_bytes import HiddenBytes
 from broker.replication.peers.errors import PeerError
 from broker.replication.peers.leaders import Leaders
 from broker.replication.throttle import Throttle
@@ -72,6 +73,7 @@ class PartitionReplica:
         self._max_bytes = max_bytes
         self._leader_epoch = UNKNOWN_EPOCH
         partition.log.follow_replicas()
+        self._hidden = HiddenBytes(partition.log.high_watermark, partition.log.log_end_offset)
 
     @property
     def throttled_s(self) -> float:
@@ -137,6 +139,7 @@ class PartitionReplica:
             except (LogError, ProtocolError):
                 return None  # `take` reports it
             self.bytes_per_offset = len(records) / (log.log_end_offset - end)
+            self._hidden.written(log.log_end_offset, len(records))
         self._follow_leader(found)
         self._note(None)
         return self._from_log_end(self._leader_epoch)
@@ -167,7 +170,7 @@ class PartitionReplica:
         elif self.behind_since is None:
             self.behind_since = trio.current_time()
         if log.advance_high_watermark(found.high_watermark):
-            self._partition.wake_all()
+            self._partition.waiters.shown(self._hidden.show(log.high_watermark))
         if found.log_start_offset > log.log_start_offset:
             self._partition.advance_start(min(found.log_start_offset, log.high_watermark))
 
@@ -192,6 +195,7 @@ class PartitionReplica:
             await trio.lowlevel.checkpoint()
         if log.log_end_offset > end:
             self.bytes_per_offset = len(records) / (log.log_end_offset - end)
+            self._hidden.written(log.log_end_offset, len(records))
         return True
 
     def _epoch_limit(self) -> int | None:
@@ -269,6 +273,7 @@ class PartitionReplica:
                 await self._checkpoint(partition.data_directory)
             await partition.appends.settled(among=1)
             cut()
+        self._hidden = HiddenBytes(partition.log.high_watermark, partition.log.log_end_offset)
         partition.wake_all()
         return True
 

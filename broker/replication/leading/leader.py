@@ -10,7 +10,8 @@ Invariants:
 3. `propose` is called with proposals, and outcomes arrive as `update` (or `withdraw`): nothing here waits.
 """
 
-from collections import OrderedDict, deque
+import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
@@ -27,12 +28,13 @@ from broker.partitions.appends.errors import (
 )
 from broker.partitions.appends.replication import ReplicatedAppend
 from broker.partitions.partition import Partition
+from broker.replication.hidden_bytes import HiddenBytes
 from broker.replication.leading.progress import Brokers, Progress, Proposal
 from broker.replication.throttle import Throttle
 
 MAX_LAG_S = 30.0  # Kafka's replica.lag.time.max.ms
 RETRY_S = 2.0  # for the outcome of a proposal; etcd answers in milliseconds
-MAX_SIZES = 1000  # of writes above the high watermark, kept apart; more are added up
+READERS_S = 600.0  # after a consumer was sent to a follower; it asks again every metadata.max.age.ms, 5 minutes
 
 
 class KnownBrokers(Brokers, Protocol):
@@ -40,6 +42,9 @@ class KnownBrokers(Brokers, Protocol):
 
     def current(self, broker: int) -> Member | None:
         """Return a broker with the epoch of its registration; None without one."""
+
+    def rack_of(self, broker: int) -> str | None:
+        """Return the rack of a broker that is alive and not about to stop; None without one."""
 
 
 class Deadlines(Protocol):
@@ -93,7 +98,8 @@ class PartitionLeader:
         self._deadlines = deadlines
         self._propose = propose
         self._waiting: OrderedDict[ReplicatedAppend, None] = OrderedDict()  # written, above the high watermark
-        self._sizes: deque[tuple[int, int]] = deque()  # (log end, bytes) of writes above the high watermark
+        self._hidden = HiddenBytes(log.high_watermark, log.log_end_offset)
+        self._readers_until = -math.inf  # consumers read from followers
         self._removals = trio.lowlevel.ParkingLot()  # of those that wait for the log starts of followers
 
     @property
@@ -174,10 +180,7 @@ class PartitionLeader:
     def appended(self, size: int) -> None:
         """Take note that the log has grown by `size` bytes: wake followers."""
         now, end = trio.current_time(), self._log.log_end_offset
-        sizes = self._sizes
-        if len(sizes) == MAX_SIZES:
-            size += sizes.pop()[1]
-        sizes.append((end, size))
+        self._hidden.written(end, size)
         self.progress.appended(end, now)
         self.partition.waiters.appended(size)
         self._count_own(now)
@@ -226,7 +229,6 @@ class PartitionLeader:
         log, progress = self._log, self.progress
         if not self.is_leading:
             return
-        was_past_start = progress.has_reached_epoch_start
         if not progress.advance(now):
             return
         shown = progress.high_watermark
@@ -239,13 +241,9 @@ class PartitionLeader:
             del waiting[append]
             self._deadlines.remove(append, append.tick)
             append.replicated()
-        size, sizes = 0, self._sizes
-        while sizes and sizes[0][0] <= shown:
-            size += sizes.popleft()[1]
-        if was_past_start:
-            self.partition.waiters.grown(max(size, 1))
-        else:
-            self.partition.waiters.wake()  # the sizes of earlier writes are not known
+        self.partition.waiters.shown(self._hidden.show(shown))
+        if self.has_distant_readers:
+            self.partition.waiters.wake_followers()
 
     # -- fetches --
 
@@ -271,6 +269,33 @@ class PartitionLeader:
         """
         throttle = self.throttle
         return throttle is not None and broker not in self.progress.in_sync and throttle.delay_s > 0
+
+    @property
+    def has_distant_readers(self) -> bool:
+        """Whether consumers were sent to followers a short time ago."""
+        return trio.current_time() < self._readers_until
+
+    def nearest(self, rack: str, offset: int) -> int | None:
+        """Return the follower from which a consumer in a rack should read; None: from this broker.
+
+        It is the in-sync one there with the longest log, if it has the offset and this broker is in another rack.
+        Kafka names those that are not in sync, too, where the consumer might wait in vain.
+        Source: RackAwareReplicaSelector; kafka.server.ReplicaManager (findPreferredReadReplica).
+        """
+        rack_of = self._brokers.rack_of
+        if rack_of(self.me.broker) == rack:
+            return None
+        near = [
+            follower
+            for broker, follower in self.progress.followers.items()
+            if broker in self.progress.in_sync
+            and follower.log_start <= offset <= follower.log_end
+            and rack_of(broker) == rack
+        ]
+        if not near:
+            return None
+        self._readers_until = trio.current_time() + READERS_S
+        return max(near, key=lambda follower: (follower.log_end, follower.caught_up_at)).broker
 
     def sent(self, broker: int, size: int) -> None:
         """Take note that a follower gets `size` bytes of records."""

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from msgspec import UNSET
+
 from protocol.kafka.codec.schema import INT16, INT32, STRING, THROTTLE, Field, Struct, array, not_negative
-from protocol.kafka.values import KafkaBrokerMetadata
 from protocol.response import BrokerMetadata, ErrorResponse
 
 R = TypeVar("R")
@@ -94,4 +95,4 @@ def _nodes(response: Any, *_: Any) -> Any:
 
 def rack_of(broker: BrokerMetadata, *_: Any) -> str | None:
     """Return the rack of a broker, None if it has none."""
-    return broker.rack if isinstance(broker, KafkaBrokerMetadata) else None
+    return None if broker.rack is UNSET else broker.rack

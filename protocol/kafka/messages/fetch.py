@@ -39,13 +39,16 @@ from protocol.kafka.values import (
     KafkaFetchPartition,
     KafkaFetchRequest,
     KafkaFetchResponse,
+    RedirectedPartition,
     isolation_of,
 )
 from protocol.request import FetchRequest
 from protocol.response import ErrorResponse, FetchedPartition
 
 _FIRST_WITH_ZSTD = 10
+_FIRST_WITH_FOLLOWERS = 11
 _FIRST_WITH_TOPIC_ID = 13
+NO_REPLICA = -1
 NOT_DIVERGING = {"epoch": -1, "end_offset": -1}
 
 
@@ -109,6 +112,7 @@ REQUEST = Struct(
     given=lambda version: {
         "uses_topic_ids": version >= _FIRST_WITH_TOPIC_ID,
         "knows_zstd": version >= _FIRST_WITH_ZSTD,
+        "knows_followers": version >= _FIRST_WITH_FOLLOWERS,
     },
 )
 
@@ -129,6 +133,10 @@ def _asked(response: Any, request: FetchRequest) -> Sequence[Any]:
 
 def _diverging(partition: FetchedPartition, *_: Any) -> Any:
     return partition if type(partition) is DivergedPartition else NOT_DIVERGING
+
+
+def _preferred(partition: FetchedPartition, *_: Any) -> int:
+    return partition.preferred_replica if type(partition) is RedirectedPartition else NO_REPLICA
 
 
 RESPONSE = Struct(
@@ -159,7 +167,7 @@ RESPONSE = Struct(
                         array(Field("producer_id", INT64), Field("first_offset", INT64)),
                         nullable=4,
                     ),
-                    Field("preferred_read_replica", INT32, since=11, default=-1, attr=None),
+                    Field("preferred_read_replica", INT32, since=11, default=NO_REPLICA, get=_preferred),
                     Field("records", RECORDS, nullable=0),
                     Field(
                         "diverging_epoch",

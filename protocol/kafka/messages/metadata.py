@@ -6,6 +6,8 @@ version 12 on; versions 10 and 11 have the field, and such a request is refused 
 
 from typing import Any
 
+from msgspec import UNSET
+
 from protocol.errors import ErrorCode
 from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from protocol.kafka.codec.bounds import NO_TOPIC_ID, InvalidRequestError
@@ -79,7 +81,7 @@ def _offline(partition: PartitionMetadata, *_: Any) -> tuple[int, ...]:
 
 
 def _eligible(partition: PartitionMetadata, *_: Any) -> tuple[int, ...]:
-    return partition.eligible if isinstance(partition, KafkaPartitionMetadata) else ()
+    return () if partition.eligible is UNSET else partition.eligible
 
 
 REQUEST = Struct(

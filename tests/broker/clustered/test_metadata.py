@@ -86,6 +86,22 @@ async def test_the_quorum_is_the_brokers_led_by_the_controller(cluster: Cluster)
     assert {node_id: f"{one['host']}:{one['port']}" for node_id, one in nodes.items()} == kafka_addresses(cluster)
 
 
+async def test_the_epoch_of_the_quorum_grows_with_another_controller(cluster: Cluster) -> None:
+    async def quorum(at: int) -> tuple[int, int]:
+        reply = await cluster.clients[at].ask("DescribeQuorum", topics=[METADATA_LOG])
+        (found,) = reply["topics"][0]["partitions"]
+        return found["leader_id"], found["leader_epoch"]
+
+    controller, epoch = await quorum(1)
+    assert await quorum(2) == (controller, epoch)
+    await cluster.stop(controller)
+    other = controller % len(IDS) + 1
+    with trio.fail_after(LIMIT_S):
+        while (found := await quorum(other))[0] in {-1, controller}:
+            pass
+    assert found[1] > epoch
+
+
 async def test_brokers_that_run_cannot_be_unregistered(cluster: Cluster) -> None:
     for broker, error in ((2, ErrorCode.INVALID_REQUEST), (9, ErrorCode.BROKER_ID_NOT_REGISTERED)):
         reply = await cluster.clients[1].ask("UnregisterBroker", broker_id=broker)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec import UNSET
 
 from broker.log.partition_log import PartitionLog
 from broker.partitions.partitions import Partitions
@@ -33,6 +34,16 @@ async def test_a_topic_is_told_once_however_often_it_is_asked_for(broker: Runnin
     for kind in (MetadataRequest, DescribeTopicsRequest):
         reply = await client.ask(kind(topics=("b", "a", "none", "b", "none")))
         assert [topic.name for topic in reply.topics] == ["b", "a", "none"]
+
+
+async def test_racks_and_eligible_replicas_are_told_from_version_9_on(broker: Running) -> None:
+    for version, rack, eligible in ((8, UNSET, UNSET), (9, None, ())):
+        client = await broker.connect(hello=False)
+        await client.ask(HelloRequest(versions=(version,)))
+        if version == 8:
+            await client.create("a")
+        reply = await client.ask(MetadataRequest(topics=("a",)))
+        assert (reply.brokers[0].rack, reply.topics[0].partitions[0].eligible) == (rack, eligible)
 
 
 @pytest.mark.parametrize(

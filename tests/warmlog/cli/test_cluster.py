@@ -9,8 +9,10 @@ from warmlog.cli.cluster import form, row, state_of, totals
 Run = Callable[..., Any]
 
 
-def partition(leader: int, replicas: tuple[int, ...], in_sync: tuple[int, ...]) -> PartitionMetadata:
-    return PartitionMetadata(partition=0, leader=leader, leader_epoch=4, replicas=replicas, in_sync=in_sync)
+def partition(
+    leader: int, replicas: tuple[int, ...], in_sync: tuple[int, ...], **more: tuple[int, ...]
+) -> PartitionMetadata:
+    return PartitionMetadata(partition=0, leader=leader, leader_epoch=4, replicas=replicas, in_sync=in_sync, **more)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,8 @@ def test_what_brokers_lead_and_hold_is_counted() -> None:
     brokers = tuple([BrokerMetadata(node_id=number, host="h", port=number) for number in (1, 2)])
     found = MetadataResponse(cluster_id="c", controller=2, brokers=brokers, topics=(topic,))
     assert totals(found) == ({1: 1, 2: 1}, {1: 2, 2: 2})
-    assert row(topic, topic.partitions[0]) == ("t", 0, 1, 4, "1 2", "1", "under-replicated")
+    assert row(topic, topic.partitions[0]) == ("t", 0, 1, 4, "1 2", "1", "", "under-replicated")
+    assert row(topic, partition(1, (1, 2, 3), (1,), eligible=(2, 3)))[4:7] == ("1 2 3", "1", "2 3")
     assert [one["state"] for one in form(found, ())["partitions"]] == ["under-replicated", "in sync"]
     assert form(found, ("other",))["partitions"] == []
 

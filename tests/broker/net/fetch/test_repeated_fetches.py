@@ -232,7 +232,7 @@ async def test_a_defect_while_a_fetch_begins_leaves_nothing_behind(
     rig, fetches = made
     consumer = context()
     fetches.begin(request(0, 0, 0), consumer)
-    monkeypatch.setattr(rig.partitions, "get", lambda topic, index: 1 / 0)
+    monkeypatch.setattr(rig.partitions, "readable", lambda topic, index: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fetches.begin(request(1, 0, 0), consumer)
     monkeypatch.undo()

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from random import Random
 
@@ -15,6 +15,7 @@ from broker.log.partition_log import PartitionLog
 from broker.metrics.registry import Metrics
 from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Partition
+from broker.partitions.reads.waiters import FetchWaiter
 from broker.replication.following.fetcher import Step
 from broker.replication.following.replica import BATCHES_PER_PIECE, PartitionReplica, pieces
 from broker.replication.peers.peer import open_cluster
@@ -102,14 +103,14 @@ class Here:
 
 
 @asynccontextmanager
-async def copying(root: Path, broker: Running) -> AsyncIterator[Here]:
+async def copying(root: Path, broker: Running, *, fetches: bool = True) -> AsyncIterator[Here]:
     """A partition that follows `orders-0` of a broker; closed cleanly at the end."""
     host, port = broker.addresses.kafka.rsplit(":", 1)
     async with trio.open_nursery() as nursery, open_cluster([(host, int(port))], random=Random(1)) as cluster:
         here = Here(root, nursery)
         topic_id = cluster.view.topics["orders"].topic_id
         here.replica = Watched(PartitionReplica(here.partition, topic_id, cluster, here.checkpoint))
-        async with filled(cluster, here.replica):
+        async with filled(cluster, here.replica) if fetches else nullcontext():
             yield here
         await here.partition.retire()
         here.log.close()
@@ -139,6 +140,23 @@ async def test_a_copy_has_the_same_files_as_its_source(tmp_path: Path) -> None:
             await here.until(lambda: here.log.high_watermark == 41)
             assert here.log.segment_count > 3
     assert files(tmp_path / "copy" / "orders-0") == files(tmp_path / "source" / "orders-0")
+
+
+async def test_consumers_of_a_copy_are_woken_by_as_many_bytes_as_they_wait_for(tmp_path: Path) -> None:
+    async with running(tmp_path / "source", SETTINGS) as broker:
+        native = await broker.connect()
+        await native.create("orders")
+        one = batch(b"v" * 100)
+        await native.produce("orders", one)
+        async with copying(tmp_path / "copy", broker) as here:
+            await here.until(lambda: here.log.high_watermark == 1)
+            woken_at: list[int] = []
+            waiter = FetchWaiter(3 * len(one), lambda: woken_at.append(here.log.high_watermark))
+            here.partition.enlist(waiter)
+            for end in (2, 3, 4):
+                await native.produce("orders", one)
+                await here.until(lambda end=end: here.log.high_watermark == end)
+            assert woken_at == [4]
 
 
 async def test_a_copy_resumes_where_it_was(tmp_path: Path) -> None:
@@ -283,7 +301,7 @@ async def test_other_tasks_run_while_many_batches_are_taken(tmp_path: Path) -> N
     async with trio.open_nursery() as nursery, running(tmp_path / "source", SETTINGS) as broker:
         native = await broker.connect()
         await native.create("orders")
-        async with copying(tmp_path / "copy", broker) as here:
+        async with copying(tmp_path / "copy", broker, fetches=False) as here:  # would truncate: the source is empty
             assert here.replica is not None
             replica, turns = here.replica, 0
             records = bytearray(b"".join([batch(b"value")] * (10 * BATCHES_PER_PIECE)))

@@ -11,6 +11,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from protocol.errors import ErrorCode
 from protocol.native.codec import encode_response
+from protocol.native.messages import VERSIONS
 from protocol.request import HelloRequest, MetadataRequest, PartitionRecords, ProduceRequest
 from protocol.response import ErrorResponse, HelloResponse, MetadataResponse, ProduceResponse
 from tests.warmlog.client.both_loops import on_both_loops
@@ -162,7 +163,7 @@ async def test_a_refused_connection_is_a_connect_error() -> None:
 @on_both_loops
 async def test_no_shared_version_is_a_broker_error() -> None:
     async with fake_cluster() as cluster:
-        cluster.versions = (9,)
+        cluster.versions = (VERSIONS[-1] + 1,)
         with pytest.raises(BrokerError, match="this one speaks") as caught:
             await _open(cluster.ports[1])
         assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION

@@ -1,0 +1,36 @@
+"""Count the bytes that a log shows to consumers when its high watermark advances.
+
+Consumers that wait for many bytes are told how many there are now, instead of looking after every advance.
+"""
+
+from collections import deque
+
+MAX_WRITES = 1000  # above the high watermark, kept apart; more are added up
+
+
+class HiddenBytes:
+    """The sizes of the writes above a high watermark."""
+
+    __slots__ = ("_shown", "_unknown_end", "_writes")
+
+    def __init__(self, high_watermark: int, log_end: int) -> None:
+        """Begin with a log of which the sizes of writes between the two offsets are not known."""
+        self._shown = high_watermark
+        self._unknown_end = log_end
+        self._writes: deque[tuple[int, int]] = deque()  # (log end, bytes)
+
+    def written(self, log_end: int, size: int) -> None:
+        """Take note of a write of `size` bytes after which the log ends there."""
+        writes = self._writes
+        if len(writes) == MAX_WRITES:
+            size += writes.pop()[1]
+        writes.append((log_end, size))
+
+    def show(self, high_watermark: int) -> int | None:
+        """Return how many bytes are below a high watermark now and were not before; None if that is not known."""
+        size, writes = 0, self._writes
+        while writes and writes[0][0] <= high_watermark:
+            size += writes.popleft()[1]
+        is_known = self._shown >= self._unknown_end
+        self._shown = high_watermark
+        return max(size, 1) if is_known else None
