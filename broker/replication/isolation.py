@@ -1,0 +1,76 @@
+"""Notice that only this broker has lost the store: others went on without it, and lead what it led.
+
+A broker without the store cannot know whether the store is down, where it is to serve on, or only out of its reach.
+Once its lease must have ended, it asks other brokers. One that knows a later leader epoch of a partition that this
+broker leads proves that the store took decisions: then the broker leaves the cluster until it has registered again.
+Its clients get NOT_LEADER_OR_FOLLOWER and turn to the others, instead of waiting for acknowledgements that cannot come.
+
+A later leader epoch is proof whatever the other broker's image is: epochs only grow.
+"""
+
+import logging
+from random import Random
+
+import trio
+
+from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.node import ClusterNode
+from broker.log.io.directory_names import encode_topic_id
+from broker.replication.peers.brokers import ClusterBrokers
+from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from protocol.kafka.peer_apis import METADATA
+from protocol.kafka.values import KafkaMetadataRequest
+from protocol.response import MetadataResponse
+
+SAMPLE = 20  # partitions to ask about; some may have nobody else who could lead them
+QUESTIONS_PER_LEASE = 3
+
+logger = logging.getLogger(__name__)
+
+
+class Isolation:
+    """Asks other brokers while the store does not answer."""
+
+    def __init__(self, node: ClusterNode, brokers: ClusterBrokers, *, lease_s: float, random: Random) -> None:
+        self._node = node
+        self._brokers = brokers
+        self._lease_s = lease_s
+        self._random = random
+
+    async def run(self) -> None:
+        """Ask now and then while the store has been silent for longer than a lease, until cancelled."""
+        while True:
+            await trio.sleep(self._lease_s / QUESTIONS_PER_LEASE)
+            node = self._node
+            if not node.is_fenced and node.silence_s > self._lease_s and await self._is_replaced():
+                logger.warning("broker %d is not a part of the cluster any more: others lead without it", node.id)
+                node.fence()
+
+    async def _is_replaced(self) -> bool:
+        """Return whether another broker knows a later leader of what this one leads."""
+        image, me = self._node.image, self._node.id
+        led = [key for key in image.held.get(me, ()) if image.partitions[key].leader_id == me]
+        asked = self._random.sample(led, min(SAMPLE, len(led)))
+        names = sorted({image.names[key.topic] for key in asked if key.topic in image.names})
+        if not names:
+            return False
+        request = KafkaMetadataRequest(topics=tuple(names), topic_ids=(NO_TOPIC_ID,) * len(names), auto_create=False)
+        for broker in sorted(image.brokers):
+            if broker != me:
+                response = await self._brokers.answer(broker, METADATA, request)
+                if response is not None and _tells_later_epoch(response, image, asked):
+                    return True
+        return False
+
+
+def _tells_later_epoch(response: MetadataResponse, image: ClusterImage, asked: list[PartitionKey]) -> bool:
+    found = {
+        (topic.topic_id, partition.partition): partition.leader_epoch
+        for topic in response.topics
+        for partition in topic.partitions
+    }
+    return any(
+        found.get((encode_topic_id(key.topic), key.partition), -1) > image.partitions[key].leader_epoch
+        for key in asked
+        if key in image.partitions
+    )
