@@ -137,7 +137,9 @@ class LogMove:
     def prepare(self, source_id: str) -> None:
         """Create the new directory; `source_id` is the id of the old data directory. Raises OSError."""
         self._disk.make_directory(self.directory)
-        write_arrival(self._disk, self.directory, Arrival(source_id))
+        before = read_arrival(self._disk, self._source.context.directory)
+        replaces_all = before is not None and before.replaces_all
+        write_arrival(self._disk, self.directory, Arrival(source_id, replaces_all=replaces_all))
 
     def copy(self) -> int:
         """Copy a piece, or sync a copied segment; return the bytes copied. Raises OSError.

@@ -5,6 +5,7 @@ This module schedules the moves and throttles the copying. How a log is copied a
 
     API      `begin`         start a move in a task of its own; a move of the same partition to another directory ends,
                              and its copy is removed
+    task     create the copy's directory, which records the move, and wait for the turn of the move
     task     copy in pieces, in threads of the target directory, at `replica.alter.log.dirs.io.max.bytes.per.second` at
              most; when little is left, switch over to the copy
     startup  `resume`        restart the moves whose copies were left behind when the broker stopped or was killed
@@ -58,12 +59,13 @@ class MoveStatus(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Move:
-    """A move; `log_move` is set when its copying begins."""
+    """A move. `is_recorded`: the directory of `log_move` exists, so that a startup restarts the move."""
 
     partition: Partition
     target: DataDirectory
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     log_move: LogMove | None = None
+    is_recorded: bool = False
 
 
 class LogMoves:
@@ -104,8 +106,12 @@ class LogMoves:
                 self._nursery.start_soon(self._run, move)
 
     def to(self, target: DataDirectory) -> list[MoveStatus]:
-        """Return the moves to a data directory that are in progress."""
-        return [_status(move) for move in self._moves.values() if move.target is target and move.log_move is not None]
+        """Return the moves to a data directory that are in progress or wait for their turn."""
+        return [
+            _status(move.partition, move.log_move)
+            for move in self._moves.values()
+            if move.target is target and move.log_move is not None and move.is_recorded
+        ]
 
     async def run(self) -> None:
         """Restart moves that the last broker left, then run moves until cancelled."""
@@ -139,8 +145,9 @@ class LogMoves:
         outcome = "cancelled"
         try:
             with move.scope:
+                move.log_move = partition.log.begin_move(target.path)
+                await self._record(move, move.log_move)
                 async with self._turns.setdefault(target, trio.Lock()):
-                    move.log_move = partition.log.begin_move(target.path)
                     if await self._move(move, move.log_move):
                         outcome = "moved"
                         logger.info("%s: moved to %s", name, target.path)
@@ -157,16 +164,21 @@ class LogMoves:
         if outcome != "moved" and move.log_move is not None:
             await self._discard(move, move.log_move)
 
+    async def _record(self, move: _Move, log_move: LogMove) -> None:
+        """Create the directory of the copy. Raises OSError."""
+        holder = self._directories.holder(move.partition.topic, move.partition.index)
+        if holder is not None and self._is_here(move.partition):
+            await self._workers(move.target).keep_up(partial(log_move.prepare, holder.directory_id))
+            move.is_recorded = True
+
     async def _move(self, move: _Move, log_move: LogMove) -> bool:
         """Copy and switch over; return whether the log has moved. Raises OSError, LogError."""
         partition, target = move.partition, move.target
-        holder = self._directories.holder(partition.topic, partition.index)
-        if holder is None or not self._is_here(partition):
+        if not move.is_recorded or not self._is_here(partition):
             return False
         usable = (await trio.to_thread.run_sync(target.space)).usable_bytes
         if usable < partition.log.size:
             raise NoRoomError(f"the log has {partition.log.size:,} bytes, and {usable:,} are free")
-        await self._workers(target).keep_up(partial(log_move.prepare, holder.directory_id))
         while self._is_here(partition) and target in self._directories.live:
             await self._catch_up(move, log_move)
             is_close = log_move.has_sealed and log_move.remaining_bytes <= MUCH_BYTES
@@ -211,11 +223,10 @@ class LogMoves:
         return self._partitions.local(partition.topic, partition.index) is partition
 
 
-def _status(move: _Move) -> MoveStatus:
-    log, log_move = move.partition.log, move.log_move
-    copied, end = (0, 0) if log_move is None else (log_move.copied_bytes, log_move.end_offset)
-    lag = max(0, log.log_end_offset - max(end, log.log_start_offset))
-    return MoveStatus(move.partition, copied, lag)
+def _status(partition: Partition, log_move: LogMove) -> MoveStatus:
+    log = partition.log
+    lag = max(0, log.log_end_offset - max(log_move.end_offset, log.log_start_offset))
+    return MoveStatus(partition, log_move.copied_bytes, lag)
 
 
 def _declare(metrics: Metrics, moves: LogMoves) -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from broker.log.arrival import ARRIVAL, Arrival, read_arrival, write_arrival
+from broker.log.arrival import ANYWHERE, ARRIVAL, REPLACES_ALL, Arrival, read_arrival, write_arrival
 from broker.log.config import LogConfig
 from broker.log.directory.data_directories import DataDirectories
 from broker.log.directory.data_directory import DataDirectory
@@ -315,6 +315,27 @@ def test_a_copy_whose_source_cannot_be_seen_is_confirmed_before_it_is_served(tmp
     (tmp_path / "kept").rename(tmp_path / "a" / NAME)
     with world(tmp_path, Disk()) as machine:
         assert machine.holder is machine.named("b")
+
+
+def test_a_move_keeps_the_note_that_copies_on_offline_disks_are_out_of_date(tmp_path: Path) -> None:
+    with world(tmp_path, Disk()) as machine:
+        machine.append(RECORDS)
+        write_arrival(Disk(), machine.holder.partition_path(NAME), REPLACES_ALL)
+        machine.directories.offline["elsewhere"] = "a test"
+        machine.move("b")
+        assert read_arrival(Disk(), str(tmp_path / "b" / NAME)) == REPLACES_ALL
+        del machine.directories.offline["elsewhere"]
+        machine.directories.settle_arrival(*KEY, machine.holder)
+        assert read_arrival(Disk(), str(tmp_path / "b" / NAME)) is None
+
+
+@pytest.mark.parametrize("source", ["elsewhere", ANYWHERE])
+def test_a_copy_that_replaces_all_others_is_kept(tmp_path: Path, source: str) -> None:
+    two_places(tmp_path)
+    write_arrival(Disk(), str(tmp_path / "b" / NAME), Arrival(source, replaces_all=True))
+    with world(tmp_path, Disk()) as machine:
+        assert machine.holder is machine.named("b")
+        assert machine.places() == {"b"}
 
 
 def test_two_directories_of_a_partition_without_a_note_are_refused(tmp_path: Path) -> None:

@@ -231,6 +231,19 @@ async def test_a_stopped_broker_goes_on_with_its_moves_when_it_starts(tmp_path: 
         assert await moving.all_offsets() == list(range(30))
 
 
+async def test_a_stopped_broker_goes_on_with_moves_that_wait_for_others(tmp_path: Path) -> None:
+    async with mover(tmp_path, SLOW) as moving:
+        await in_first(moving, segment_bytes=str(4 << 20))
+        await in_first(moving, "waiting")
+        await produce(moving, 30, size=100_000)
+        for name in "orders", "waiting":
+            assert await moving.ask(moving.second, name) is ErrorCode.NONE
+            await moving.until(("a", False), ("b", True), topic=name)
+    async with mover(tmp_path) as moving:
+        for name in "orders", "waiting":
+            await moving.until(("b", False), topic=name)
+
+
 async def test_copies_of_what_is_not_served_are_removed_by_a_start(tmp_path: Path) -> None:
     async with mover(tmp_path) as moving:
         await in_first(moving)
