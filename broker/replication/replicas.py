@@ -47,6 +47,7 @@ from broker.replication.throttle import Throttle
 from broker.settings.settings import Settings
 
 STEPS = 256  # at the same time
+STEPS_PER_TURN = 100  # begun at once
 CHECKS_PER_TURN = 100  # of leaders: about a millisecond
 RETRY_S = 1.0  # after a step has failed
 FULL_DISK_INTERVAL_S = 1.0
@@ -226,10 +227,13 @@ class Replicas:
     async def _begin_due(self, nursery: trio.Nursery) -> None:
         while True:
             self._wanted = trio.Event()
-            for place in [place for place in self._due if place not in self._busy]:
+            places = [place for place in self._due if place not in self._busy]
+            for number, place in enumerate(places, 1):
                 del self._due[place]
                 self._busy.add(place)
                 nursery.start_soon(self._step, place, nursery)
+                if number % STEPS_PER_TURN == 0:
+                    await trio.lowlevel.checkpoint()
             await self._wanted.wait()
 
     async def _step(self, place: Place, nursery: trio.Nursery) -> None:
@@ -294,19 +298,14 @@ class Replicas:
         if place in self._lost:
             await self._disown(place, key)
         elif local is None:
-            if self._partitions.may_be_offline(*place) and not self._is_new(state):
-                return False
-            if self._was_wiped(state):
-                logger.error("%s-%d: the log of an in-sync replica is gone; it begins anew", *place)
-                self._lost.add(place)
-            else:
-                self._adopt(key, await self._partitions.make_replica(*place))
+            return await self._make(place, key, state)
         elif local.is_in_role(state):
             local.update(state)
             if place not in self._stuck:
                 return False
             self._stuck.discard(place)
-            await self._step_aside(place, local)
+            if self._is_stuck(local):
+                await self._step_aside(place, key, "the disk is full")
         else:
             local.end()
             await local.quiet()
@@ -357,21 +356,40 @@ class Replicas:
         self._shared.counts.disowned += 1
         logger.warning("%s-%d: left the in-sync replicas: records or their disk may be lost", *place)
 
+    async def _make(self, place: Place, key: PartitionKey, state: PartitionState) -> bool:
+        """Create the log, unless it may be on an offline disk; return whether there may be another step.
+
+        If that fails, leave the in-sync replicas, so that nobody waits for this one. Raises OSError, LogError.
+        """
+        if self._partitions.may_be_offline(*place) and not self._is_new(state):
+            return False
+        if self._was_wiped(state):
+            logger.error("%s-%d: the log of an in-sync replica is gone; it begins anew", *place)
+            self._lost.add(place)
+            return True
+        try:
+            partition = await self._partitions.make_replica(*place)
+        except (OSError, LogError) as error:
+            await self._step_aside(place, key, f"its log cannot be created: {error}")
+            raise
+        self._adopt(key, partition)
+        return True
+
     def _is_stuck(self, local: LocalReplica) -> bool:
         """Whether the disk of a replica is full, and others wait for what it cannot append."""
         if not local.partition.log.is_full:
             return False
         return local.leads if local.copy is None else local.is_in_sync and local.copy.problem is not None
 
-    async def _step_aside(self, place: Place, local: LocalReplica) -> None:
-        """Leave the in-sync replicas; if it leads, another one does, if there is one."""
-        if not self._is_stuck(local):
-            return
-        did_lead = local.leads
-        change = step_aside(self._node.image, local.key, self._node.me)
+    async def _step_aside(self, place: Place, key: PartitionKey, reason: str) -> None:
+        """Leave the in-sync replicas; if this broker leads, another one does, if there is one."""
+        image, me = self._node.image, self._node.me
+        state = image.partitions.get(key)
+        change = step_aside(image, key, me)
         if isinstance(change, Change) and await self._node.attempt(transaction([change])):
+            did_lead = state is not None and state.leader == me
             done = "handed over to another leader" if did_lead else "left the in-sync replicas"
-            logger.warning("%s-%d: %s, since the disk is full", *place, done)
+            logger.warning("%s-%d: %s: %s", *place, done, reason)
 
     async def _drop(self, place: Place, local: LocalReplica) -> None:
         """Delete a replica that is not this broker's any more, or belonged to a deleted topic."""

@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Self, TypeVar
 from uuid import UUID
 
-from broker.log.arrival import ANYWHERE, Arrival, write_arrival
+from broker.log.arrival import REPLACES_ALL, Arrival, write_arrival
 from broker.log.directory.checkpoint import TopicPartition
 from broker.log.directory.data_directory import CheckpointedLog, DataDirectory
 from broker.log.directory.identity import has_identity
@@ -321,20 +321,22 @@ class DataDirectories:
         name = partition_directory(topic, partition)
         if self.offline and not directory.has(name):
             self._disk.make_directory(directory.partition_path(name))
-            write_arrival(self._disk, directory.partition_path(name), Arrival(ANYWHERE, is_confirmed=True))
+            write_arrival(self._disk, directory.partition_path(name), REPLACES_ALL)
 
     def settle_arrival(self, topic: str, partition: int, directory: DataDirectory) -> None:
         """Remove or confirm the note of a partition that was moved here, before use. Blocking. Raises OSError."""
         arrival = directory.arrival(topic, partition)
         if arrival is None:
             return
-        if arrival.source_id == ANYWHERE:
-            if not self.offline:
-                directory.forget_arrival(topic, partition)
-        elif any(each.directory_id == arrival.source_id for each in self.live):
+        is_source_gone = arrival == REPLACES_ALL or any(each.directory_id == arrival.source_id for each in self.live)
+        if not is_source_gone:
+            settled: Arrival | None = arrival._replace(is_confirmed=True)
+        else:
+            settled = REPLACES_ALL if arrival.replaces_all and self.offline else None
+        if settled is None:
             directory.forget_arrival(topic, partition)
-        elif not arrival.is_confirmed:
-            directory.confirm_arrival(topic, partition, arrival.source_id)
+        elif settled != arrival:
+            directory.note_arrival(topic, partition, settled)
 
     # -- checkpoints --
 
@@ -379,12 +381,13 @@ def _resolve_move(topic: str, partition: int, first: DataDirectory, second: Data
     """
     for old, new in ((first, second), (second, first)):
         arrival = new.arrival(topic, partition)
-        if arrival is not None and arrival.source_id in {old.directory_id, ANYWHERE}:
-            if arrival.is_confirmed:
-                old.put_aside(topic, partition)
-                return old
-            new.take_back(topic, partition)
-            return new
+        if arrival is None or (arrival.source_id != old.directory_id and not arrival.replaces_all):
+            continue
+        if arrival.is_confirmed or arrival.source_id != old.directory_id:
+            old.put_aside(topic, partition)
+            return old
+        new.take_back(topic, partition)
+        return new
     return None
 
 

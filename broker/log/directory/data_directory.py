@@ -22,7 +22,7 @@ Source: kafka.log.LogManager.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
@@ -54,6 +54,7 @@ from broker.log.io.directory_names import (
     future_directory,
     parse_partition_directory,
     partition_directory,
+    stray_directory,
 )
 from broker.log.io.disk import Disk, DiskSpace, is_out_of_room, replace_file
 
@@ -265,6 +266,12 @@ class DataDirectory:
         for hints in (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_points):
             hints.pop((topic, partition), None)
 
+    def forget_unserved(self, keys: Collection[TopicPartition]) -> None:
+        """Forget unserved partitions whose directories were renamed, and their checkpoint entries."""
+        self.unserved = self.unserved.difference(keys)
+        for key in keys:
+            self.forget_hints(*key)
+
     def space(self) -> DiskSpace:
         """Return the disk space. Blocking. Raises OSError."""
         return self._disk.space(self.path)
@@ -288,9 +295,9 @@ class DataDirectory:
         """Return the note about the data directory that a partition was moved from, if any. Raises OSError."""
         return read_arrival(self._disk, self._path_of(topic, partition))
 
-    def confirm_arrival(self, topic: str, partition: int, source_id: str) -> None:
-        """Note that the old data directory's copy of a partition is out of date. Blocking. Raises OSError."""
-        write_arrival(self._disk, self._path_of(topic, partition), Arrival(source_id, is_confirmed=True))
+    def note_arrival(self, topic: str, partition: int, arrival: Arrival) -> None:
+        """Replace the note about the data directory that a partition was moved from. Blocking. Raises OSError."""
+        write_arrival(self._disk, self._path_of(topic, partition), arrival)
 
     def forget_arrival(self, topic: str, partition: int) -> None:
         """Remove the note: the old data directory has no copy of the partition. Blocking. Raises OSError."""
@@ -304,6 +311,15 @@ class DataDirectory:
     def put_aside(self, topic: str, partition: int) -> None:
         """Rename a partition's directory to a name that marks it as deleted. Blocking. Raises OSError."""
         self._disk.rename(self._path_of(topic, partition), self.partition_path(deleted_directory(topic, partition)))
+
+    def set_stray_aside(self, topic: str, partition: int) -> str:
+        """Rename a partition's directory to a name that marks it as not served, and return its path.
+
+        Blocking. Raises OSError.
+        """
+        path = self.partition_path(stray_directory(topic, partition))
+        self._disk.rename(self._path_of(topic, partition), path)
+        return path
 
     def _path_of(self, topic: str, partition: int) -> str:
         return self.partition_path(partition_directory(topic, partition))

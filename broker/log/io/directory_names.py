@@ -3,7 +3,7 @@
     <topic>-<partition>                    a partition; the last dash separates them, topics may contain dashes
     <topic>-<partition>.<32 hex>-delete    a partition that is being deleted
                                 -future    a copy that is being moved here
-                                -stray     a partition that Kafka no longer hosts on this broker
+                                -stray     a partition that is not served here any more, and kept
     <base offset, 20 digits>.<suffix>      a segment's file: log, index, timeindex, txnindex; snapshot: producer state
     ....deleted .cleaned .swap .tmp        such a file while it is removed, written or replaced
 
@@ -27,6 +27,7 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 DELETED_DIRECTORY_SUFFIX = "-delete"
 FUTURE_DIRECTORY_SUFFIX = "-future"
+STRAY_DIRECTORY_SUFFIX = "-stray"
 
 MAX_NAME_SIZE = 255  # bytes of a file name on Linux file systems
 OFFSET_DIGITS = 20
@@ -62,7 +63,15 @@ def partition_directory(topic: str, partition: int) -> str:
 
 def deleted_directory(topic: str, partition: int) -> str:
     """Return a new name for a directory that is being deleted; a long topic name is shortened to MAX_NAME_SIZE."""
-    suffix = f"-{partition}.{uuid4().hex}{DELETED_DIRECTORY_SUFFIX}"
+    return _shortened(topic, f"-{partition}.{uuid4().hex}{DELETED_DIRECTORY_SUFFIX}")
+
+
+def stray_directory(topic: str, partition: int) -> str:
+    """Return a new name for a directory that is not served, but kept; shortened as that of a deleted one."""
+    return _shortened(topic, f"-{partition}.{uuid4().hex}{STRAY_DIRECTORY_SUFFIX}")
+
+
+def _shortened(topic: str, suffix: str) -> str:
     return topic[: MAX_NAME_SIZE - len(suffix)] + suffix
 
 

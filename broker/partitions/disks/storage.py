@@ -121,16 +121,40 @@ class Storage:
             raise
         return logs
 
-    def place(self, wanted: Iterable[NewLog]) -> tuple[dict[DataDirectory, list[NewLog]], dict[str, Exception]]:
-        """Choose a data directory for each new partition; also return the failures by topic."""
+    def place(self, wanted: Iterable[NewLog]) -> tuple[dict[DataDirectory, list[NewLog]], dict[Key, Exception]]:
+        """Choose a data directory for each new partition; also return the failures."""
         placed: dict[DataDirectory, list[NewLog]] = {}
-        failures: dict[str, Exception] = {}
+        failures: dict[Key, Exception] = {}
         for new in wanted:
             try:
                 placed.setdefault(self.directories.place(new.topic.name, new.partition), []).append(new)
             except OSError as error:
-                failures[new.topic.name] = error
+                failures[new.topic.name, new.partition] = error
         return placed, failures
+
+    def set_strays_aside(self, directory: DataDirectory, wanted: Iterable[NewLog]) -> list[Key]:
+        """Rename data of other topics that lies where new partitions are placed, and keep it; return where it was.
+
+        Its records are not those of the cluster's replicas. Source: kafka.log.LogManager.asyncDelete (stray logs).
+        """
+        found: list[Key] = []
+        for topic, index, _ in wanted:
+            topic_id = directory.topic_id(topic.name, index)
+            if topic_id is not None and topic_id != topic.id:
+                try:
+                    kept = directory.set_stray_aside(topic.name, index)
+                except OSError as error:
+                    logger.warning("%s-%d: cannot rename the data of another topic: %s", topic.name, index, error)
+                    continue
+                logger.warning(
+                    "%s-%d: data of another topic of this name, with the id %s, is kept as %s",
+                    topic.name,
+                    index,
+                    topic_id,
+                    kept,
+                )
+                found.append((topic.name, index))
+        return found
 
     def make_logs(self, wanted: Sequence[NewLog]) -> list[PartitionLog | Exception]:
         """Create or open the directories of new partitions; call `sync_names` afterwards.

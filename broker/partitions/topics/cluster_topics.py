@@ -8,7 +8,8 @@ The same interface as `TopicChanges`, which keeps topics of a broker by itself.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -35,6 +36,8 @@ from broker.partitions.topics.topic_map import TopicMap
 from broker.settings.live import LiveSettings, Overrides
 from broker.settings.topics import LogConfigs, check_topic_configs
 from broker.settings.types import SettingError
+
+LOGS_PER_STEP = 200  # whose settings change at once: a millisecond
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +261,7 @@ class ClusterTopics:
             return
         self._map.enter(topic)
         if known is not None and known.configs != topic.configs:
-            self._reconfigure(topic)
+            self._reconfigure([name])
 
     def _take_settings(self, image: ClusterImage) -> None:
         """Put the settings of the store into force, for this broker and for its logs."""
@@ -269,13 +272,32 @@ class ClusterTopics:
 
         overrides = Overrides(cluster=values(BROKER_DEFAULTS), broker=values(str(self._node.id)))
         self._live_settings.take_kept(overrides.kept(self._node.id))
-        for topic in list(self._map.topics.values()):
-            self._reconfigure(topic)
+        self._reconfigure(list(self._map.topics))
 
-    def _reconfigure(self, topic: Topic) -> None:
-        config = self._configs.of(topic.configs)
-        for partition in self._map.partitions_of(topic):
-            partition.reconfigure(config)
+    def _reconfigure(self, topics: Sequence[str]) -> None:
+        """Put settings into force for the logs of topics: for some at once, and for the others soon."""
+        steps = self._reconfigured(topics)
+        if next(steps, None) is not None:
+            self._node.spawn(partial(_finish, steps))
+
+    def _reconfigured(self, topics: Sequence[str]) -> Iterator[int]:
+        """Put the settings of each moment into force. Yields after each step the number of logs that it was for."""
+        number = 0
+        for name in topics:
+            index = 0
+            while (topic := self._map.topics.get(name)) is not None and index < topic.partitions:
+                partition = self._map.local.get((name, index))
+                if partition is not None:
+                    partition.reconfigure(self._configs.of(topic.configs))
+                index += 1
+                number += 1
+                if number % LOGS_PER_STEP == 0:
+                    yield number
+
+
+async def _finish(steps: Iterator[int]) -> None:
+    for _ in steps:
+        await trio.lowlevel.checkpoint()
 
 
 def _check_not_shared(changes: Iterable[tuple[str, str]]) -> None:

@@ -20,6 +20,7 @@ from broker.metadata.topic import Topic
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.checkpoints import Checkpoints
 from broker.partitions.disks.disk_workers import DiskWorkers
+from broker.partitions.disks.startup import Key
 from broker.partitions.disks.storage import NewLog, Storage, move_away
 from broker.partitions.partition import Partition
 from broker.settings.topics import LogConfigs
@@ -42,6 +43,14 @@ class _Deleted(NamedTuple):
 
 @dataclass(slots=True)
 class Made:
+    """The logs that were created, and the failures, by topic and partition."""
+
+    logs: dict[Key, PartitionLog] = field(default_factory=dict)
+    failures: dict[Key, Exception] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class MadeTopics:
     """The logs that were created, and the failures, by topic."""
 
     logs: dict[str, list[PartitionLog]] = field(default_factory=dict)
@@ -59,35 +68,50 @@ class PartitionDirectories:
         self._deleted: dict[str, list[_Deleted]] = {}  # by data directory
 
     async def make(self, new: Sequence[NewLog]) -> Made:
-        """Create the directories of partitions, on all disks in parallel: for each topic all of them, or none."""
+        """Create the directories of partitions, on all disks in parallel. A failure affects its own partition only."""
         made = Made()
         placed, made.failures = await trio.to_thread.run_sync(self._storage.place, new)
         async with trio.open_nursery() as nursery:
             for directory, there in placed.items():
                 nursery.start_soon(self._make_in, directory, there, made)
-        failed = [log for name in made.failures for log in made.logs.pop(name, ())]
-        if made.failures:
-            await trio.to_thread.run_sync(_close_all, failed)
-            for topic, index, _ in new:
-                if topic.name in made.failures:
-                    self._storage.directories.release(topic.name, index)
+        await self._give_up(made.failures, made)
         return made
+
+    async def make_topics(self, new: Sequence[NewLog]) -> MadeTopics:
+        """Create the directories of partitions as `make` does, but for each topic all of them, or none."""
+        made, whole = await self.make(new), MadeTopics()
+        for (name, _), error in made.failures.items():
+            whole.failures[name] = error
+        await self._give_up([key for key in made.logs if key[0] in whole.failures], made)
+        for (name, _), log in made.logs.items():
+            whole.logs.setdefault(name, []).append(log)
+        return whole
+
+    async def _give_up(self, keys: Collection[Key], made: Made) -> None:
+        """Close the logs of these partitions that were created, and forget where the partitions were placed."""
+        logs = [made.logs.pop(key) for key in keys if key in made.logs]
+        if logs:
+            await trio.to_thread.run_sync(_close_all, logs)
+        for key in keys:
+            self._storage.directories.release(*key)
 
     async def _make_in(self, directory: DataDirectory, new: Sequence[NewLog], made: Made) -> None:
         """Create the directories of partitions in one data directory, and fsync their names."""
         workers, left = self._workers(directory), iter(new)
         try:
+            if self._storage.is_in_cluster:
+                directory.forget_unserved(await workers.write(partial(self._storage.set_strays_aside, directory, new)))
             await self._checkpoints.forget_stale([directory], {(topic.name, index) for topic, index, _ in new})
             while turn := list(islice(left, LOGS_PER_TURN)):
                 outcomes = await workers.write(partial(self._storage.make_logs, turn))
-                for (topic, _, _), outcome in zip(turn, outcomes, strict=True):
+                for (topic, index, _), outcome in zip(turn, outcomes, strict=True):
                     if isinstance(outcome, Exception):
-                        made.failures[topic.name] = outcome
+                        made.failures[topic.name, index] = outcome
                     else:
-                        made.logs.setdefault(topic.name, []).append(outcome)
+                        made.logs[topic.name, index] = outcome
             await workers.write(directory.sync_names)
         except OSError as error:
-            made.failures |= {topic.name: error for topic, _, _ in new}
+            made.failures |= {(topic.name, index): error for topic, index, _ in new}
 
     def _workers(self, directory: DataDirectory) -> DiskWorkers:
         return self._writer.workers(str(Path(directory.path)))

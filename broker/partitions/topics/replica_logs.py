@@ -120,13 +120,12 @@ class ReplicaLogs:
             self._leave_offline(name, index)
             new.append(NewLog(topic, index, self._configs.of(topic.configs)))
         made = await self._directories.make(new)
-        logs = {(log.topic, log.partition): log for each in made.logs.values() for log in each}
         for wish in wishes:
-            log = logs.get(wish.what)
+            log = made.logs.get(wish.what)
             if log is not None:
                 await self._publish(wish, log)
             else:
-                wish.error = wish.error or made.failures.get(wish.what[0])
+                wish.error = wish.error or made.failures.get(wish.what)
 
     def _leave_offline(self, topic: str, index: int) -> None:
         """Forget the place of an earlier replica of this name, if its data directory is offline."""

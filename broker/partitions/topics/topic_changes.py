@@ -202,7 +202,7 @@ class TopicChanges:
         for topic in topics:
             config = self._configs.of(topic.configs)
             new += [NewLog(topic, index, config) for index in range(topic.partitions)]
-        made = await self._directories.make(new)
+        made = await self._directories.make_topics(new)
         for topic in topics:
             if topic.name in made.logs:
                 await self._publish(topic, made.logs[topic.name])
@@ -295,7 +295,8 @@ class TopicChanges:
         store, config = self._storage.store, self._configs.of(topic.configs)
         grown = replace(topic, partitions=count)
         await trio.to_thread.run_sync(store.set_partitions, topic.name, count)
-        made = await self._directories.make([NewLog(grown, index, config) for index in range(topic.partitions, count)])
+        new = [NewLog(grown, index, config) for index in range(topic.partitions, count)]
+        made = await self._directories.make_topics(new)
         if made.failures:
             await trio.to_thread.run_sync(store.set_partitions, topic.name, topic.partitions)
             raise made.failures[topic.name]

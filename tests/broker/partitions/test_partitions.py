@@ -108,7 +108,8 @@ async def test_a_topic_of_many_partitions_is_put_into_service_a_few_at_a_time(
     count = 5 * PARTITIONS_PER_TURN
 
     def counted(log: PartitionLog, writer: Writer) -> Partition:
-        made[steps.number] += 1
+        if log.topic == "wide":  # a broker of another test may run in a thread
+            made[steps.number] += 1
         return Partition(log, writer)
 
     async with rig(tmp_path) as rigged:

@@ -5,80 +5,97 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 from uuid import UUID, uuid5
 
 import trio
 
 from broker.cluster import admin
 from broker.cluster.image import PartitionKey
-from broker.cluster.memory import Faults, MemoryCluster
+from broker.cluster.memory import MemoryCluster
+from broker.cluster.node import ClusterNode
 from broker.cluster.values import PartitionState, TopicState
-from broker.log.io.disk import Disk
+from broker.log.partition_log import PartitionLog
 from broker.partitions.appends.append import Append
 from broker.partitions.partition import Partition
-from protocol.records.batch import headers
 from tests.broker.clients import batch
-from tests.broker.replication.simulated_broker import SimulatedBroker
 from tests.cluster.simulation import loop
+from tests.cluster.simulation.machine import Life, Machine, batches_of, host_of
 from tests.cluster.simulation.network import Network
+from tests.cluster.simulation.store import StoreFaults, connected
 
+BROKERS = (1, 2, 3)
+SETTINGS = ("replica.lag.time.max.ms=10000",)
 SPACE = UUID("11111111-2222-3333-4444-555555555555")
 LIMIT_S = 300.0
 STEP_S = 0.005  # of simulated time
 
 
-class Held(Faults):
-    """Holds up what a broker is told of changes in the store."""
-
-    def __init__(self) -> None:
-        self.released = trio.Event()
-        self.released.set()
-
-    async def before_changes(self) -> None:
-        await self.released.wait()
-        await super().before_changes()
-
-
 class Brokers:
-    """A cluster of brokers 1, 2, 3, and so on, and its topic `t`."""
+    """A cluster of up to three brokers, and its topic `t`."""
 
-    def __init__(self, root: Path, nursery: trio.Nursery, random: Random) -> None:
-        self.root = root
+    def __init__(
+        self, root: Path, nursery: trio.Nursery, random: Random, settings: Sequence[str], directories: int
+    ) -> None:
         self.store = MemoryCluster()
+        self.store_faults = {host_of(number): StoreFaults(Random(random.random())) for number in BROKERS}
         self.network = Network(nursery, random)
-        self.all: dict[int, SimulatedBroker] = {}
-        self.settings: Sequence[str] = ("replica.lag.time.max.ms=10000",)
-        self.disks: dict[int, Disk] = {}
-        self.faults: dict[int, Faults] = {}  # between a broker and the store
-        self.nursery = nursery
-        self._random = random
+        self.machines = {
+            number: Machine(
+                number, root, self.network, nursery, Random(random.random()), _fail, settings, directories=directories
+            )
+            for number in BROKERS
+        }
         self._topics = 0
 
-    def __getitem__(self, number: int) -> SimulatedBroker:
-        return self.all[number]
+    def __getitem__(self, number: int) -> Life:
+        """Return a broker that runs."""
+        life = self.machines[number].life
+        assert life is not None
+        return life
+
+    def node(self, number: int) -> ClusterNode:
+        return self[number].member.node
 
     @property
-    def alive(self) -> list[SimulatedBroker]:
-        return [broker for broker in self.all.values() if broker.is_running]
+    def nodes(self) -> list[ClusterNode]:
+        """Of all brokers that run."""
+        return [machine.life.member.node for machine in self.machines.values() if machine.life is not None]
 
-    async def start(self, *numbers: int, directories: int = 1) -> None:
-        """Start brokers, each with its data directories, or start them again."""
-        async with trio.open_nursery() as starting:
-            for number in numbers:
-                if number not in self.all:
-                    paths = [self.root / f"broker-{number}-{index}" for index in range(directories)]
-                    self.all[number] = SimulatedBroker(
-                        self.store,
-                        self.network,
-                        number,
-                        paths,
-                        self._random,
-                        disk=self.disks.get(number),
-                        faults=self.faults.get(number),
-                        settings=self.settings,
-                    )
-                starting.start_soon(self.nursery.start, self.all[number].run)
+    def local(self, number: int, topic: str = "t", index: int = 0) -> Partition | None:
+        """Return the partition that has a log at this broker."""
+        return self[number].partitions.local(topic, index)
+
+    def log(self, number: int, topic: str = "t", index: int = 0) -> PartitionLog:
+        """Return the log of a partition, which must be at this broker."""
+        found = self.local(number, topic, index)
+        assert found is not None
+        return found.log
+
+    # -- life --
+
+    async def start(self, *numbers: int) -> None:
+        """Start brokers, and return when they serve and all brokers know each other."""
+        for number in numbers:
+            self.machines[number].start()
+        await self.until(lambda: all(self.machines[number].life for number in numbers))
+        await self.until(self._know_each_other)
+
+    def _know_each_other(self) -> bool:
+        return all(node.image.current(other.id) == other.me for node in self.nodes for other in self.nodes)
+
+    async def stop(self, number: int) -> None:
+        """Stop a broker in good order."""
+        await self.machines[number].stop()
+
+    async def kill(self, number: int) -> None:
+        """End a broker at once."""
+        await self.machines[number].kill(is_power_cut=False)
+
+    def cut(self, here: int, there: int) -> None:
+        """Deliver nothing from one broker to another any more."""
+        self.network.cut(host_of(here), host_of(there))
+
+    # -- topics --
 
     async def create(self, replicas: Sequence[int], topic: str = "t", **configs: str) -> None:
         await self.create_all([replicas], topic, **configs)
@@ -87,17 +104,17 @@ class Brokers:
         self._topics += 1
         settings = {name.replace("_", "."): value for name, value in configs.items()}
         made = TopicState(id=uuid5(SPACE, str(self._topics)), partitions=len(assignment), configs=settings)
-        await admin.create_topic(self.alive[0].node, topic, made, assignment)
+        await admin.create_topic(self.nodes[0], topic, made, assignment)
 
     async def delete(self, topic: str = "t") -> None:
-        await admin.delete_topic(self.alive[0].node, topic)
+        await admin.delete_topic(self.nodes[0], topic)
 
     def key(self, topic: str = "t", index: int = 0) -> PartitionKey:
-        return PartitionKey(self.alive[0].node.image.topics[topic].id, index)
+        return PartitionKey(self.nodes[0].image.topics[topic].id, index)
 
     def state(self, topic: str = "t", index: int = 0) -> PartitionState:
         """Return the newest state that any broker knows."""
-        image = max((broker.node.image for broker in self.alive), key=lambda image: image.revision)
+        image = max((node.image for node in self.nodes), key=lambda image: image.revision)
         found = image.partition(topic, index)
         assert found is not None
         return found
@@ -108,10 +125,8 @@ class Brokers:
     def leader(self, topic: str = "t", index: int = 0) -> Partition | None:
         """Return the partition where it is led in the newest epoch."""
         state = self.state(topic, index)
-        broker = self.all.get(state.leader_id)
-        if broker is None or not broker.is_running:
-            return None
-        found = broker.partitions.get(topic, index)
+        life = self.machines[state.leader_id].life if state.leader else None
+        found = life.partitions.get(topic, index) if life else None
         return found if found is not None and found.log.leader_epoch == state.leader_epoch else None
 
     async def until(self, condition: Callable[[], Any]) -> Any:
@@ -120,6 +135,8 @@ class Brokers:
             while not (found := condition()):  # noqa: ASYNC110  # of simulated time, which costs nothing
                 await trio.sleep(STEP_S)
         return found
+
+    # -- records --
 
     async def append(self, *values: bytes, topic: str = "t", index: int = 0, replicas_ms: int = 60_000) -> Append:
         """Append records at the leader, and wait for all replicas that are in sync (-1: for none)."""
@@ -139,7 +156,7 @@ class Brokers:
         """Wait until the logs of these brokers have the same end, and return their bytes, which must be the same."""
 
         def ends() -> set[int]:
-            found = [self[number].local(topic, index) for number in numbers]
+            found = [self.local(number, topic, index) for number in numbers]
             return {-1 if each is None else each.log.log_end_offset for each in found}
 
         leader = await self.until(lambda: self.leader(topic, index))
@@ -150,35 +167,28 @@ class Brokers:
         return contents.pop()
 
     def content(self, number: int, topic: str = "t", index: int = 0) -> bytes:
-        found = self[number].local(topic, index)
-        assert found is not None
-        return content_of(found)
+        """Return all batches of a log."""
+        return batches_of(self.log(number, topic, index))
 
 
-def content_of(partition: Partition) -> bytes:
-    """Return all batches of a log."""
-    log = partition.log
-    found, offset = b"", log.log_start_offset
-    while offset < log.log_end_offset:
-        piece = log.read(offset, 1 << 20, min_one_message=True).slice
-        assert piece is not None
-        data = bytes(piece.read_all())
-        found += data
-        offset = [header for _, header in headers(data)][-1].next_offset
-    return found
+def _fail(who: str, error: BaseException) -> None:
+    raise AssertionError(f"{who} failed") from error
 
 
-def simulate(main: Callable[[Brokers], Awaitable[None]], *, seed: int = 1) -> None:
-    """Run a test with a cluster in the simulation."""
+def simulate(
+    main: Callable[[Brokers], Awaitable[None]], *, settings: Sequence[str] = SETTINGS, directories: int = 1
+) -> None:
+    """Run a test with a cluster in the simulation; each broker has so many data directories."""
 
     async def begin(random: Random) -> None:
         with TemporaryDirectory() as root:
             async with trio.open_nursery() as nursery:
-                brokers = Brokers(Path(root), nursery, random)
-                with patch.object(trio, "open_tcp_stream", brokers.network.open_tcp_stream):
+                brokers = Brokers(Path(root), nursery, random, settings, directories)
+                with connected(brokers.store, brokers.store_faults, brokers.network, random):
                     await main(brokers)
-                    for broker in brokers.alive:
-                        await broker.kill()
+                    for number, machine in brokers.machines.items():
+                        if machine.is_up:
+                            await brokers.kill(number)
                 nursery.cancel_scope.cancel()
 
-    loop.run(seed, begin)
+    loop.run(1, begin)

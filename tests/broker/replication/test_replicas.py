@@ -1,13 +1,15 @@
 """Brokers with real partitions and logs that replicate over a simulated network."""
 
 import os
-import shutil
 
 import pytest
 import trio
 
 from broker.cluster import admin
-from tests.broker.replication.simulated_brokers import Brokers, Held, simulate
+from broker.maintenance.failed_logs import FailedLogs
+from broker.metrics.registry import Metrics
+from tests.broker.replication.simulated_brokers import Brokers, simulate
+from tests.cluster.simulation.machine import host_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -18,10 +20,10 @@ def test_an_acknowledged_append_is_on_all_in_sync_replicas() -> None:
         await brokers.create([1, 2, 3])
         for number in range(5):
             await brokers.stored(b"v%d" % number)
-            ends = [brokers[number].local().log.log_end_offset for number in (1, 2, 3)]  # type: ignore[union-attr]
+            ends = [brokers.log(number).log_end_offset for number in (1, 2, 3)]
             assert ends == [number + 1] * 3
         assert await brokers.alike(1, 2, 3)
-        await brokers.until(lambda: brokers[2].local().log.high_watermark == 5)  # type: ignore[union-attr]
+        await brokers.until(lambda: brokers.log(2).high_watermark == 5)
 
     simulate(main)
 
@@ -32,9 +34,9 @@ def test_a_killed_leader_is_replaced_and_truncates_what_nobody_else_has() -> Non
         await brokers.create([1, 2, 3], min_insync_replicas="1")
         await brokers.stored(b"kept")
         for other in (2, 3):
-            brokers.network.cut("machine-1", f"machine-{other}")
+            brokers.cut(1, other)
         await brokers.append(b"lost", b"lost", replicas_ms=-1)
-        await brokers[1].kill()
+        await brokers.kill(1)
         brokers.network.heal()
         await brokers.until(lambda: brokers.state().leader_id != 1)
         await brokers.stored(b"next")
@@ -52,14 +54,14 @@ def test_replicas_start_with_their_checkpointed_high_watermark() -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2, 3], min_insync_replicas="1")
         await brokers.stored(b"shown")
-        await brokers.until(lambda: brokers[1].local().log.high_watermark == 1)  # type: ignore[union-attr]
+        await brokers.until(lambda: brokers.log(1).high_watermark == 1)
         for other in (2, 3):
-            brokers.network.cut(f"machine-{other}", "machine-1")
+            brokers.cut(other, 1)
         await brokers.append(b"not shown", replicas_ms=-1)
-        await brokers[1].stop()
-        brokers.network.heal()
+        await brokers.stop(1)
         await brokers.start(1)
-        assert brokers[1].opened["t", 0] == (1, 2)
+        log = brokers.log(1)
+        assert (log.high_watermark, log.log_end_offset) == (1, 2)
 
     simulate(main)
 
@@ -71,8 +73,9 @@ def test_an_in_sync_replica_whose_log_is_gone_does_not_lead_with_nothing() -> No
         await brokers.stored(b"kept")
         await brokers.alike(1, 2, 3)
         for number in (3, 2, 1):
-            await brokers[number].stop()
-        shutil.rmtree(brokers[1].directories[0] / "t-0")
+            await brokers.stop(number)
+        machine = brokers.machines[1]
+        machine.disk.rename(str(machine.directories[0] / "t-0"), str(machine.path / "gone"))
         await brokers.start(1)
         await brokers.start(2, 3)
         assert b"kept" in await brokers.alike(1, 2, 3)
@@ -92,23 +95,23 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_begins_anew() -> None:
         content = await brokers.alike(1, 2, 3)
         assert b"old" not in content
         assert b"new" in content
-        await brokers.until(lambda: old not in brokers[1].node.image.gone)
+        await brokers.until(lambda: old not in brokers.node(1).image.gone)
 
     simulate(main)
 
 
 def test_a_broker_that_hears_of_a_deletion_and_a_creation_at_once_keeps_them_apart() -> None:
     async def main(brokers: Brokers) -> None:
-        held = Held()
-        brokers.faults[3] = held
+        faults = brokers.store_faults[host_of(3)]
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2, 3])
         await brokers.stored(b"old")
         await brokers.alike(1, 2, 3)
-        held.released = trio.Event()
+        faults.is_away = True
         await brokers.delete()
         await brokers.create([1, 2, 3])
-        held.released.set()
+        await trio.sleep(2)  # its watch fails; the next one reports all changes at once
+        faults.is_away = False
         await brokers.stored(b"new")
         assert b"old" not in await brokers.alike(1, 2, 3)
 
@@ -122,13 +125,13 @@ def test_a_broker_that_was_down_does_not_take_the_log_of_a_recreated_topic() -> 
         await brokers.stored(b"old")
         await brokers.alike(1, 2, 3)
         old = brokers.key().topic
-        await brokers[3].stop()
+        await brokers.stop(3)
         await brokers.delete()
         await brokers.create([1, 2, 3])
         await brokers.stored(b"new")
         await brokers.start(3)
         assert b"old" not in await brokers.alike(1, 2, 3)
-        await brokers.until(lambda: old not in brokers[1].node.image.gone)
+        await brokers.until(lambda: old not in brokers.node(1).image.gone)
 
     simulate(main)
 
@@ -138,7 +141,7 @@ def test_a_replica_whose_disk_is_full_leaves_the_isr_and_returns() -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2, 3])
         await brokers.stored(b"a")
-        status = brokers[3].local().log.space_status  # type: ignore[union-attr]
+        status = brokers.log(3).space_status
         status.is_short = True
         before_s = trio.current_time()
         await brokers.stored(b"b")
@@ -156,7 +159,7 @@ def test_a_leader_whose_disk_is_full_hands_over_to_one_that_has_room() -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2, 3])
         await brokers.stored(b"a")
-        status = brokers[1].local().log.space_status  # type: ignore[union-attr]
+        status = brokers.log(1).space_status
         status.is_short = True
         await brokers.until(lambda: brokers.state().leader_id == 2)
         await brokers.stored(b"b")
@@ -172,7 +175,7 @@ def test_the_last_replica_in_sync_leads_although_its_disk_is_full() -> None:
         await brokers.start(1, 2)
         await brokers.create([1])
         await brokers.stored(b"a")
-        brokers[1].local().log.space_status.is_short = True  # type: ignore[union-attr]
+        brokers.log(1).space_status.is_short = True
         await trio.sleep(5)
         assert brokers.leader() is not None
 
@@ -191,7 +194,7 @@ def test_a_leader_whose_log_fails_is_replaced_at_once_and_returns_when_it_is_reb
         assert brokers[1].partitions.get("t", 0) is None
         await brokers.stored(b"next")
         assert brokers.in_sync() == {2, 3}
-        await brokers[1].failed_logs.check()
+        await FailedLogs(brokers[1].partitions, Metrics()).check()
         content = await brokers.alike(1, 2, 3)
         assert b"kept" in content
 
@@ -215,7 +218,7 @@ def test_the_only_replica_leads_again_when_its_failed_log_is_rebuilt_and_raises_
         leader.on_health = lambda: (seen.append((log.leader_epoch, log.log_end_offset)), report())[1]
         leader.on_health()
         await brokers.until(lambda: brokers.state().leader is None)
-        await brokers[1].failed_logs.check()
+        await FailedLogs(brokers[1].partitions, Metrics()).check()
         assert seen[-1] == (epoch, 1)
         await brokers.stored(b"next")
         assert log.leader_epoch == brokers.state().leader_epoch
@@ -226,11 +229,11 @@ def test_the_only_replica_leads_again_when_its_failed_log_is_rebuilt_and_raises_
 
 def test_a_replica_whose_data_directory_goes_offline_is_disowned() -> None:
     async def main(brokers: Brokers) -> None:
-        await brokers.start(1, 2, 3, directories=2)
+        await brokers.start(1, 2, 3)
         await brokers.create_all([[1, 2, 3], [1, 2, 3]])
         for index in (0, 1):
             await brokers.stored(b"kept", index=index)
-        first = brokers[1].local(index=0), brokers[1].local(index=1)
+        first = brokers.local(1, index=0), brokers.local(1, index=1)
         there = next(each for each in first if each is not None and each.data_directory.endswith("-1"))
         brokers[1].partitions.availability.take_offline(there.data_directory, "a test")
         await brokers.until(lambda: 1 not in brokers.in_sync(index=there.index))
@@ -238,17 +241,17 @@ def test_a_replica_whose_data_directory_goes_offline_is_disowned() -> None:
         other = 1 - there.index
         assert brokers.state(index=other).leader_id == 1
 
-    simulate(main)
+    simulate(main, directories=2)
 
 
 async def offline_copy(brokers: Brokers) -> None:
     """Leave a copy of partition 0 on broker 1 in a data directory that goes offline."""
-    await brokers.start(1, 2, 3, directories=2)
+    await brokers.start(1, 2, 3)
     await brokers.create([1], topic="first")  # in the other data directory
     await brokers.create([1, 2])
     await brokers.stored(b"kept")
     await brokers.alike(1, 2)
-    there = brokers[1].local()
+    there = brokers.local(1)
     assert there is not None
     assert there.data_directory.endswith("-1")
     brokers[1].partitions.availability.take_offline(there.data_directory, "a test")
@@ -259,18 +262,18 @@ def test_a_replica_that_comes_back_replaces_its_copy_on_a_disk_that_was_offline(
     async def main(brokers: Brokers) -> None:
         await offline_copy(brokers)
         for target in ([3, 2], [1, 2]):
-            assert await admin.reassign_partition(brokers[2].node, brokers.key(), target) is None
+            assert not await admin.reassign_partitions(brokers.node(2), {brokers.key(): target})
             await brokers.until(lambda target=target: brokers.state().replicas == tuple(target))  # type: ignore[misc]
         await brokers.stored(b"next")
         await brokers.alike(1, 2)
-        assert len(list(brokers.root.glob("broker-1-*/t-0"))) == 2
-        await brokers[1].stop()
+        assert len(list(brokers.machines[1].path.glob("*/t-0"))) == 2
+        await brokers.stop(1)
         await brokers.start(1)
         assert b"next" in await brokers.alike(1, 2)
-        assert [each.parent.name for each in brokers.root.glob("broker-1-*/t-0")] == ["broker-1-0"]
-        assert not list(brokers.root.glob("broker-1-*/t-0/.arrival"))
+        assert [each.parent.name for each in brokers.machines[1].path.glob("*/t-0")] == ["disk-0"]
+        assert not list(brokers.machines[1].path.glob("*/t-0/.arrival"))
 
-    simulate(main)
+    simulate(main, directories=2)
 
 
 def test_a_recreated_topic_replaces_the_data_of_the_old_one_on_a_disk_that_was_offline() -> None:
@@ -279,13 +282,13 @@ def test_a_recreated_topic_replaces_the_data_of_the_old_one_on_a_disk_that_was_o
         await brokers.delete()
         await brokers.create([1, 2])
         await brokers.stored(b"next")
-        await brokers[1].stop()
+        await brokers.stop(1)
         await brokers.start(1)
         content = await brokers.alike(1, 2)
         assert b"next" in content
         assert b"kept" not in content
 
-    simulate(main)
+    simulate(main, directories=2)
 
 
 def test_a_reassignment_moves_a_replica() -> None:
@@ -293,13 +296,13 @@ def test_a_reassignment_moves_a_replica() -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2])
         await brokers.stored(b"kept")
-        assert brokers[3].local() is None
-        assert await admin.reassign_partition(brokers[1].node, brokers.key(), [3, 2]) is None
+        assert brokers.local(3) is None
+        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [3, 2]})
         await brokers.until(lambda: set(brokers.state().replicas) == {2, 3} and not brokers.state().adding)
-        await brokers.until(lambda: brokers[1].local() is None)
+        await brokers.until(lambda: brokers.local(1) is None)
         await brokers.stored(b"next")
         assert b"kept" in await brokers.alike(2, 3)
-        assert not list(brokers[1].directories[0].glob("t-0"))
+        assert not list(brokers.machines[1].directories[0].glob("t-0"))
 
     simulate(main)
 
@@ -323,26 +326,25 @@ def reassignment_s(rates: dict[str, int], throttled: dict[str, str], size: int) 
     configs = {name.replace("_", "_replication_") + "_replicas": text for name, text in throttled.items()}
 
     async def main(brokers: Brokers) -> None:
-        rest = {"replica.lag.time.max.ms": 10_000, "replica.fetch.max.bytes": 10_000}
-        brokers.settings = [f"{name}={value}" for name, value in {**rest, **rates}.items()]
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2], **configs)
         for _ in range(size // 1000):
             await brokers.stored(bytes(925))  # a batch of about 1,000 bytes
         begun = trio.current_time()
-        assert await admin.reassign_partition(brokers[1].node, brokers.key(), [1, 3]) is None
+        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 3]})
         await brokers.until(lambda: brokers.state().replicas == (1, 3))
         elapsed.append(trio.current_time() - begun)
         await brokers.alike(1, 3)
 
-    simulate(main)
+    rest = {"replica.lag.time.max.ms": 10_000, "replica.fetch.max.bytes": 10_000}
+    simulate(main, settings=[f"{name}={value}" for name, value in {**rest, **rates}.items()])
     return elapsed[0]
 
 
 def test_followers_in_sync_are_not_throttled() -> None:
+    sides = ("leader", "follower")
+
     async def main(brokers: Brokers) -> None:
-        sides = ("leader", "follower")
-        brokers.settings = [f"{side}.replication.throttled.rate=1" for side in sides]
         await brokers.start(1, 2)
         configs = {f"{side}_replication_throttled_replicas": "*" for side in sides}
         await brokers.create([1, 2], min_insync_replicas="2", **configs)
@@ -350,23 +352,22 @@ def test_followers_in_sync_are_not_throttled() -> None:
             await brokers.stored(bytes(5000))
         assert brokers.in_sync() == {1, 2}
 
-    simulate(main)
+    simulate(main, settings=[f"{side}.replication.throttled.rate=1" for side in sides])
 
 
 def test_a_rate_that_is_lifted_lets_a_reassignment_end() -> None:
     async def main(brokers: Brokers) -> None:
-        brokers.settings = ["follower.replication.throttled.rate=1", "replica.fetch.max.bytes=10000"]
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2], follower_replication_throttled_replicas="*")
         for _ in range(20):
             await brokers.stored(bytes(5000))
-        assert await admin.reassign_partition(brokers[1].node, brokers.key(), [1, 3]) is None
+        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 3]})
         await trio.sleep(100)
         assert brokers.state().adding == (3,)
-        await admin.set_topic_configs(brokers[1].node, "t", lambda _: {})
+        await admin.set_topic_configs(brokers.node(1), "t", lambda _: {})
         await brokers.until(lambda: brokers.state().replicas == (1, 3))
 
-    simulate(main)
+    simulate(main, settings=["follower.replication.throttled.rate=1", "replica.fetch.max.bytes=10000"])
 
 
 def test_a_broker_removes_a_replica_that_was_moved_away_while_it_was_down() -> None:
@@ -375,12 +376,12 @@ def test_a_broker_removes_a_replica_that_was_moved_away_while_it_was_down() -> N
         await brokers.create([1, 2])
         await brokers.stored(b"kept")
         await brokers.alike(1, 2)
-        await brokers[1].stop()
-        assert await admin.reassign_partition(brokers[2].node, brokers.key(), [3, 2]) is None
+        await brokers.stop(1)
+        assert not await admin.reassign_partitions(brokers.node(2), {brokers.key(): [3, 2]})
         await brokers.until(lambda: set(brokers.state().replicas) == {2, 3} and not brokers.state().adding)
         await brokers.start(1)
-        assert brokers[1].local() is None
-        assert not list(brokers[1].directories[0].glob("t-0"))
+        assert brokers.local(1) is None
+        assert not list(brokers.machines[1].directories[0].glob("t-0"))
 
     simulate(main)
 
@@ -390,10 +391,10 @@ def test_a_growing_replication_factor_gives_an_only_replica_followers() -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1])
         await brokers.stored(b"kept")
-        assert await admin.reassign_partition(brokers[1].node, brokers.key(), [1, 2, 3]) is None
+        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 2, 3]})
         await brokers.stored(b"next")
         assert b"kept" in await brokers.alike(1, 2, 3)
-        assert await admin.reassign_partition(brokers[1].node, brokers.key(), [1]) is None
+        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [1]})
         await brokers.until(lambda: brokers.state().replicas == (1,))
         await brokers.stored(b"last")
 
@@ -407,7 +408,10 @@ def test_replication_goes_on_after_all_leases_were_lost() -> None:
         for number in range(3):
             await brokers.stored(b"v%d" % number)
             brokers.store.expire_all()
-        await brokers.until(lambda: len(brokers[1].node.image.brokers) == 3)
+        expired_at = brokers.store.revision
+        await brokers.until(lambda: all(node.image.revision > expired_at for node in brokers.nodes))
+        await brokers.until(lambda: all(len(node.image.brokers) == 3 for node in brokers.nodes))
+        await brokers.until(lambda: brokers.in_sync() == {1, 2, 3} and brokers.leader())
         await brokers.stored(b"last")
         await brokers.alike(1, 2, 3)
 
@@ -420,7 +424,7 @@ def test_with_flush_messages_1_every_in_sync_replica_has_synced_what_is_acknowle
         await brokers.create([1, 2, 3], flush_messages="1")
         for number in range(3):
             await brokers.stored(b"v%d" % number)
-            points = [brokers[each].local().log.recovery_point for each in (1, 2, 3)]  # type: ignore[union-attr]
+            points = [brokers.log(each).recovery_point for each in (1, 2, 3)]
             assert points == [number + 1] * 3
 
     simulate(main)

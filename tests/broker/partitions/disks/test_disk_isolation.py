@@ -188,7 +188,7 @@ async def test_a_sync_by_time_does_not_wait_for_another_disk(tmp_path: Path) -> 
             await flushing.begin_due()
             await fast.appends.settled()
             assert fast.log.recovery_point == end
-        assert made.disk.waiting == 1
+        await made.hangs(lambda count: count == 1)
         assert slow.log.recovery_point == 0
         made.disk.go_on()
         await slow.appends.settled()
