@@ -6,7 +6,8 @@ Nothing here validates names or settings, which handlers do; all that depends on
 `rules`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
 from uuid import UUID
@@ -20,6 +21,7 @@ from broker.cluster.rules import (
     Change,
     Decision,
     Refusal,
+    batches,
     elect,
     elect_preferred,
     reassign,
@@ -32,9 +34,11 @@ from broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersErro
 from broker.metadata.store import MetadataError, MetadataTimeoutError
 from broker.metadata.topic import RefusedError
 
+PARTITIONS_PER_CHANGE = 50  # decided in one step: a millisecond or two
 COMMIT_TIMEOUT_S = 20.0  # less than clients wait for a reply, usually 30 s
 
 Configs = Mapping[str, str]
+Refused = Mapping[PartitionKey, str]  # why partitions cannot be changed
 T = TypeVar("T")
 
 
@@ -124,7 +128,7 @@ async def _add_rest(node: ClusterNode, name: str, topic_id: UUID, assignment: As
         found = image.topics.get(name)
         if found is None or found.id != topic_id:
             return Refusal(f"topic {name!r} was deleted meanwhile")
-        known = len(image.keys_of(found))
+        known = image.counts[topic_id]
         is_whole = known >= len(assignment) and found.status is not TopicStatus.CREATING
         return None if is_whole else topics.add_partitions(image, name, assignment[known:])
 
@@ -213,29 +217,54 @@ def reassignments(image: ClusterImage) -> dict[PartitionKey, PartitionState]:
     return {key: state for key, state in image.partitions.items() if state.adding or state.removing}
 
 
-async def elect_leader(node: ClusterNode, key: PartitionKey, *, is_unclean: bool) -> str | None:
-    """Elect the preferred replica, or any that lives. Return why that is not possible, or None (ElectLeaders)."""
-    return await _change_partition(
-        node, key, lambda image: elect(image, key, is_unclean=True) if is_unclean else elect_preferred(image, key)
-    )
+async def elect_leaders(node: ClusterNode, keys: Iterable[PartitionKey], *, is_unclean: bool) -> Refused:
+    """Elect the preferred replica of each partition, or any that lives (ElectLeaders)."""
+
+    def decide(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
+        return elect(image, key, is_unclean=True) if is_unclean else elect_preferred(image, key)
+
+    return await _change_partitions(node, keys, decide)
 
 
-async def reassign_partition(node: ClusterNode, key: PartitionKey, target: Sequence[int] | None) -> str | None:
-    """Begin to move a partition, or (None) cancel that. Return why that is not possible, or None."""
-    return await _change_partition(node, key, lambda image: reassign(image, key, target))
+async def reassign_partitions(node: ClusterNode, targets: Mapping[PartitionKey, Sequence[int] | None]) -> Refused:
+    """Begin to move partitions, or (None) cancel that."""
+    return await _change_partitions(node, targets, lambda image, key: reassign(image, key, targets[key]))
 
 
-async def _change_partition(
-    node: ClusterNode, key: PartitionKey, decide: Callable[[ClusterImage], Change | Refusal]
-) -> str | None:
+async def _change_partitions(
+    node: ClusterNode, keys: Iterable[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
+) -> Refused:
+    """Change distinct partitions, some of them in each transaction; return why the others cannot be changed."""
+    left, refused = deque(keys), dict[PartitionKey, str]()
+    while left:
+        piece = [left.popleft() for _ in range(min(len(left), PARTITIONS_PER_CHANGE))]
+        changed, reasons = await _change_some(node, piece, decide)
+        refused |= reasons
+        left.extendleft([key for key in piece if key not in changed and key not in reasons])
+    return refused
+
+
+async def _change_some(
+    node: ClusterNode, keys: Sequence[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
+) -> tuple[set[PartitionKey], Refused]:
+    """Change partitions, as many as one transaction takes; return these, and why others cannot be changed."""
+    changed, refused = set[PartitionKey](), dict[PartitionKey, str]()
+
     def make(image: ClusterImage) -> Decision | None:
-        if key not in image.partitions:
-            return Refusal("the partition does not exist")
-        change = decide(image)
-        return change if isinstance(change, Refusal) else transaction([change])
+        changed.clear()
+        refused.clear()
+        changes: list[Change] = []
+        for key in keys:
+            change = decide(image, key) if key in image.partitions else Refusal("the partition does not exist")
+            if isinstance(change, Refusal):
+                refused[key] = change.reason
+            else:
+                changes.append(change)
+        if not changes:
+            return None
+        batch = batches(changes)[0]
+        changed.update([change.key for change in batch])
+        return transaction(batch)
 
-    try:
-        await node.commit(make)
-    except RefusedError as error:
-        return str(error)
-    return None
+    await node.commit(make)
+    return changed, refused

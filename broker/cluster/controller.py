@@ -12,8 +12,9 @@ Source: org.apache.kafka.controller.ReplicationControlManager.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import trio
 
@@ -78,6 +79,7 @@ class Controller:
         self._rebalancing = rebalancing
         self._elected = elected
         self._due: dict[PartitionKey, None] = {}
+        self._due_topics: dict[str, None] = {}  # all of whose partitions are due
         self._leaderless_since: dict[PartitionKey, float] = {}  # on trio's clock
         self._wanted = trio.Event()
         self._slots = trio.CapacityLimiter(COMMITS)
@@ -103,9 +105,7 @@ class Controller:
                 due.update(
                     dict.fromkeys([key for key, each in image.partitions.items() if needs_election(image, each)])
                 )
-            for topic in filter(None, map(image.topics.get, delta.topics)):
-                if topic.status is TopicStatus.LIVE:
-                    due.update(dict.fromkeys(image.keys_of(topic)))
+            self._due_topics.update(dict.fromkeys(delta.topics))
         self._wanted.set()
 
     async def run(self) -> None:
@@ -117,6 +117,7 @@ class Controller:
                 self._wanted = trio.Event()
                 if not self.is_active:
                     self._due.clear()
+                    self._due_topics.clear()
                     self._leaderless_since.clear()
                     was_active = False
                     await self._take_over()
@@ -150,11 +151,12 @@ class Controller:
 
     async def _decide(self, nursery: trio.Nursery) -> None:
         """Look at all partitions that are due, and commit what has to change."""
-        while self._due and self.is_active:
-            due, self._due = list(self._due), {}
+        while (self._due or self._due_topics) and self.is_active:
+            due = self._due_keys()
+            self._due, self._due_topics = {}, {}
             changes: list[Change] = []
-            for start in range(0, len(due), PARTITIONS_PER_PIECE):
-                changes += self._changes(due[start : start + PARTITIONS_PER_PIECE], nursery)
+            while piece := list(islice(due, PARTITIONS_PER_PIECE)):
+                changes += self._changes(piece, nursery)
                 await trio.lowlevel.checkpoint()
             async with trio.open_nursery() as commits:
                 for batch in batches(changes):
@@ -163,6 +165,13 @@ class Controller:
             if is_abandoned(self._node.image, topic) and name not in self._finishing:
                 self._finishing.add(name)
                 nursery.start_soon(self._finish, name)
+
+    def _due_keys(self) -> Iterator[PartitionKey]:
+        """Return the partitions that are due now, while the image goes on."""
+        due, topics = self._due, [self._node.image.topics.get(name) for name in self._due_topics]
+        live = [topic for topic in topics if topic is not None and topic.status is TopicStatus.LIVE]
+        others = (PartitionKey(topic.id, index) for topic in live for index in range(topic.partitions))
+        return chain(due, (key for key in others if key not in due))
 
     def _changes(self, keys: Iterable[PartitionKey], nursery: trio.Nursery) -> list[Change]:
         image = self._node.image
@@ -191,13 +200,12 @@ class Controller:
 
     async def _commit(self, batch: Sequence[Change]) -> None:
         """Commit changes together. Those that do not hold any more are due again; the others are tried in halves."""
-        image = self._node.image
-        current = [change for change in batch if is_current(image, change)]
-        if len(current) < len(batch):
-            self._retry(change for change in batch if change not in current)
-        if not current:
-            return
         async with self._slots:
+            current = [change for change in batch if is_current(self._node.image, change)]
+            if len(current) < len(batch):
+                self._retry(change for change in batch if change not in current)
+            if not current:
+                return
             is_done = await self._attempt(current)
         if is_done is None or (not is_done and len(current) == 1):
             self._retry(current)
@@ -281,9 +289,12 @@ class Controller:
             preferred = [key for key in image.held.get(broker, ()) if image.partitions[key].replicas[0] == broker]
             misled = [key for key in preferred if image.partitions[key].leader_id != broker]
             if len(misled) > len(preferred) * self._rebalancing.max_imbalance:
-                changes = [elect_preferred(image, key) for key in misled]
-                for batch in batches([change for change in changes if isinstance(change, Change)]):
-                    await self._commit(batch)
+                for start in range(0, len(misled), PARTITIONS_PER_PIECE):
+                    piece = misled[start : start + PARTITIONS_PER_PIECE]
+                    changes = [elect_preferred(image, key) for key in piece if key in image.partitions]
+                    for batch in batches([change for change in changes if isinstance(change, Change)]):
+                        await self._commit(batch)
+                    await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
 
     async def _finish(self, name: str) -> None:

@@ -124,7 +124,7 @@ def add_partitions(image: ClusterImage, name: str, assignment: Assignment) -> De
     topic = image.topics.get(name)
     if topic is None or topic.status is TopicStatus.DELETING:
         return Refusal(f"no topic {name!r}")
-    first = len(image.keys_of(topic))
+    first = image.counts[topic.id]
     added = assignment[:PARTITIONS_PER_STEP]
     changed = replace(topic, partitions=max(topic.partitions, first + len(added)))
     if topic.status is TopicStatus.CREATING and first + len(added) == topic.partitions:
@@ -158,9 +158,8 @@ def delete(image: ClusterImage, name: str) -> Decision:
     topic = image.topics.get(name)
     if topic is None:
         return Refusal(f"no topic {name!r}")
-    keys = image.keys_of(topic)
-    deleted, operations = _deleted(image, topic, keys)
-    is_last = len(deleted) == len(keys)
+    deleted, operations = _deleted(image, topic)
+    is_last = len(deleted) == image.counts[topic.id]
     compares = [Compare(topic_key(name), topic.revision)]
     if not is_last and topic.status is not TopicStatus.DELETING:
         begun = replace(topic, status=TopicStatus.DELETING)
@@ -170,13 +169,12 @@ def delete(image: ClusterImage, name: str) -> Decision:
     return Transaction(tuple(compares), tuple(operations))
 
 
-def _deleted(
-    image: ClusterImage, topic: TopicState, keys: Sequence[PartitionKey]
-) -> tuple[list[PartitionKey], list[Operation]]:
+def _deleted(image: ClusterImage, topic: TopicState) -> tuple[list[PartitionKey], list[Operation]]:
     """Return the partitions, from the last one on, that can be deleted in one transaction, and the operations."""
     marked, deleted = set(image.gone.get(topic.id, ())), []
     operations: list[Operation] = []
-    for key in reversed(keys):
+    for index in reversed(range(image.counts[topic.id])):
+        key = PartitionKey(topic.id, index)
         holders = sorted(set(image.partitions[key].replicas) - marked)
         if len(operations) + len(holders) + 2 > MAX_OPERATIONS:
             break

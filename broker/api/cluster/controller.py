@@ -14,6 +14,7 @@ from broker.api.handler import Handler
 from broker.metadata.store import MetadataStore
 from broker.metadata.topic import RefusedError
 from broker.partitions.topics.catalog import Catalog
+from broker.settings.types import MAX_INT32
 from protocol.errors import ErrorCode
 from protocol.groups import TopicPartition
 from protocol.kafka.controller_values import (
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 METADATA_LOG = TopicPartition(topic="__cluster_metadata", partition=0)
 LISTENER = "PLAINTEXT"  # Kafka's clients accept uppercase listener names only
-QUORUM_EPOCH = 1  # constant, since there are no elections
 
 
 class ControllerApi:
@@ -90,7 +90,7 @@ class ControllerApi:
             topic=METADATA_LOG.topic,
             partition=METADATA_LOG.partition,
             leader=self._catalog.controller,
-            leader_epoch=QUORUM_EPOCH,
+            leader_epoch=self._catalog.controller_epoch & MAX_INT32,
             high_watermark=end,
             voters=tuple(replicas),
         )

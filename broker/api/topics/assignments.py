@@ -5,8 +5,10 @@ reassignment to this broker changes nothing. In a cluster they are decisions of 
 org.apache.kafka.controller.ReplicationControlManager.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 from broker.api.context import Context
 from broker.api.errors import EXPECTED, RequestError, describe
@@ -29,11 +31,16 @@ from protocol.kafka.controller_values import (
 )
 
 if TYPE_CHECKING:
+    from broker.cluster.image import PartitionKey
     from broker.cluster.node import ClusterNode
+
+PARTITIONS_PER_PIECE = 500  # of a request that are changed in the store before other tasks run: a millisecond each way
+T = TypeVar("T", TopicPartition, Reassignment)
 
 # By election type: preferred, unclean.
 _NO_CANDIDATE = (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
 _UNCLEAN = 1
+_NOT_NEEDED = "Leader election not needed for topic partition."
 
 
 class AssignmentsApi:
@@ -57,43 +64,49 @@ class AssignmentsApi:
         """Elect the preferred replica of each partition, or (unclean) any that lives; report what is not possible."""
         if not 0 <= request.election_type < len(_NO_CANDIDATE):
             raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
-        if request.partitions is not None:
-            elected = [await self._elect(asked, request.election_type, context) for asked in request.partitions]
-            return ElectLeadersResponse(partitions=tuple(elected))
-        failed = []
+        partitions: Sequence[TopicPartition] | None = request.partitions
+        if partitions is None:
+            partitions = await self._all_needed(request.election_type, context)
+        wanted: dict[TopicPartition, Topic] = {}
+        failed: dict[TopicPartition, PartitionResult] = {}
+        for asked in partitions:
+            await context.checkpoint()
+            try:
+                topic = self._known(asked)
+            except EXPECTED as error:
+                failed[asked] = _failed(asked, error)
+                continue
+            if self._is_needed(topic, asked.partition, request.election_type):
+                wanted[asked] = topic
+            else:
+                failed[asked] = _result(asked, ErrorCode.ELECTION_NOT_NEEDED, _NOT_NEEDED)
+        refused: Mapping[TopicPartition, str] = dict.fromkeys(wanted, "The only replica is offline.")
+        if self._node is not None:
+            refused = await _elect_in(self._node, wanted, is_unclean=request.election_type == _UNCLEAN)
+        code = _NO_CANDIDATE[request.election_type]
+
+        def result(asked: TopicPartition) -> PartitionResult:
+            reason = refused.get(asked)
+            return failed.get(asked) or (_result(asked) if reason is None else _result(asked, code, reason))
+
+        return ElectLeadersResponse(partitions=await context.map(result, partitions))
+
+    async def _all_needed(self, election_type: int, context: Context) -> list[TopicPartition]:
+        """Return all partitions whose leader an election would change."""
+        found = []
         for topic in self._partitions.topics():
             for index in range(topic.partitions):
                 await context.checkpoint()
-                if self._is_wanted(topic, index, request.election_type):
-                    asked = TopicPartition(topic=topic.name, partition=index)
-                    failed.append(await self._elect(asked, request.election_type, context))
-        return ElectLeadersResponse(partitions=tuple(failed))
+                if self._is_needed(topic, index, election_type):
+                    found.append(TopicPartition(topic=topic.name, partition=index))
+        return found
 
-    def _is_wanted(self, topic: Topic, index: int, election_type: int) -> bool:
-        """Whether an election of all partitions is about this one."""
+    def _is_needed(self, topic: Topic, index: int, election_type: int) -> bool:
+        """Whether an election would change the leader of a partition."""
         found = self._partitions.catalog.partition(topic, index)
         if election_type == _UNCLEAN or self._node is None:
             return found.leader == NO_LEADER
         return found.leader != found.replicas[0]
-
-    async def _elect(self, asked: TopicPartition, election_type: int, context: Context) -> PartitionResult:
-        await context.checkpoint()
-        try:
-            topic = self._known(asked)
-        except EXPECTED as error:
-            return _failed(asked, error)
-        found = self._partitions.catalog.partition(topic, asked.partition)
-        is_needed = found.leader == NO_LEADER if election_type == _UNCLEAN else found.leader != found.replicas[0]
-        if not is_needed:
-            code, message = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
-            return PartitionResult(topic=asked.topic, partition=asked.partition, error=code, message=message)
-        reason: str | None = "The only replica is offline."
-        if self._node is not None:
-            reason = await _elect_in(self._node, topic, asked.partition, is_unclean=election_type == _UNCLEAN)
-        if reason is None:
-            return PartitionResult(topic=asked.topic, partition=asked.partition)
-        code = _NO_CANDIDATE[election_type]
-        return PartitionResult(topic=asked.topic, partition=asked.partition, error=code, message=reason)
 
     # -- reassignments --
 
@@ -101,25 +114,25 @@ class AssignmentsApi:
         self, request: AlterPartitionReassignmentsRequest, context: Context
     ) -> AlterPartitionReassignmentsResponse:
         """Begin to move partitions to other replicas, or cancel that."""
-        altered = []
+        wanted: dict[Reassignment, Topic] = {}
+        failed: dict[Reassignment, PartitionResult] = {}
         for asked in request.partitions:
-            altered.append(await self._altered(asked, may_change_factor=request.may_change_factor))
             await context.checkpoint()
-        return AlterPartitionReassignmentsResponse(partitions=tuple(altered))
+            try:
+                wanted[asked] = topic = self._check(asked)
+                if asked.replicas is not None and not request.may_change_factor:
+                    self._check_factor(topic, asked.partition, len(asked.replicas))
+            except EXPECTED as error:
+                wanted.pop(asked, None)
+                failed[asked] = _failed(asked, error)
+        refused: Mapping[Reassignment, str] = {}
+        if self._node is not None:
+            refused = await _reassign_in(self._node, wanted)
 
-    async def _altered(self, asked: Reassignment, *, may_change_factor: bool) -> PartitionResult:
-        try:
-            topic = self._check(asked)
-            if asked.replicas is not None and not may_change_factor:
-                self._check_factor(topic, asked.partition, len(asked.replicas))
-        except EXPECTED as error:
-            return _failed(asked, error)
-        reason = None if self._node is None else await _reassign_in(self._node, topic, asked)
-        if reason is None:
-            return PartitionResult(topic=asked.topic, partition=asked.partition)
-        is_cancelled = asked.replicas is None
-        code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS if is_cancelled else ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        return PartitionResult(topic=asked.topic, partition=asked.partition, error=code, message=reason)
+        def result(asked: Reassignment) -> PartitionResult:
+            return failed.get(asked) or _altered(asked, refused.get(asked))
+
+        return AlterPartitionReassignmentsResponse(partitions=await context.map(result, request.partitions))
 
     def _check(self, asked: Reassignment) -> Topic:
         """Return the topic. Raises RequestError or UnknownTopicError for replicas that are not possible."""
@@ -186,24 +199,55 @@ class AssignmentsApi:
         return topic
 
 
-async def _elect_in(node: "ClusterNode", topic: Topic, index: int, *, is_unclean: bool) -> str | None:
-    """Elect a leader in the cluster's store. Return why that is not possible, or None. Raises MetadataError."""
+async def _elect_in(
+    node: "ClusterNode", wanted: Mapping[TopicPartition, Topic], *, is_unclean: bool
+) -> Mapping[TopicPartition, str]:
+    """Elect leaders in the cluster's store; return the reasons where that is not possible. Raises MetadataError."""
     from broker.cluster import admin  # a broker by itself does not need it
-    from broker.cluster.image import PartitionKey
 
-    key = PartitionKey(topic.id, index)
-    return await admin.in_time(lambda: admin.elect_leader(node, key, is_unclean=is_unclean))
+    return await _in_pieces(wanted, lambda keys: admin.elect_leaders(node, keys, is_unclean=is_unclean))
 
 
-async def _reassign_in(node: "ClusterNode", topic: Topic, asked: Reassignment) -> str | None:
-    """Begin or cancel a reassignment in the cluster's store; see `_elect_in`."""
+async def _reassign_in(node: "ClusterNode", wanted: Mapping[Reassignment, Topic]) -> Mapping[Reassignment, str]:
+    """Begin or cancel reassignments in the cluster's store; see `_elect_in`."""
+    from broker.cluster import admin
+
+    def change(keys: Mapping["PartitionKey", Reassignment]) -> Awaitable[Mapping["PartitionKey", str]]:
+        return admin.reassign_partitions(node, {key: asked.replicas for key, asked in keys.items()})
+
+    return await _in_pieces(wanted, change)
+
+
+async def _in_pieces(
+    wanted: Mapping[T, Topic],
+    change: Callable[[Mapping["PartitionKey", T]], Awaitable[Mapping["PartitionKey", str]]],
+) -> Mapping[T, str]:
+    """Change partitions, some at a time; return the reasons of those that cannot be changed. Raises MetadataError."""
     from broker.cluster import admin
     from broker.cluster.image import PartitionKey
 
-    key = PartitionKey(topic.id, asked.partition)
-    return await admin.in_time(lambda: admin.reassign_partition(node, key, asked.replicas))
+    refused: dict[T, str] = {}
+    left = iter(wanted.items())
+    while piece := list(islice(left, PARTITIONS_PER_PIECE)):
+        keys = {PartitionKey(topic.id, asked.partition): asked for asked, topic in piece}
+        reasons = await admin.in_time(partial(change, keys))
+        refused.update({keys[key]: reason for key, reason in reasons.items()})
+    return refused
+
+
+def _altered(asked: Reassignment, refusal: str | None) -> PartitionResult:
+    if refusal is None:
+        return _result(asked)
+    is_cancelled = asked.replicas is None
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS if is_cancelled else ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    return _result(asked, code, refusal)
+
+
+def _result(
+    asked: TopicPartition | Reassignment, error: ErrorCode = ErrorCode.NONE, message: str | None = None
+) -> PartitionResult:
+    return PartitionResult(topic=asked.topic, partition=asked.partition, error=error, message=message)
 
 
 def _failed(asked: TopicPartition | Reassignment, error: Exception) -> PartitionResult:
-    code, message = describe(error)
-    return PartitionResult(topic=asked.topic, partition=asked.partition, error=code, message=message)
+    return _result(asked, *describe(error))

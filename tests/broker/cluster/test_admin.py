@@ -179,31 +179,43 @@ async def test_the_preferred_leader_is_elected_on_request(autojump_clock: MockCl
         key = await created(nodes, [[1, 2]])
         await nodes[0].restart()
         await nodes[1].until(lambda: nodes[1].state().leader == nodes[1].node.me)
-        assert "not in sync" in str(await admin.elect_leader(nodes[2].node, key, is_unclean=False))
+        assert "not in sync" in str(await admin.elect_leaders(nodes[2].node, [key], is_unclean=False))
         await in_sync(nodes[1], key, [2, 1])
         await nodes[2].until(lambda: len(nodes[2].state().isr) == 2)
-        assert await admin.elect_leader(nodes[2].node, key, is_unclean=False) is None
+        assert not await admin.elect_leaders(nodes[2].node, [key], is_unclean=False)
         assert nodes[2].state().leader == nodes[0].node.me
-        assert "leads" in str(await admin.elect_leader(nodes[2].node, key, is_unclean=False))
+        assert "leads" in str(await admin.elect_leaders(nodes[2].node, [key], is_unclean=False))
 
 
 async def test_a_reassignment_is_listed_until_it_is_cancelled(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         key = await created(nodes, [[1, 2], [2, 3]])
         node, before = nodes[0].node, nodes[0].state()
-        assert await admin.reassign_partition(node, key, [3, 2]) is None
+        assert not await admin.reassign_partitions(node, {key: [3, 2]})
         (moved,) = admin.reassignments(node.image)
         assert moved == key
         assert (nodes[0].state().adding, nodes[0].state().removing) == ((3,), (1,))
-        assert await admin.reassign_partition(node, key, None) is None
+        assert not await admin.reassign_partitions(node, {key: None})
         assert admin.reassignments(node.image) == {}
         assert set(nodes[0].state().replicas) == set(before.replicas)
-        assert "no reassignment" in str(await admin.reassign_partition(node, key, None))
+        assert "no reassignment" in str(await admin.reassign_partitions(node, {key: None}))
 
 
 async def test_a_partition_that_does_not_exist_cannot_be_moved(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         key = await created(nodes, [[1]])
         missing = PartitionKey(key.topic, 7)
-        assert await admin.reassign_partition(nodes[0].node, missing, [2]) == "the partition does not exist"
-        assert "broker 9 is not registered" in str(await admin.reassign_partition(nodes[0].node, key, [9]))
+        refused = await admin.reassign_partitions(nodes[0].node, {missing: [2]})
+        assert refused == {missing: "the partition does not exist"}
+        assert "broker 9 is not registered" in str(await admin.reassign_partitions(nodes[0].node, {key: [9]}))
+
+
+async def test_many_partitions_are_moved_in_few_transactions(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes:
+        first = await created(nodes, [[1, 2]] * 130)
+        node = nodes[1].node
+        keys = [PartitionKey(first.topic, index) for index in range(131)]
+        before = node.image.revision
+        assert list(await admin.reassign_partitions(node, {key: [3, 2] for key in keys})) == [keys[130]]
+        assert node.image.revision - before < 10
+        assert all(node.image.partitions[key].adding == (3,) for key in keys[:130])

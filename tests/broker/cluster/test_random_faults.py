@@ -88,7 +88,7 @@ class Chaos:
         key = random.choice(led)
         state = image.partitions[key]
         if random.random() < 0.3:
-            await admin.reassign_partition(node.node, key, random.choice([[1, 2], [3], None]))
+            await admin.reassign_partitions(node.node, {key: random.choice([[1, 2], [3], None])})
             return
         isr = [image.current(broker) for broker in state.replicas if broker == node.id or random.random() < 0.6]
         assert state.leader is not None
