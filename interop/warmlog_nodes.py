@@ -17,6 +17,7 @@ from interop.nodes import LOOPBACK, Nodes, Place
 
 START_LIMIT_S = 60
 STOP_LIMIT_S = 60
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 class WarmlogNode:
@@ -152,11 +153,18 @@ class WarmlogNodes(Nodes[WarmlogNode]):
         count: int = 3,
         settings: Mapping[str, object] | None = None,
         places: Sequence[Place] | None = None,
+        has_racks: bool = False,
     ) -> None:
-        """`places`: one for each broker, if they are not all on the loopback interface."""
+        """`places`: one for each broker, if they are not all on the loopback interface.
+
+        `has_racks`: broker N is in `rack-N`, and a consumer reads from the replica in its rack.
+        """
         shared = {"warmlog.cluster.etcd": etcd, **(settings or {})}
-        numbered = enumerate(places or [LOOPBACK] * count, 1)
-        super().__init__({number: WarmlogNode(number, directory, shared, place=place) for number, place in numbered})
+        nodes = {}
+        for number, place in enumerate(places or [LOOPBACK] * count, 1):
+            racks = {"broker.rack": f"rack-{number}", "replica.selector.class": RACK_AWARE} if has_racks else {}
+            nodes[number] = WarmlogNode(number, directory, {**shared, **racks}, place=place)
+        super().__init__(nodes)
 
     def start(self) -> None:
         """Start all brokers, and return when they serve."""

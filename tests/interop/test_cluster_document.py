@@ -15,7 +15,7 @@ import pytest
 
 from broker.cluster.etcd.endpoints import parse_endpoints
 from broker.log.directory.data_directory import CLUSTER_STATE
-from broker.settings.settings import load_settings
+from broker.settings.settings import FIELDS, load_settings
 from interop.kafka_node import JVM_OPTIONS, build
 from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 BLOCKS = shell_blocks("docs/cluster.md")
 TOOLS = {
+    "kafka-cluster.sh": "org.apache.kafka.tools.ClusterTool",
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-leader-election.sh": "org.apache.kafka.tools.LeaderElectionCommand",
     "kafka-reassign-partitions.sh": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }
@@ -108,11 +110,37 @@ def test_every_block_is_run_by_a_test() -> None:
 
 
 def test_its_settings_are_settings(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL)
-    (tmp_path / "broker1.toml").write_text(text)
+    plain, nearby, secured = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL)
+    (tmp_path / "broker1.toml").write_text(plain)
+    (tmp_path / "nearby.toml").write_text(nearby)
+    (tmp_path / "secured.toml").write_text(secured)
     settings = load_settings(tmp_path / "broker1.toml")
     assert settings.advertised("kafka") == ("broker1", 9092)
-    assert [endpoint.host for endpoint in parse_endpoints(settings.warmlog_cluster_etcd)] == ["etcd1", "etcd2", "etcd3"]
+    assert load_settings(tmp_path / "nearby.toml").selects_by_rack
+    for file in ("broker1.toml", "secured.toml"):
+        endpoints = parse_endpoints(load_settings(tmp_path / file, assignments=["node.id=1"]).warmlog_cluster_etcd)
+        assert [endpoint.host for endpoint in endpoints] == ["etcd1", "etcd2", "etcd3"]
+
+
+def test_etcd_is_secured(tmp_path: Path) -> None:
+    commands = command_directory(tmp_path)
+    run_block(BLOCKS["etcd-certificates"], commands, tmp_path, {})
+    tls = ("--cert-file", tmp_path / "etcd1.pem", "--key-file", tmp_path / "etcd1.key")
+    demands = ("--trusted-ca-file", tmp_path / "ca.pem", "--client-cert-auth")
+    with etcd(tmp_path / "etcd", options=(*tls, *demands), scheme="https") as (store,):
+        run_block(BLOCKS["etcd-users"], commands, tmp_path, {"ETCD": store.url})
+        (text,) = re.findall(r"```toml\n([^`]*ca\.file.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL)
+        (tmp_path / "secured.toml").write_text(text.replace("/etc/warmlog", str(tmp_path)))
+        settings = load_settings(tmp_path / "secured.toml", assignments=["node.id=1", "warmlog.cluster.id=shop"])
+        given = {name: settings.effective(name) for name in FIELDS if name.startswith("warmlog.cluster.")}
+        node = WarmlogNode(1, tmp_path, {**given, "warmlog.cluster.etcd": store.url})
+        try:
+            node.start()
+            native = {"WARMLOG_NATIVE": node.addresses["native"]}
+            run_block("warmlog topic create demo", commands, tmp_path, native)
+            assert node.stop() == 0
+        finally:
+            node.kill()
 
 
 def test_brokers_are_upgraded_in_turn(story: Story) -> None:
@@ -140,6 +168,20 @@ def test_brokers_are_added_and_replaced(story: Story) -> None:
     story.add(5)
     story.run("replace")
     story.wait_until_on(1, 2, 4, 5)
+    assert story.records() == RECORDS
+    assert "Broker 3 is no longer registered" in story.run("unregister")
+
+
+def test_a_move_is_throttled_until_it_is_verified(story: Story, tmp_path: Path) -> None:
+    story.add(4)
+    moves = [{"topic": "demo", "partition": each["partition"], "replicas": [2, 3, 4]} for each in story.partitions()]
+    (tmp_path / "moves.json").write_text(json.dumps({"version": 1, "partitions": moves}))
+    story.run("throttled")
+    rates = "kafka-configs.sh --bootstrap-server $BOOTSTRAP --describe --entity-type brokers"
+    assert "leader.replication.throttled.rate=20000000" in story.run(rates)
+    story.wait_until_on(2, 3, 4)
+    assert story.run("verify").count("is completed") == len(moves)
+    assert "throttled" not in story.run(rates)
     assert story.records() == RECORDS
 
 

@@ -17,6 +17,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
     "offsets.topic.num.partitions": 1,
+    "offsets.retention.check.interval.ms": 86_400_000,  # empty groups stay, however long the tests run
     "log.retention.ms": -1,  # records here are of 2023
     "auto.create.topics.enable": "true",
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import interop.kafka_node
@@ -125,6 +126,26 @@ def test_lines_arrive_once_while_a_leader_is_killed_and_brokers_restart(
         assert clients.all_seen.wait(LIMIT_S), f"{LINES - len(clients.seen)} lines did not reach the consumer"
     stored = [int(value) for value in values(nodes.bootstrap, library)]
     assert sorted(stored) == list(range(LINES))
+
+
+def test_replicas_are_the_same_to_the_tool_that_compares_them(nodes: WarmlogNodes, java_tools: None) -> None:
+    """kafka-replica-verification fetches from every replica, and compares what it gets."""
+    admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
+    admin.create_topics([NewTopic("compared", 1, 3)])["compared"].result(LIMIT_S)
+    producer = Producer({"bootstrap.servers": nodes.bootstrap})
+    for number in range(LINES):
+        producer.produce("compared", b"%d" % number)
+    assert producer.flush(LIMIT_S) == 0
+    tool = "org.apache.kafka.tools.ReplicaVerificationTool"
+    options = ("--topics-include", "compared", "--time", "-2", "--report-interval-ms", "100")
+    command = java(tool, "--broker-list", nodes.bootstrap, *options)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as comparing:
+        assert comparing.stdout is not None
+        try:
+            told = next((line for line in comparing.stdout if f"at offset {LINES} among" in line), "")
+        finally:
+            comparing.kill()
+    assert "max lag is 0 for partition compared-0" in told
 
 
 def kill_and_restart(nodes: WarmlogNodes, admin: AdminClient, topic: str) -> None:
