@@ -108,7 +108,9 @@ def run(
         switch,
         small_disks([directory / f"node-{number}" for number in BROKERS]),
         etcd(directory / "etcd", places=store_places, options=QUOTA) as store,
-        WarmlogNodes(directory, ",".join(member.url for member in store), settings=SETTINGS, places=places) as nodes,
+        WarmlogNodes(
+            directory, ",".join(member.url for member in store), settings=SETTINGS, places=places, has_racks=True
+        ) as nodes,
     ):
         admin = AdminClient({"bootstrap.servers": nodes.bootstrap, "log_level": 0})
         configs = {"flush.messages": "1"} if is_synced else {}
@@ -122,7 +124,15 @@ def run(
             if transforms:
                 until_copied.enter_context(transform)
             load = until_copied.enter_context(
-                Load(nodes.bootstrap, "t", PARTITIONS, rate=RATE, producer_settings=PRODUCER, keeps_watermarks=False)
+                Load(
+                    nodes.bootstrap,
+                    "t",
+                    PARTITIONS,
+                    rate=RATE,
+                    racks=("", "rack-2"),
+                    producer_settings=PRODUCER,
+                    keeps_watermarks=False,
+                )
             )
             load.wait_for(100, limit_s=LIMIT_S)
             judged = Rounds(made_by, nodes, load, random)

@@ -64,17 +64,21 @@ class Anomaly(NamedTuple):
 
 @dataclass
 class PartitionHistory:
-    """The history of one partition: `sent` in any order, `polls` in real time, `log` as read at the end."""
+    """The history of one partition: `sent` in any order, `polls` in real time, `log` as read at the end.
+
+    What is below the log start offset was deleted.
+    """
 
     sent: list[Sent] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
     log: list[Read] = field(default_factory=list)
+    log_start: int = 0
     is_idempotent: bool = True
 
     def anomalies(self) -> list[Anomaly]:
         """Return everything that is wrong, with at most a few examples of each kind."""
         found = [
-            *_lost(self.sent, self.log),
+            *_lost(self.sent, self.log, self.log_start),
             *_forked(self.sent, self.polls, self.log),
             *_unsent(self.sent, self.polls, self.log),
             *_polls_out_of_order(self.polls, self.log),
@@ -101,12 +105,12 @@ def _few_of_each(found: Iterable[Anomaly]) -> list[Anomaly]:
     return [anomaly for group in kept.values() for anomaly in group]
 
 
-def _lost(sent: Iterable[Sent], log: Sequence[Read]) -> Iterable[Anomaly]:
+def _lost(sent: Iterable[Sent], log: Sequence[Read], log_start: int) -> Iterable[Anomaly]:
     offsets: dict[bytes, list[int]] = defaultdict(list)
     for read in log:
         offsets[read.value].append(read.offset)
     for one in sent:
-        if one.outcome is not Outcome.STORED:
+        if one.outcome is not Outcome.STORED or (one.offset is not None and one.offset < log_start):
             continue
         if one.value not in offsets:
             yield Anomaly("lost", f"{one} is not in the log, which ends at {log[-1].offset if log else 'nothing'}")

@@ -2,10 +2,11 @@
 
     python -m tests.cluster.kills [--kills N] [--seconds S] [--seed SEED] [--json FILE]
 
-Three brokers on etcd with two idempotent producers, a consumer, and a consume-transform-produce loop. Each round kills
-with SIGKILL a leader, any broker, the controller, two brokers, all of them, one that is just recovering, or etcd; then
-waits until records are acknowledged again. Afterwards nothing acknowledged may be lost, doubled, skipped or reordered,
-and the transformed topic must have each record once. The exit status is 1 if anything is wrong.
+Three brokers on etcd with two idempotent producers, a consumer, another one that reads from the broker in its rack,
+and a consume-transform-produce loop. Each round kills with SIGKILL a leader, any broker, the controller, two brokers,
+all of them, one that is just recovering, or etcd; then waits until records are acknowledged again. Afterwards nothing
+acknowledged may be lost, doubled, skipped or reordered, and the transformed topic must have each record once. The exit
+status is 1 if anything is wrong.
 """
 
 import argparse
@@ -145,13 +146,16 @@ class Killer:
 def run(directory: Path, seed: int, kills: int, seconds: float) -> dict[str, object]:
     """Run a cluster until so many kills, or seconds, have passed; return the report."""
     ends_s = time.monotonic() + seconds
-    with etcd(directory / "etcd") as members, WarmlogNodes(directory, members[0].url, settings=SETTINGS) as nodes:
+    with (
+        etcd(directory / "etcd") as members,
+        WarmlogNodes(directory, members[0].url, settings=SETTINGS, has_racks=True) as nodes,
+    ):
         admin = AdminClient({"bootstrap.servers": nodes.bootstrap, "log_level": 0})
         for future in admin.create_topics([NewTopic(name, PARTITIONS, 3) for name in ("t", "out")]).values():
             future.result(LIMIT_S)
         transform = Transform(nodes.bootstrap, "t", "out")
         with transform:
-            with Load(nodes.bootstrap, "t", PARTITIONS, rate=RATE) as load:
+            with Load(nodes.bootstrap, "t", PARTITIONS, rate=RATE, racks=("", "rack-2")) as load:
                 load.wait_for(SETTLED, limit_s=LIMIT_S)
                 killer = Killer(nodes, members[0], load, Random(seed))
                 while killer.kills.total() < kills and time.monotonic() < ends_s:

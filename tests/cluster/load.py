@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -34,15 +35,16 @@ class Load:
         partitions: int,
         *,
         producers: int = 2,
-        consumers: int = 1,
+        racks: Sequence[str] = ("",),
         rate: float = 200.0,
         producer_settings: Mapping[str, Any] | None = None,
         keeps_watermarks: bool = True,
     ) -> None:
-        """`rate`: records per second of each producer. `keeps_watermarks`: in the history of each consumer.
+        """`rate`: records per second of each producer. `racks`: of the consumers, one for each; "" is none.
 
-        librdkafka also takes over the high watermark of a response that it drops since it comes late, from a former
-        leader: where networks are cut, it falls.
+        `keeps_watermarks`: in the history of a consumer without a rack, which reads from leaders. librdkafka also takes
+        over the high watermark of a response that it drops since it comes late, from a former leader: where networks
+        are cut, it falls.
         """
         self.latencies_s: list[float] = []  # from send to acknowledgement
         self.acknowledgements: list[Acknowledgement] = []
@@ -63,7 +65,8 @@ class Load:
             threading.Thread(target=self._guard, args=(self._produce, f"p{n}")) for n in range(producers)
         ]
         self._consumers = [
-            threading.Thread(target=self._guard, args=(self._consume, f"c{n}")) for n in range(consumers)
+            threading.Thread(target=self._guard, args=(partial(self._consume, rack=rack), f"c{n}"))
+            for n, rack in enumerate(racks)
         ]
 
     def __enter__(self) -> Self:
@@ -163,8 +166,8 @@ class Load:
         producer.flush(DELIVERY_TIMEOUT_MS / 1000 + 5)
         self.gaps_s.append(longest)
 
-    def _consume(self, name: str) -> None:
-        consumer = _consumer(self._bootstrap, name)
+    def _consume(self, name: str, *, rack: str) -> None:
+        consumer = _consumer(self._bootstrap, name, rack=rack)
         consumer.assign([TopicPartition(self._topic, index, OFFSET_BEGINNING) for index in range(self._partitions)])
         try:
             while not self._stop_reading.is_set():
@@ -174,7 +177,7 @@ class Load:
                         by_partition[message.partition()].append(Read(message.offset(), message.value()))
                 for index, reads in by_partition.items():
                     _, high = consumer.get_watermark_offsets(TopicPartition(self._topic, index), cached=True)
-                    is_known = high >= 0 and self._keeps_watermarks
+                    is_known = high >= 0 and self._keeps_watermarks and not rack
                     self._polls[index].append(Poll(name, tuple(reads), high if is_known else None))
         finally:
             consumer.close()
@@ -193,12 +196,13 @@ class Load:
         }
 
 
-def _consumer(bootstrap: str, name: str, *, committed: bool = False) -> Consumer:
+def _consumer(bootstrap: str, name: str, *, committed: bool = False, rack: str = "") -> Consumer:
     return Consumer(
         {
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "bootstrap.servers": bootstrap,
             "group.id": f"unused-{name}",
+            "client.rack": rack,
             "enable.auto.commit": False,
             "log_level": 0,
             "auto.offset.reset": "error",

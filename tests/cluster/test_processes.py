@@ -98,6 +98,20 @@ def test_killed_leaders_are_replaced_and_come_back(cluster: WarmlogNodes) -> Non
             load.wait_for(200, limit_s=LIMIT_S)
 
 
+def test_clients_that_ask_after_a_kill_do_not_hear_of_the_dead_broker(cluster: WarmlogNodes) -> None:
+    """librdkafka asks at once, and would ask again a second later."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for _ in range(3):
+        killed = cluster[leader_of(cluster)]
+        killed.kill()
+        metadata = admin.list_topics("t", timeout=LIMIT_S)
+        assert killed.node_id not in {one.leader for one in metadata.topics["t"].partitions.values()}
+        assert killed.node_id not in metadata.brokers
+        killed.start()
+        while in_sync(cluster) != [3] * PARTITIONS:
+            pass
+
+
 def test_a_rolling_restart_shows_no_error_to_idempotent_producers(cluster: WarmlogNodes) -> None:
     with sound(cluster) as load:
         for node in cluster:

@@ -1,7 +1,8 @@
 """Clients of simulated brokers, which behave as Kafka's do and keep the history of what they saw.
 
 A producer is idempotent, sends one batch at a time to a partition, and sends it again, with the same sequence numbers,
-until it knows the outcome. A consumer reads one partition from its beginning to its end, wherever its leader is.
+until it knows the outcome. A consumer reads one partition from its beginning to its end, wherever its leader is. One
+with a rack reads from the follower that the leader names, until that has an error (KIP-392).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +20,9 @@ from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from protocol.kafka.peer import PeerApi
 from protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA, by_topic, error_of
 from protocol.kafka.values import (
+    DeletedRecords,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     KafkaFetchPartition,
     KafkaFetchRequest,
     KafkaListOffsetsRequest,
@@ -27,7 +31,7 @@ from protocol.kafka.values import (
 )
 from protocol.records.builder import build_batch
 from protocol.records.reader import decoded_batches
-from protocol.request import LATEST_TIMESTAMP, PartitionRecords, ProduceRequest
+from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionRecords, ProduceRequest
 from protocol.response import PartitionMetadata, ProducedPartition, ProduceResponse
 from tests.cluster.history import Outcome, PartitionHistory, Poll, Read, Sent
 from tests.cluster.simulation.machine import PORT, START_MS, host_of
@@ -39,6 +43,7 @@ R = TypeVar("R")
 
 SETTINGS = PeerSettings(client_id="client", connect_timeout_s=2.0, request_timeout_s=4.0)
 PRODUCE_TIMEOUT_MS = 3000
+NO_REPLICA = -1
 
 
 def _produce_fields(request: ProduceRequest, _: int) -> dict[str, Any]:
@@ -73,6 +78,31 @@ def _produce_response(fields: Mapping[str, Any], _: ProduceRequest, __: int) -> 
 
 
 PRODUCE = PeerApi(API_BY_KEY[0], 9, 12, _produce_fields, _produce_response)
+
+
+def _delete_fields(request: DeleteRecordsRequest, _: int) -> dict[str, Any]:
+    topics = [
+        {"name": one.topic, "partitions": ({"partition_index": one.partition, "offset": one.offset},)}
+        for one in request.partitions
+    ]
+    return {"topics": tuple(topics), "timeout_ms": request.timeout_ms}
+
+
+def _delete_response(fields: Mapping[str, Any], _: DeleteRecordsRequest, __: int) -> DeleteRecordsResponse:
+    found = [
+        DeletedRecords(
+            topic=topic["name"],
+            partition=one["partition_index"],
+            low_watermark=one["low_watermark"],
+            error=error_of(one["error_code"]),
+        )
+        for topic in fields["topics"]
+        for one in topic["partitions"]
+    ]
+    return DeleteRecordsResponse(partitions=tuple(found))
+
+
+DELETE_RECORDS = PeerApi(API_BY_KEY[21], 0, 2, _delete_fields, _delete_response)
 
 # After these, the same batch is sent again. It may be in the log already.
 RETRIABLE = {
@@ -157,6 +187,16 @@ class Recorder:
         self.note = note
         self.problem = problem
         self.stored = 0
+        self._deletable = [0.0] * partitions  # offsets below which records may be gone
+
+    def may_delete(self, partition: int, offset: float) -> None:
+        """Take note that records below an offset may be deleted from now on."""
+        self._deletable[partition] = max(self._deletable[partition], offset)
+
+    def begins(self, partition: int, offset: int) -> None:
+        """Note a log that has lost more than was to be deleted."""
+        if offset > self._deletable[partition]:
+            self.problem(f"partition {partition} begins at {offset}; only {self._deletable[partition]} may be deleted")
 
 
 class Producer:
@@ -230,13 +270,16 @@ class Producer:
 class Consumer:
     """Reads one partition from its beginning."""
 
-    def __init__(self, client: Client, recorder: Recorder, partition: int) -> None:
+    def __init__(self, client: Client, recorder: Recorder, partition: int, rack: str = "") -> None:
         self._client = client
         self._recorder = recorder
         self.partition = partition
         self.offset = 0
         self._epoch = -1  # of the last record
-        self._shown = (-1, -1)  # the latest leader epoch with its latest high watermark
+        self._is_new = True  # it has seeked, or has just begun
+        self._rack = rack
+        self._nearest = NO_REPLICA  # from which to read instead of the leader
+        self._shown = (NO_REPLICA, -1, -1)  # a broker, a leader epoch, and the latest high watermark of both
         self._end = 0  # the largest high watermark or end that it was shown
 
     async def run(self) -> None:
@@ -249,7 +292,9 @@ class Consumer:
                     await self.look_for_the_end()
             except PeerError:
                 is_read = False
-            if not is_read:
+            if not is_read and self._nearest != NO_REPLICA:
+                self._nearest = NO_REPLICA
+            elif not is_read:
                 self._client.forget(self._recorder.topic, self.partition)
                 await self._client.pause()
 
@@ -269,35 +314,65 @@ class Consumer:
             last_fetched_epoch=self._epoch,
         )
         wait_s = self._client.tempo.max_wait_s
-        request = KafkaFetchRequest(partitions=(wanted,), max_wait_ms=int(wait_s * 1000), uses_topic_ids=True)
-        response = await self._client.ask(leader.leader, FETCH, request, waits_s=wait_s)
+        request = KafkaFetchRequest(
+            partitions=(wanted,), max_wait_ms=int(wait_s * 1000), uses_topic_ids=True, rack=self._rack
+        )
+        source = leader.leader if self._nearest == NO_REPLICA else self._nearest
+        response = await self._client.ask(source, FETCH, request, waits_s=wait_s)
         if response.error is not ErrorCode.NONE or not response.partitions:
             return False
         [found] = response.partitions
-        if found.error is ErrorCode.OFFSET_OUT_OF_RANGE or found.diverging_epoch >= 0:
+        ends_before = found.error is ErrorCode.OFFSET_OUT_OF_RANGE or found.diverging_epoch >= 0
+        if ends_before and self._nearest != NO_REPLICA:
+            return False  # it lags behind, or has deleted more
+        if ends_before and await self._skip_deleted(leader):
+            return True
+        if ends_before:
             self._recorder.problem(f"{self._client.name}: partition {partition} ends before {self.offset}: {found}")
             await trio.sleep(5)
         if found.error is not ErrorCode.NONE:
             return False
-        self._compare_high_watermarks(leader.leader_epoch, found.high_watermark)
+        self._compare_high_watermarks(source, leader.leader_epoch, found.high_watermark)
+        if found.preferred_replica != NO_REPLICA:
+            self._nearest = found.preferred_replica
         reads = []
         for header, records in decoded_batches(found.records, from_offset=self.offset):
             reads += [Read(record.offset, bytes(record.value)) for record in records]
             self._epoch = header.leader_epoch
         if reads:
-            self._recorder.histories[partition].polls.append(Poll(self._client.name, tuple(reads)))
+            poll = Poll(self._client.name, tuple(reads), is_new=self._is_new)
+            self._recorder.histories[partition].polls.append(poll)
+            self._is_new = False
             self.offset = reads[-1].offset + 1
-            self._recorder.note(f"{self._client.name}/{partition} read to {self.offset} from {leader.leader}")
+            self._recorder.note(f"{self._client.name}/{partition} read to {self.offset} from {source}")
         return True
 
-    def _compare_high_watermarks(self, epoch: int, shown: int) -> None:
-        """Note a high watermark that falls. That of a fetch may begin lower with a new leader, as in Kafka."""
-        latest_epoch, latest = self._shown
-        if epoch == latest_epoch and shown < latest:
+    async def _skip_deleted(self, leader: PartitionMetadata) -> bool:
+        """Go on where the log begins, if that is behind the position; return whether it is. Raises PeerError."""
+        topic, partition = self._recorder.topic, self.partition
+        query = KafkaOffsetQuery(
+            topic=topic,
+            partition=partition,
+            timestamp=EARLIEST_TIMESTAMP,
+            current_leader_epoch=leader.leader_epoch,
+        )
+        response = await self._client.ask(leader.leader, LIST_OFFSETS, KafkaListOffsetsRequest(partitions=(query,)))
+        [found] = response.partitions
+        if found.error is not ErrorCode.NONE or found.offset <= self.offset:
+            return False
+        self._recorder.begins(partition, found.offset)
+        self._recorder.note(f"{self._client.name}/{partition} skips from {self.offset} to {found.offset}")
+        self.offset, self._epoch, self._is_new = found.offset, -1, True
+        return True
+
+    def _compare_high_watermarks(self, source: int, epoch: int, shown: int) -> None:
+        """Note a high watermark that falls. That of a fetch may begin lower at another broker, as in Kafka."""
+        latest_source, latest_epoch, latest = self._shown
+        if (source, epoch) == (latest_source, latest_epoch) and shown < latest:
             self._recorder.problem(
-                f"{self._client.name} saw {shown} after {latest} in epoch {epoch} of {self.partition}"
+                f"{self._client.name} saw {shown} after {latest} in epoch {epoch} of {self.partition} at {source}"
             )
-        self._shown = epoch, shown
+        self._shown = source, epoch, shown
         self._end = max(self._end, shown)
 
     async def look_for_the_end(self) -> None:

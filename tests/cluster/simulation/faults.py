@@ -19,8 +19,12 @@ from broker.cluster.node import ClusterNode
 from broker.cluster.store import StoreError
 from broker.cluster.values import Member, TopicState
 from broker.metadata.topic import RefusedError
+from broker.replication.peers.errors import PeerError
+from protocol.kafka.values import DeleteRecordsRequest, RecordsToDelete
+from tests.cluster.simulation.clients import DELETE_RECORDS
 from tests.cluster.simulation.directed import Scripts
 from tests.cluster.simulation.machine import Machine
+from tests.cluster.simulation.network import MACHINE
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.world import World
@@ -52,6 +56,7 @@ class Injector:
             self._reassign,
             self._elect,
             self._change_topics,
+            self._delete_records,
         ]
         self._weights = [random.choice([0, 1, 1, 3]) for _ in self._kinds]
         if not any(self._weights):
@@ -221,7 +226,7 @@ class Injector:
         target = self._random.choice([None, self._random.sample(brokers, 3), self._random.sample(brokers, 2)])
         self._change(f"reassign {self._name(node.image, key)} to {target}")
         with suppress(StoreError, RefusedError), trio.move_on_after(5):
-            await admin.reassign_partition(node, key, target)
+            await admin.reassign_partitions(node, {key: target})
 
     async def _elect(self) -> None:
         node = self._node()
@@ -230,7 +235,24 @@ class Injector:
         key = self._random.choice(sorted(node.image.partitions))
         self._change(f"elect the preferred leader of {self._name(node.image, key)}")
         with suppress(StoreError, RefusedError), trio.move_on_after(5):
-            await admin.elect_leader(node, key, is_unclean=False)
+            await admin.elect_leaders(node, [key], is_unclean=False)
+
+    async def _delete_records(self) -> None:
+        """Delete what one of the consumers has read, or a part of it."""
+        world = self._world
+        consumer = self._random.choice(world.consumers)
+        topic, partition, offset = world.topic, consumer.partition, self._random.randint(0, consumer.offset)
+        client = self._random.choice(world.clients)
+        MACHINE.set(client.name)
+        self._change(f"{client.name} deletes records of {topic}-{partition} below {offset}")
+        asked = RecordsToDelete(topic=topic, partition=partition, offset=offset)
+        leader = await client.leader_of(topic, partition)
+        if leader is not None:
+            world.recorder.may_delete(partition, offset)
+            with suppress(PeerError):
+                request = DeleteRecordsRequest(partitions=(asked,), timeout_ms=2000)
+                response = await client.ask(leader.leader, DELETE_RECORDS, request)
+                world.note(f"deleted below {offset}: {response.partitions[0].error.name}")
 
     def _change(self, text: str) -> None:
         """Note and count what an operator does."""

@@ -5,9 +5,8 @@ The machine outlives its brokers: `kill` ends one at once, as SIGKILL or a power
 """
 
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -20,16 +19,18 @@ from broker.api.cluster.greeting import GreetingApi
 from broker.api.dispatch import Dispatcher
 from broker.api.fetch.fetches import Fetches
 from broker.api.fetch.sessions import FetchSessions
+from broker.api.records.delete_records import RecordsApi
 from broker.api.records.epochs import EpochsApi
 from broker.api.records.offsets import OffsetsApi
 from broker.api.topics.metadata import MetadataApi
-from broker.cluster.memory import MemoryCluster, MemoryStore
 from broker.cluster.metadata import ClusterMetadata
-from broker.cluster.store import KnownStore, LeaseExpiredError, Outcome, Transaction
 from broker.clustered import ClusterMember, Reachable
 from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from broker.log.io.files import OpenFiles
 from broker.log.io.residency import Residency
+from broker.log.partition_log import PartitionLog
+from broker.maintenance.file_removal import FileRemoval
+from broker.maintenance.retention import Retention
 from broker.metadata.sqlite import SqliteMetadataStore
 from broker.metrics.registry import Metrics
 from broker.net.deadlines import Deadlines
@@ -41,70 +42,24 @@ from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
 from broker.settings.live import LiveSettings
 from broker.settings.settings import load_settings
 from protocol.kafka.api import Codec
+from protocol.records.batch import headers
 from protocol.response import HelloResponse
 from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.cluster.simulation.network import MACHINE, Network
 from tests.cluster.simulation.server import SimulatedListener
-from tests.cluster.simulation.store_faults import StoreFaults
-from tests.cluster.simulation.tempo import Tempo
+from tests.cluster.simulation.store import CLUSTER
 
 PORT = 9092
 START_MS = 1_700_000_000_000
-CLUSTER = "simulated"
 SETTINGS = (
     "warmlog.cluster.etcd=http://simulated:2379",
     f"warmlog.cluster.id={CLUSTER}",
 )
 
 
-class SimulatedStore(MemoryStore):
-    """A broker's client of the store in memory, with what `EtcdStore` has besides."""
+class Life(NamedTuple):
+    """The parts of a running broker."""
 
-    def __init__(self, cluster: MemoryCluster, faults: StoreFaults, network: Network) -> None:
-        super().__init__(cluster, faults)
-        self._contents = cluster
-        self._between = faults
-        self._network = network
-
-    @property
-    def known(self) -> KnownStore:
-        """What the broker remembers of the store."""
-        return KnownStore(1, CLUSTER, self._contents.revision)
-
-    def close(self) -> None:
-        """Do nothing: there is no connection."""
-
-    async def commit(self, transaction: Transaction) -> Outcome:
-        """Commit a transaction, which may take effect long after the broker has given up, or is gone."""
-        is_pending = True
-
-        def take_effect() -> Outcome:
-            nonlocal is_pending
-            is_pending = False
-            return self._contents.commit(transaction)
-
-        async def take_effect_late() -> None:
-            if await self._between.takes_effect_late():
-                with suppress(LeaseExpiredError):
-                    take_effect()
-
-        try:
-            await self._between.before_transaction()
-            return await self._call(take_effect)
-        finally:
-            if is_pending:
-                self._network.spawn(take_effect_late)
-
-
-@dataclass
-class Life:
-    """A running broker."""
-
-    member: ClusterMember
-    partitions: Partitions
-
-
-class _Parts(NamedTuple):
     member: ClusterMember
     store: ClusterMetadata
     partitions: Partitions
@@ -124,23 +79,26 @@ class Machine:
         nursery: trio.Nursery,
         random: Random,
         failed: Callable[[str, BaseException], None],
-        tempo: Tempo,
+        settings: Sequence[str],
+        *,
+        directories: int = 1,
     ) -> None:
         self.id = number
         self.name = host_of(number)
         self.path = root / self.name
-        self.path.mkdir(parents=True)
+        self.directories = [self.path / f"disk-{index}" for index in range(directories)]
+        for each in self.directories:
+            each.mkdir(parents=True)
         self.disk = CrashingDisk(self.path)
         self.life: Life | None = None  # while a broker serves
         self.is_up = False  # a broker runs, or starts, or stops
-        self.last_epoch = 0  # of the brokers here
         self._network = network
         self._nursery = nursery
         self._random = random
         self._failed = failed
-        own = [f"node.id={number}", f"broker.rack=r{number}", f"log.dirs={self.path}"]
-        self._settings = load_settings(assignments=[*own, *SETTINGS, *tempo.settings])
-        self._checkpoint_s = tempo.checkpoint_s
+        log_dirs = ",".join(map(str, self.directories))
+        own = [f"node.id={number}", f"broker.rack={rack_of(number)}", f"log.dirs={log_dirs}"]
+        self._settings = load_settings(assignments=[*own, *SETTINGS, *settings])
         self._scope = trio.CancelScope()
         self._stop = trio.Event()
         self._ended = trio.Event()
@@ -179,7 +137,8 @@ class Machine:
     def _lose_unsynced(self) -> None:
         left = self.path.with_name(f"{self.name}-left")
         self.disk.crash(left, self._random)
-        shutil.copy(self.path / METADATA_FILE, left)  # SQLite syncs what it writes
+        first = self.directories[0]
+        shutil.copy(first / METADATA_FILE, left / first.name)  # SQLite syncs what it writes
         shutil.rmtree(self.path)
         left.rename(self.path)
         self.disk = CrashingDisk(self.path)
@@ -206,9 +165,9 @@ class Machine:
     async def _serve(self, stack: ExitStack) -> None:
         settings, metrics = self._settings, Metrics()
         directories = stack.enter_context(
-            DataDirectories.open([self.path], node_id=self.id, cluster_id=CLUSTER, disk=self.disk)
+            DataDirectories.open(self.directories, node_id=self.id, cluster_id=CLUSTER, disk=self.disk)
         )
-        local = SqliteMetadataStore(self.path / METADATA_FILE)
+        local = SqliteMetadataStore(self.directories[0] / METADATA_FILE)
         stack.callback(local.close)
         directories.join(local.directories(), [])
         if directories.remembered() != local.directories():
@@ -233,40 +192,44 @@ class Machine:
             try:
                 await member.load()
                 await partitions.open_all()
-                await self._accept(_Parts(member, store, partitions, writer, reads, metrics))
+                await self._accept(Life(member, store, partitions, writer, reads, metrics))
             finally:
                 if not self.disk.gone:
                     with trio.CancelScope(shield=True):
                         await partitions.close_all()
                         await member.leave()
 
-    async def _accept(self, parts: "_Parts") -> None:
+    async def _accept(self, parts: Life) -> None:
         member, partitions, deadlines = parts.member, parts.partitions, Deadlines()
         async with trio.open_nursery() as maintained:
             maintained.start_soon(deadlines.run)
             maintained.start_soon(parts.reads.run)
             maintained.start_soon(self._checkpoint_now_and_then, partitions)
+            maintained.start_soon(self._delete_now_and_then, partitions, parts.metrics)
             await maintained.start(member.run, partitions, deadlines, Reachable({"kafka": (self.name, PORT)}))
-            self.life = Life(member, partitions)
-            listener = self._listener(parts)
-            self._network.listen(self.name, PORT, listener.serve)
-            member.node.on_change.append(lambda *_: self._note_epoch(member))
-            self._note_epoch(member)
+            self.life = parts
+            self._network.listen(self.name, PORT, self._listener(parts).serve)
             await self._stop.wait()
             await member.drain()
             self.life = None
             self._network.stop_listening(self.name)
             maintained.cancel_scope.cancel()
 
-    def _note_epoch(self, member: ClusterMember) -> None:
-        self.last_epoch = max(self.last_epoch, member.node.epoch)
-
     async def _checkpoint_now_and_then(self, partitions: Partitions) -> None:
         while True:
-            await trio.sleep(self._checkpoint_s)
+            await trio.sleep(self._settings.log_flush_offset_checkpoint_interval_ms / 1000)
             await partitions.checkpoint()
 
-    def _listener(self, parts: "_Parts") -> SimulatedListener:
+    async def _delete_now_and_then(self, partitions: Partitions, metrics: Metrics) -> None:
+        unlinking = FileRemoval()
+        retention = Retention(partitions, unlinking, metrics)
+        while True:
+            await trio.sleep(self._settings.log_retention_check_interval_ms / 1000)
+            await retention.check()
+            for directory in partitions.data_directories:
+                await unlinking.unlink_due(directory)
+
+    def _listener(self, parts: Life) -> SimulatedListener:
         partitions = parts.partitions
         codec = Codec(topic_names=partitions.topic_name)
         sessions = FetchSessions(slots=100, clock=trio.current_time, random=Random(self._random.random()))
@@ -280,6 +243,7 @@ class Machine:
             MetadataApi(partitions, CLUSTER, advertised),
             OffsetsApi(partitions, parts.metrics),
             EpochsApi(partitions),
+            RecordsApi(partitions),
         ]
         dispatcher = Dispatcher(partitions, Fetches(partitions, sessions, parts.reads), families, _refuse_transactions)
         return SimulatedListener(KafkaWire(codec), dispatcher, parts.writer.write_queued)
@@ -294,6 +258,24 @@ def host_of(broker: int) -> str:
     return f"b{broker}"
 
 
+def rack_of(broker: int) -> str:
+    """Return a broker's rack; each is in one of its own."""
+    return f"r{broker}"
+
+
 def clock_ms() -> int:
     """Return the simulated wall clock."""
     return START_MS + int(trio.current_time() * 1000)
+
+
+def batches_of(log: PartitionLog, from_offset: int = 0) -> bytes:
+    """Return the batches of a log from an offset on, as they are on its disk."""
+    data = b"".join(path.read_bytes() for path in sorted(log.directory.glob("*.log")))
+    begin = end = 0
+    for position, header in headers(data):
+        if header.base_offset >= log.log_end_offset:
+            break
+        end = position + header.size
+        if header.last_offset < from_offset:
+            begin = end
+    return data[begin:end]

@@ -6,11 +6,15 @@ defaults, a fault every minute or so, and a few batches a minute.
 
 from dataclasses import dataclass
 
+from interop.warmlog_nodes import RACK_AWARE
+
 _COMMON = (
     "warmlog.stop.timeout.ms=10000",
     "auto.create.topics.enable=false",
+    f"replica.selector.class={RACK_AWARE}",
     "log.segment.bytes=16384",
     "log.index.size.max.bytes=4096",
+    "log.segment.delete.delay.ms=1000",
 )
 
 
@@ -25,7 +29,6 @@ class Tempo:
     rate: float  # batches per second of a producer and partition
     retry_s: float  # of clients
     max_wait_s: float  # of their fetches
-    checkpoint_s: float
     peace_s: float  # within which all is well again after the last fault
     settings: tuple[str, ...]
 
@@ -38,7 +41,6 @@ SHORT = Tempo(
     rate=5.0,
     retry_s=0.1,
     max_wait_s=0.5,
-    checkpoint_s=5.0,
     peace_s=300.0,
     settings=(
         *_COMMON,
@@ -46,6 +48,8 @@ SHORT = Tempo(
         "replica.lag.time.max.ms=3000",
         "replica.fetch.wait.max.ms=500",
         "leader.imbalance.check.interval.seconds=15",
+        "log.flush.offset.checkpoint.interval.ms=5000",
+        "log.retention.check.interval.ms=3000",
     ),
 )
 LONG = Tempo(
@@ -56,7 +60,6 @@ LONG = Tempo(
     rate=1 / 40,
     retry_s=1.0,
     max_wait_s=10.0,
-    checkpoint_s=60.0,
     peace_s=1200.0,
     settings=(
         *_COMMON,
@@ -64,5 +67,7 @@ LONG = Tempo(
         "replica.lag.time.max.ms=30000",
         "replica.fetch.wait.max.ms=10000",
         "leader.imbalance.check.interval.seconds=300",
+        "log.flush.offset.checkpoint.interval.ms=60000",
+        "log.retention.check.interval.ms=300000",
     ),
 )

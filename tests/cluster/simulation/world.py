@@ -6,11 +6,12 @@ checks    histories without anomalies; replicas byte by byte alike; one writer p
 """
 
 import logging
+import math
 import shutil
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -20,10 +21,10 @@ from uuid import uuid4
 
 import trio
 
-import broker.clustered
 from broker.cluster import admin
 from broker.cluster.image import ClusterImage, PartitionKey
 from broker.cluster.values import PartitionState, TopicState, TopicStatus
+from broker.log.partition_log import PartitionLog
 from broker.partitions.partition import Partition
 from broker.replication.local_replica import LocalReplica
 from protocol.records.batch import headers
@@ -32,16 +33,16 @@ from tests.cluster.history import Read
 from tests.cluster.simulation import loop
 from tests.cluster.simulation.clients import Client, Consumer, Producer, Recorder
 from tests.cluster.simulation.faults import Injector
-from tests.cluster.simulation.machine import Machine, SimulatedStore
+from tests.cluster.simulation.machine import Machine, batches_of, rack_of
 from tests.cluster.simulation.network import MACHINE, Network
 from tests.cluster.simulation.noted_store import NotedStore
-from tests.cluster.simulation.store_faults import StoreFaults
+from tests.cluster.simulation.store import StoreFaults, connected
 from tests.cluster.simulation.tempo import SHORT, Tempo
 
 BROKERS = 3
 PARTITIONS = 3
 PRODUCERS = 2
-CONSUMERS = 2
+RACKS = ("", rack_of(2))  # of consumers
 MAX_PROBLEMS = 10  # the run ends
 TOPIC = "t"
 
@@ -73,19 +74,25 @@ class World:
         self.store = NotedStore(self.note)
         self.network = Network(nursery, Random(random.random()))
         self.machines = [
-            Machine(number, root, self.network, nursery, Random(random.random()), self.failed, tempo)
+            Machine(number, root, self.network, nursery, Random(random.random()), self.failed, tempo.settings)
             for number in range(1, BROKERS + 1)
         ]
         self.store_faults = {machine.name: StoreFaults(Random(random.random())) for machine in self.machines}
         self.is_synced = random.random() < 0.25  # acknowledged means on the disks of all in-sync replicas
         self.min_isr = random.choice([1, 2, 2])
-        self._configs = {"min.insync.replicas": str(self.min_isr), "flush.messages": "1"}
-        if not self.is_synced:
-            del self._configs["flush.messages"]
+        self.is_retained = random.random() < 0.75  # else old segments are deleted
+        self._configs = {"min.insync.replicas": str(self.min_isr)}
+        if self.is_synced:
+            self._configs["flush.messages"] = "1"
+        if not self.is_retained:
+            self._configs["retention.bytes"] = "20000"
         self.recorder = Recorder(TOPIC, PARTITIONS, self.note, self.problem)
+        if not self.is_retained:
+            for index in range(PARTITIONS):
+                self.recorder.may_delete(index, math.inf)
         self.clients = [
             Client(f"client{number}", BROKERS, nursery, Random(random.random()), tempo)
-            for number in range(PRODUCERS + CONSUMERS)
+            for number in range(PRODUCERS + len(RACKS))
         ]
         self.hosts = [*[machine.name for machine in self.machines], *[client.name for client in self.clients]]
         self.producers = [
@@ -94,7 +101,9 @@ class World:
             for index in range(PARTITIONS)
         ]
         self.consumers = [
-            Consumer(client, self.recorder, index) for client in self.clients[PRODUCERS:] for index in range(PARTITIONS)
+            Consumer(client, self.recorder, index, rack)
+            for client, rack in zip(self.clients[PRODUCERS:], RACKS, strict=True)
+            for index in range(PARTITIONS)
         ]
         self.scope = trio.CancelScope()
         self.writers: dict[tuple[PartitionKey, int], int] = {}  # the broker that leads, by partition and leader epoch
@@ -209,35 +218,28 @@ class World:
         image = self.image()
         for key, state in sorted(image.partitions.items()):
             name = image.names[key.topic]
-            logs: dict[int, bytes] = {}
+            replicas: dict[int, PartitionLog] = {}
             for machine in self.machines:
                 if machine.id in state.replicas and machine.life is not None:
                     local = machine.life.partitions.local(name, key.partition)
                     if local is None:
                         self.problem(f"broker {machine.id} has no replica of {name}-{key.partition}")
                     else:
-                        logs[machine.id] = _log_of(machine, local)
+                        replicas[machine.id] = local.log
+            log_start = max([log.log_start_offset for log in replicas.values()], default=0)
+            logs = {broker: batches_of(log, log_start) for broker, log in replicas.items()}
             if len(set(logs.values())) > 1:
                 self.problem(f"replicas of {name}-{key.partition} differ: {_differences(logs)}")
             if name == TOPIC and logs:
                 history = self.recorder.histories[key.partition]
                 data = next(iter(logs.values()))
-                history.log = [Read(record.offset, bytes(record.value or b"")) for record in records_in(data)]
+                records = [record for record in records_in(data) if record.offset >= log_start]
+                history.log = [Read(record.offset, bytes(record.value or b"")) for record in records]
+                history.log_start = log_start
+                self.recorder.begins(key.partition, log_start)
         for index, history in enumerate(self.recorder.histories):
             for anomaly in history.anomalies():
                 self.problem(f"{TOPIC}-{index}: {anomaly.kind}: {anomaly.detail}")
-
-
-def _log_of(machine: Machine, partition: Partition) -> bytes:
-    """Return all batches of a replica, as they are on its disk."""
-    folder = machine.path / f"{partition.topic}-{partition.index}"
-    data = b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
-    end = 0
-    for position, header in headers(data):
-        if header.base_offset >= partition.log.log_end_offset:
-            break
-        end = position + header.size
-    return data[:end]
 
 
 def _differences(logs: dict[int, bytes]) -> str:
@@ -287,7 +289,7 @@ async def _main(random: Random, root: Path, report: Report, faults_s: float, scr
     async with trio.open_nursery() as nursery:
         world = World(nursery, random, root, report, tempo)
         try:
-            with _patched(world, Random(random.random())):
+            with connected(world.store, world.store_faults, world.network, Random(random.random())), _watched(world):
                 with world.scope:
                     await world.run(faults_s, script)
                 for machine in world.machines:
@@ -301,12 +303,8 @@ async def _main(random: Random, root: Path, report: Report, faults_s: float, scr
 
 
 @contextmanager
-def _patched(world: World, random: Random) -> Iterator[None]:
-    """Let the brokers use what is simulated."""
-
-    def store(*_: object, **__: object) -> SimulatedStore:
-        return SimulatedStore(world.store, world.store_faults[MACHINE.get()], world.network)
-
+def _watched(world: World) -> Iterator[None]:
+    """Report to the world which brokers lead, and what they log."""
     lead = LocalReplica._lead
 
     def noted(self: LocalReplica, state: PartitionState) -> None:
@@ -316,17 +314,13 @@ def _patched(world: World, random: Random) -> Iterator[None]:
     handler = _Exceptions(world)
     logger = logging.getLogger("broker")
     level, propagate = logger.level, logger.propagate
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(broker.clustered, "EtcdStore", store))
-        stack.enter_context(patch.object(broker.clustered, "Random", lambda: Random(random.random())))
-        stack.enter_context(patch.object(trio, "open_tcp_stream", world.network.open_tcp_stream))
-        stack.enter_context(patch.object(LocalReplica, "_lead", noted))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        try:
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        with patch.object(LocalReplica, "_lead", noted):
             yield
-        finally:
-            logger.removeHandler(handler)
-            logger.setLevel(level)
-            logger.propagate = propagate
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
