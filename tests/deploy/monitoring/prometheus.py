@@ -23,7 +23,7 @@ from tests.deploy.files import DEPLOY
 
 LIMIT_S = 60
 INTERVAL = "1s"
-WINDOW = "20s"  # the value of Grafana's $__rate_interval
+WINDOW = "60s"  # the value of Grafana's $__rate_interval: four scrapes of 15 s, and as long as `until` waits
 
 
 class Prometheus:

@@ -37,8 +37,11 @@ class Watched:
         self._producer.flush(1)
 
     def states(self) -> Mapping[str, str]:
-        """Return the state of each alert about clusters by its name: inactive, pending or firing."""
-        names = {rule["alert"] for rule in cluster_alerts()}
+        """Return the state of each alert about clusters by its name: inactive, pending or firing.
+
+        Not of the one about a slow store: the disk here may be slow.
+        """
+        names = {rule["alert"] for rule in cluster_alerts()} - {"WarmlogStoreSlow"}
         return {rule["name"]: rule["state"] for rule in self.server.rules() if rule["name"] in names}
 
     def fires(self) -> set[str]:
@@ -71,11 +74,8 @@ def test_a_killed_broker_is_seen_in_graphs_and_alerts(watched: Watched) -> None:
         return [selector for selector in wanted if not value_of(server, selector)]
 
     until(lambda: not missing(), watched.produce, missing)
+    until(lambda: value_of(server, "up") == [1, 1, 1], watched.produce, lambda: "a broker that was never scraped")
     until(lambda: set(watched.states().values()) == {"inactive"}, watched.produce, watched.states)
-
-    watched.nodes[1].kill()
-    expected = {"WarmlogUnderReplicated", "WarmlogBelowMinIsr"}
-    until(lambda: watched.fires() == expected, watched.produce, watched.states)
 
     empty = list(asked(CLUSTER_DASHBOARDS))
 
@@ -87,7 +87,10 @@ def test_a_killed_broker_is_seen_in_graphs_and_alerts(watched: Watched) -> None:
         values = value_of(server, expression)
         return bool(values) and not all(map(isnan, values))
 
-    until(all_have_data, watched.produce, lambda: empty)
+    watched.nodes[1].kill()
+    until(all_have_data, watched.produce, lambda: empty)  # elections show in the graphs for a while only
+    expected = {"WarmlogUnderReplicated", "WarmlogBelowMinIsr"}
+    until(lambda: watched.fires() == expected, watched.produce, watched.states)
 
     watched.nodes[1].start()
     until(lambda: not watched.fires(), watched.produce, watched.states)
