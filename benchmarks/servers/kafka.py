@@ -142,12 +142,21 @@ class JavaTools:
         """The server's."""
         return self.broker.name
 
-    def produce(self, records: int, size: int, acks: str, conditions: Conditions) -> Figures:
-        """ProducerPerformance, as fast as it can."""
+    def produce(self, records: int, size: int, acks: str, conditions: Conditions, rate: int = -1) -> Figures:
+        """ProducerPerformance, at a rate in records/s; -1: as fast as it can, so that records wait in its own queue."""
         with self.broker.serving(conditions, self.partitions) as (server, topic):
             said = _java(
                 "org.apache.kafka.tools.ProducerPerformance",
-                *("--topic", topic, "--num-records", str(records), "--record-size", str(size), "--throughput", "-1"),
+                *(
+                    "--topic",
+                    topic,
+                    "--num-records",
+                    str(records),
+                    "--record-size",
+                    str(size),
+                    "--throughput",
+                    str(rate),
+                ),
                 *("--bootstrap-server", _bootstrap(server), "--command-property", f"acks={acks}"),
             )
             self.broker.wire.check_count(server.address, topic, records)

@@ -28,6 +28,7 @@ CROWD = Produce(connections=200, depth=1, batch=SMALL)
 CROWDED_PARTITIONS = 60
 WARM_UP = (ONE_BY_ONE, MANY, PUSHING)
 KILLS = 3  # in a round
+PACE = 50_000  # records/s: a third of what the slower cluster takes
 
 
 def beside_kafka(
@@ -88,6 +89,14 @@ CLUSTER_WORKLOADS: tuple[Workload[Any], ...] = (
         lambda tools, conditions: tools.produce(conditions.scaled(RECORDS), RECORD_BYTES, "all", conditions),
         at_least(THROUGHPUT, "records_per_s"),
         at_most(LATENCY, "p99_ms"),
+        contestants=TOOLS,
+    ),
+    beside_kafka(
+        "produce-java-paced",
+        "Java producer, 50,000 records of 100 B a second, 12 partitions",
+        lambda tools, conditions: tools.produce(conditions.scaled(500_000), RECORD_BYTES, "all", conditions, PACE),
+        at_most(LATENCY, "p99_ms"),
+        figures=("records_per_s",),
         contestants=TOOLS,
     ),
     beside_kafka(
