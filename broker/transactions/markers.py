@@ -115,16 +115,21 @@ class MarkerWriter:
         done = {place: self._outcome(place, append, marker) for place, append in appends if append.done}
         if done:
             written(done)
-        waiting = [(place, append) for place, append in appends if place not in done]
+        waiting = {place: append for place, append in appends if place not in done}
         if waiting:
             self._writer.spawn(partial(self._report_later, waiting, marker, written))
 
-    async def _report_later(
-        self, appends: Sequence[tuple[TopicIndex, Append]], marker: Marker, written: Written
-    ) -> None:
-        for _, append in appends:
-            await append.wait()
-        written({place: self._outcome(place, append, marker) for place, append in appends})
+    async def _report_later(self, waiting: dict[TopicIndex, Append], marker: Marker, written: Written) -> None:
+        """Report each append when it is settled: offsets count although the replicas of other partitions are slow."""
+        while waiting:
+            settled = trio.Event()
+            for append in waiting.values():
+                append.notify(settled.set)
+            await settled.wait()
+            done = {place: self._outcome(place, append, marker) for place, append in waiting.items() if append.done}
+            for place in done:
+                del waiting[place]
+            written(done)
 
     def _outcome(self, place: TopicIndex, append: Append, marker: Marker) -> ErrorCode:
         if append.error is not None:

@@ -25,7 +25,8 @@ from tests.broker.rig import Rig, rig
 TV_2 = TransactionVersion.TV_2
 
 
-def _append_record(partition: Partition, marker: Marker) -> Append:
+def append_record(partition: Partition, marker: Marker) -> Append:
+    """Append a record in the place of a marker."""
     return partition.append(build_batch([(0, b"marker", b"%d" % marker.outcome, ())]))
 
 
@@ -35,7 +36,7 @@ class Markers:
 
     written: list[tuple[str, int, Marker]] = field(default_factory=list)
     failing: set[str] = field(default_factory=set)
-    append: AppendMarker = _append_record
+    append: AppendMarker = append_record
 
     def __call__(self, partition: Partition, marker: Marker) -> Append:
         if partition.topic in self.failing:

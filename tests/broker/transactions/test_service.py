@@ -1,6 +1,6 @@
 """The transaction coordinator on real logs: what it stores, restarts from, and does when time passes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -10,15 +10,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.api.transactions.admission import OpenGuards
 from broker.log.errors import InvalidTransactionStateError
+from broker.partitions.partition import Append, Partition, StorageError
 from broker.transactions.coordinator import InitRequest
 from broker.transactions.effects import Producer
-from broker.transactions.markers import append_marker
+from broker.transactions.markers import Marker, MarkerWriter, append_marker
 from broker.transactions.verification import TransactionSupport
 from protocol.errors import ErrorCode
 from protocol.records.markers import Outcome
 from protocol.transactions import TopicIndex
 from tests.broker.log.producers.transactions import transactional
-from tests.broker.transactions.serving import TV_2, Markers, Serving, serving
+from tests.broker.transactions.serving import TV_2, Markers, Serving, append_record, serving
 
 ORDERS = ("orders", 0)
 GONE = ("gone", 0)
@@ -49,6 +50,32 @@ async def test_a_commit_writes_a_marker_to_every_partition_and_completes(tmp_pat
             ("orders", Outcome.COMMIT),
             ("stock", Outcome.COMMIT),
         ]
+
+
+async def test_a_marker_that_is_stored_counts_while_another_one_waits_for_its_replicas(tmp_path: Path) -> None:
+    waiting: dict[str, Append] = {}
+
+    def append(partition: Partition, marker: Marker) -> Append:
+        slow = waiting[partition.topic] = Append(partition.log)
+        slow.planned = append_record(partition, marker).planned
+        return slow
+
+    def report(results: Mapping[TopicIndex, ErrorCode]) -> None:
+        reports.append(dict(results))
+
+    async with serving(tmp_path) as broker:
+        for topic in ("orders", "stock"):
+            await broker.rig.create(topic)
+        reports: list[dict[TopicIndex, ErrorCode]] = []
+        marker = Marker(Producer(7, 0), Outcome.COMMIT, 0, TV_2)
+        MarkerWriter(broker.rig.partitions, broker.rig.writer, append).write(marker, [ORDERS, ("stock", 0)], report)
+        await wait_all_tasks_blocked()
+        waiting["stock"].settle()
+        await wait_all_tasks_blocked()
+        assert reports == [{("stock", 0): ErrorCode.NONE}]
+        waiting["orders"].settle(StorageError("no space"))
+        await wait_all_tasks_blocked()
+        assert reports[1:] == [{ORDERS: ErrorCode.KAFKA_STORAGE_ERROR}]
 
 
 async def test_a_restart_knows_ids_epochs_and_open_transactions(tmp_path: Path) -> None:
