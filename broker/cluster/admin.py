@@ -108,7 +108,7 @@ async def create_topic(node: ClusterNode, name: str, topic: TopicState, assignme
         return topics.create(image, name, topic, assignment, node.me)
 
     await node.commit(begin)
-    await _add_rest(node, name, topic.id, assignment)
+    await _add_rest(node, name, topic.id, assignment, first=0)
 
 
 async def grow_topic(node: ClusterNode, name: str, topic_id: UUID, assignment: Assignment, first: int) -> None:
@@ -118,10 +118,10 @@ async def grow_topic(node: ClusterNode, name: str, topic_id: UUID, assignment: A
         raise RefusedError(f"no topic {name!r}")
     if found.partitions != first:
         raise RefusedError(f"topic {name!r} has {found.partitions} partitions, not {first}")
-    await _add_rest(node, name, topic_id, (*([()] * first), *assignment))
+    await _add_rest(node, name, topic_id, assignment, first=first)
 
 
-async def _add_rest(node: ClusterNode, name: str, topic_id: UUID, assignment: Assignment) -> None:
+async def _add_rest(node: ClusterNode, name: str, topic_id: UUID, assignment: Assignment, *, first: int) -> None:
     """Add the partitions that are missing in the store."""
 
     def step(image: ClusterImage) -> Decision | None:
@@ -129,8 +129,8 @@ async def _add_rest(node: ClusterNode, name: str, topic_id: UUID, assignment: As
         if found is None or found.id != topic_id:
             return Refusal(f"topic {name!r} was deleted meanwhile")
         known = image.counts[topic_id]
-        is_whole = known >= len(assignment) and found.status is not TopicStatus.CREATING
-        return None if is_whole else topics.add_partitions(image, name, assignment[known:])
+        is_whole = known >= first + len(assignment) and found.status is not TopicStatus.CREATING
+        return None if is_whole else topics.add_partitions(image, name, assignment[known - first :])
 
     for _ in range(len(assignment) // PARTITIONS_PER_STEP + 1):
         await node.commit(step)
@@ -158,12 +158,11 @@ async def finish_topic(node: ClusterNode, name: str) -> None:
     if found.status is TopicStatus.DELETING:
         await delete_topic(node, name)
         return
-    known = node.image.keys_of(found)
-    placed: list[Sequence[int]] = [node.image.partitions[key].replicas for key in known]
-    missing = found.partitions - len(known)
-    if missing:
-        placed += place(node.image, missing, len(placed[0]), node.random, first_partition=len(known))
-    await _add_rest(node, name, found.id, placed)
+    image, known = node.image, node.image.counts[found.id]
+    factor = len(image.partitions[PartitionKey(found.id, 0)].replicas)
+    missing = found.partitions - known
+    placed = place(image, missing, factor, node.random, first_partition=known) if missing else ()
+    await _add_rest(node, name, found.id, placed, first=known)
 
 
 async def set_topic_configs(node: ClusterNode, name: str, change: Callable[[Configs], Configs]) -> None:
