@@ -93,13 +93,11 @@ class LocalReplica:
         return self.copy is not None
 
     def _is_mine(self, state: PartitionState) -> bool:
-        """Whether this broker leads. Its latest registration may be in the image before its answer has arrived."""
+        """Whether this broker leads."""
         node, leader = self._shared.node, state.leader
         if leader is None or leader.broker != node.id or node.is_fenced:
             return False
-        registration = node.image.brokers.get(node.id)
-        latest = node.epoch if registration is None else max(node.epoch, registration.epoch)
-        return node.since <= leader.epoch <= latest
+        return node.since <= leader.epoch <= node.latest_epoch
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
@@ -146,6 +144,7 @@ class LocalReplica:
         partition = self.partition
         partition.log.assign_epoch(state.leader_epoch)
         self.leader_epoch = state.leader_epoch
+        partition.appends.note_refusal()
         if len(state.replicas) > 1:
             self._replicate(state)
         else:

@@ -14,6 +14,7 @@ Invariants:
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,13 +23,14 @@ from typing import NamedTuple
 import trio
 
 from broker.log.append import Buffer
-from broker.log.errors import LogError
+from broker.log.errors import LogError, OutOfOrderSequenceError
 from broker.log.io.disk import is_out_of_room
 from broker.log.io.shared_writes import FileWrite
 from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.segments.segment import Segment
 from broker.partitions.appends.append import Append, StorageError
+from broker.partitions.appends.errors import EarlierBatchRefusedError
 from broker.partitions.appends.log_flushes import LogFlushes
 from broker.partitions.appends.log_tasks import LogTasks
 from broker.partitions.appends.refusal_log import RefusalLog
@@ -42,6 +44,7 @@ from protocol.records.validation import NeedsReencodingError
 logger = logging.getLogger(__name__)
 
 LOCAL = -1  # instead of a time to wait for replicas: acks=1
+REPEAT_S = 1.0  # after appends were refused: until then their producers have sent them again
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough for a worker to take milliseconds
 
 
@@ -93,12 +96,27 @@ class AppendQueue:
         self._is_roll_announced = False
         self._refusals = RefusalLog(f"{log.topic}-{log.partition}")
         self._refusal: Exception | None = None  # fail the queue with it after the current write
+        self._refused_at = -math.inf  # for no fault of the producers, by trio's clock
 
     def replicate(self, replication: Replication | None) -> None:
         """Begin, or with None end, to settle appends by the replication."""
         self.replication = self.flushes.replication = replication
 
     # -- append --
+
+    def note_refusal(self) -> None:
+        """Take note that appends are, or until now may have been, refused for no fault of their producers.
+
+        Of two requests on their way, the first may just have been refused by a broker that did not lead yet. For a
+        moment, a gap that it leaves is not an error of the producer.
+        """
+        self._refused_at = trio.current_time()
+
+    def _reason(self, error: Exception) -> Exception:
+        """Return the error to report for one of planning an append."""
+        if isinstance(error, OutOfOrderSequenceError) and trio.current_time() < self._refused_at + REPEAT_S:
+            return EarlierBatchRefusedError(f"{error}; appends were refused a moment ago")
+        return error
 
     def append(
         self,
@@ -119,7 +137,7 @@ class AppendQueue:
         `replicas_ms`: acks=all, with the time to wait for replicas once it is written; LOCAL: acks=1.
 
         Raises what PartitionLog.plan raises: ProtocolError for invalid batches, LogFailedError for a failed log. Raises
-        NotEnoughReplicasError.
+        NotEnoughReplicasError, EarlierBatchRefusedError.
         """
         if self.replication is None or replicas_ms < 0:
             append = Append(self.log)
@@ -129,19 +147,27 @@ class AppendQueue:
             self._unopened.append(_Unopened(append, records, origin, guard))
             return append
         try:
-            append.planned = self.log.plan(records, origin=origin, guard=guard)
-        except NeedsReencodingError:
-            opened = self._writer.opener.open_now(self.log, records)
-            if opened is None:
-                self._unopened.append(_Unopened(append, records, origin, guard))
-                self._tasks.enter()
-                self._writer.opener.enlist(self)
-                return append
-            append.planned = self.log.plan(opened, reencoded=True, origin=origin, guard=guard)
+            planned = self._plan(records, origin, guard)
+        except OutOfOrderSequenceError as error:
+            raise self._reason(error) from None
+        if planned is None:
+            self._unopened.append(_Unopened(append, records, origin, guard))
+            self._tasks.enter()
+            self._writer.opener.enlist(self)
+            return append
+        append.planned = planned
         if not self._queue and not self.is_writing:
             self._writer.enlist(self)
         self._enqueue(append)
         return append
+
+    def _plan(self, records: bytes | memoryview, origin: Origin, guard: int) -> PlannedAppend | None:
+        """Plan batches; return None if a thread must decompress them first."""
+        try:
+            return self.log.plan(records, origin=origin, guard=guard)
+        except NeedsReencodingError:
+            opened = self._writer.opener.open_now(self.log, records)
+            return None if opened is None else self.log.plan(opened, reencoded=True, origin=origin, guard=guard)
 
     def append_marker(self, marker: TransactionMarker, replicas_ms: int = LOCAL) -> Append:
         """Queue the marker that ends a transaction, behind all appends that came before it.
@@ -254,7 +280,7 @@ class AppendQueue:
                 planned = log.plan_marker(marker)
             waiting.append.planned = planned
         except Exception as error:  # noqa: BLE001  # any error concerns this append only
-            return error.with_traceback(None)  # which refers to this frame: a cycle
+            return self._reason(error).with_traceback(None)  # which refers to this frame: a cycle
         return None
 
     # -- write --
@@ -392,6 +418,7 @@ class AppendQueue:
         if not isinstance(error, OSError):
             log.fail(error)
             logger.error("%s-%d: log failed", log.topic, log.partition, exc_info=error)
+        self.note_refusal()
         for append in failed:
             append.settle(reason)
         if log.failed:
@@ -406,6 +433,7 @@ class AppendQueue:
             if not waiting.append.done:
                 waiting.append.settle(reason)
         self._refusal = reason
+        self.note_refusal()
         if not self.is_writing:
             self._drop_refused()
 

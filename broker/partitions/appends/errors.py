@@ -9,6 +9,16 @@ class NotLeaderError(ProtocolError):
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+class EarlierBatchRefusedError(ProtocolError):
+    """An earlier batch of an idempotent producer is missing. Probably it was refused: its producer sends both again.
+
+    OUT_OF_ORDER_SEQUENCE_NUMBER would make librdkafka begin a new epoch, and repeat in it what it does not know to be
+    stored.
+    """
+
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 class NotEnoughReplicasError(ProtocolError):
     """The ISR is smaller than `min.insync.replicas`: nothing is appended."""
 

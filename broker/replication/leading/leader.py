@@ -34,7 +34,7 @@ from broker.replication.throttle import Throttle
 
 MAX_LAG_S = 30.0  # Kafka's replica.lag.time.max.ms
 RETRY_S = 2.0  # for the outcome of a proposal; etcd answers in milliseconds
-READERS_S = 600.0  # after a consumer was sent to a follower; it asks again every metadata.max.age.ms, 5 minutes
+READERS_S = 2400.0  # after a consumer was sent to a follower; it asks the leader again after 5 to 30 minutes
 
 
 class KnownBrokers(Brokers, Protocol):
@@ -171,6 +171,7 @@ class PartitionLeader:
         progress = self.progress
         if progress.is_under_min_isr:
             partition = self.partition
+            partition.appends.note_refusal()
             raise NotEnoughReplicasError(
                 f"{partition.topic}-{partition.index} has {len(progress.state.isr)} in-sync replicas; "
                 f"min.insync.replicas is {progress.min_isr}"

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from broker.log.config import LogConfig
+from broker.log.errors import OutOfOrderSequenceError
+from broker.partitions.appends.errors import EarlierBatchRefusedError
 from broker.partitions.partition import StorageError
 from protocol.records.builder import build_batch
 from tests.broker.partitions.test_partition import Rig
@@ -21,7 +24,7 @@ def batch(sequence: int, size: int = 10) -> bytes:
 
 
 @asynccontextmanager
-async def rig(directory: Path, **config: int) -> AsyncIterator[Rig]:
+async def rig(directory: Path, **config: object) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
         made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]
         yield made
@@ -102,3 +105,29 @@ async def test_duplicates_and_new_batches_of_one_pipeline_keep_their_order(tmp_p
             assert append.error is None
         assert [append.planned.base_offset for append in appends] == [0, 1, 1, 2, 0, 3, 4, 3, 5]
         assert it.stored() == [(at, at) for at in range(6)]
+
+
+async def test_a_gap_just_after_a_refusal_is_not_the_fault_of_the_producer(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with rig(tmp_path) as it:
+        partition = it.partition
+        partition.append(batch(0))
+        partition.appends.note_refusal()
+        with pytest.raises(EarlierBatchRefusedError):
+            partition.append(batch(2))
+        await trio.sleep(2)
+        with pytest.raises(OutOfOrderSequenceError):
+            partition.append(batch(2))
+        partition.append(batch(1))
+        assert not partition.append(batch(2)).error
+
+
+async def test_a_batch_that_is_decompressed_behind_a_gap_just_after_a_refusal_is_sent_again(tmp_path: Path) -> None:
+    async with rig(tmp_path, message_timestamp_type="LogAppendTime", compression_type="gzip") as it:
+        partition = it.partition
+        await partition.append(batch(0, LARGE)).wait()
+        partition.appends.note_refusal()
+        behind = partition.append(batch(2, LARGE))
+        await behind.wait()
+        assert isinstance(behind.error, EarlierBatchRefusedError)
