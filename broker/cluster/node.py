@@ -90,7 +90,7 @@ class ClusterNode:
         self.since = NO_EPOCH  # the first epoch of the history of this broker's data
         self.epoch = NO_EPOCH  # of the latest registration
         self.lease = NO_LEASE
-        self.is_fenced = False  # it has learned from others that it is not registered any more
+        self._ended_epoch = NO_EPOCH  # of a registration that others have shown to be over
         self.on_change: list[Watcher] = []
         self._clock = clock
         self._last_contact = clock()  # with the store
@@ -115,6 +115,17 @@ class ClusterNode:
         """Whether the cluster knows that this broker is alive, as far as is known here."""
         found = self.image.brokers.get(self.id)
         return found is not None and found.epoch == self.epoch
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether it has learned from others that it is not registered any more, and has not registered again."""
+        return self._ended_epoch != NO_EPOCH and self.latest_epoch <= self._ended_epoch
+
+    @property
+    def latest_epoch(self) -> int:
+        """Return the epoch of the latest registration, which may be in the image before its answer has arrived."""
+        found = self.image.brokers.get(self.id)
+        return self.epoch if found is None else max(self.epoch, found.epoch)
 
     @property
     def silence_s(self) -> float:
@@ -223,7 +234,7 @@ class ClusterNode:
 
         It registers again when it reaches the store.
         """
-        self.is_fenced = True
+        self._ended_epoch = self.latest_epoch
         self._take(self.image.without(self.id))
 
     # -- the registration ----------------------------------------------------------------------------------------------
@@ -291,7 +302,7 @@ class ClusterNode:
         if not outcome.succeeded:
             await self.reached(outcome.revision)
             return False
-        self.epoch, self.is_fenced = outcome.revision, False
+        self.epoch = outcome.revision
         if self.since == NO_EPOCH:
             self.since = outcome.revision
         logger.info("broker %d is registered with epoch %d", self.id, self.epoch)

@@ -41,10 +41,15 @@ class Isolation:
         """Ask now and then while the store has been silent for longer than a lease, until cancelled."""
         while True:
             await trio.sleep(self._lease_s / QUESTIONS_PER_LEASE)
-            node = self._node
-            if not node.is_fenced and node.silence_s > self._lease_s and await self._is_replaced():
-                logger.warning("broker %d is not a part of the cluster any more: others lead without it", node.id)
-                node.fence()
+            if not self._is_cut_off or not await self._is_replaced():
+                continue
+            if self._is_cut_off:  # still, after the time that the others took to answer
+                logger.warning("broker %d is not a part of the cluster any more: others lead without it", self._node.id)
+                self._node.fence()
+
+    @property
+    def _is_cut_off(self) -> bool:
+        return not self._node.is_fenced and self._node.silence_s > self._lease_s
 
     async def _is_replaced(self) -> bool:
         """Return whether another broker knows a later leader of what this one leads."""

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
 from broker.cluster.keys import CONTROLLER_KEY
 from broker.cluster.node import ClusterNode
-from broker.cluster.store import ABSENT
 from broker.cluster.values import PartitionState, Registration
 from broker.metadata.topic import Topic
 from broker.partitions.topics.catalog import NO_LEADER, UNKNOWN_EPOCH, BrokerInfo, PartitionInfo
@@ -18,12 +17,12 @@ class ClusterCatalog:
     def __init__(self, node: ClusterNode, topics: TopicMap) -> None:
         self._node = node
         self._map = topics
-        self._brokers_changed = ABSENT  # the latest revision that changed a registration
+        self._broker_changes = 0  # how often registrations have changed
         node.on_change.append(self._follow)
 
-    def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
+    def _follow(self, _: ClusterImage, delta: ImageDelta) -> None:
         if delta.brokers:
-            self._brokers_changed = image.revision
+            self._broker_changes += 1
 
     @property
     def _image(self) -> ClusterImage:
@@ -66,9 +65,9 @@ class ClusterCatalog:
         return 0 if found is None else len(found.replicas) - len(found.adding)
 
     def state_of(self, topic: Topic, index: int) -> int:
-        """Return the latest revision that changed the partition's state, or a registration."""
+        """Return the sum of two numbers that only grow: one with the partition's state, one with the brokers."""
         found = self._image.partitions.get(PartitionKey(topic.id, index))
-        return UNKNOWN_EPOCH if found is None else max(found.revision, self._brokers_changed)
+        return UNKNOWN_EPOCH if found is None else found.revision + self._broker_changes
 
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
         """Return the partition's state. A leader whose registration has ended is none, until another is elected."""

@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from broker.cluster import admin
 from broker.partitions.appends.errors import NotLeaderError
 from tests.broker.clients import batch
 from tests.broker.replication.simulated_brokers import Brokers, simulate
@@ -35,6 +36,42 @@ def test_a_leader_that_only_it_has_lost_the_store_resigns_and_comes_back() -> No
         content = await brokers.alike(1, 2, 3)
         assert b"meanwhile" in content
         assert b"lost" not in content
+
+    simulate(main)
+
+
+def test_a_broker_that_comes_back_leads_what_nobody_else_could() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        await brokers.create([1], "single")
+        await brokers.stored(b"before", topic="single")
+        for _ in range(10):  # what comes first, the answer or the change, is random
+            node = brokers.node(1)
+            await brokers.until(lambda: brokers.in_sync() == {1, 2, 3})
+            await admin.elect_leaders(brokers.node(2), [brokers.key()], is_unclean=False)
+            await brokers.until(lambda: brokers[1].partitions.get("t", 0))
+            brokers.store_faults[host_of(1)].is_away = True
+            await brokers.until(lambda node=node: node.is_fenced)
+            brokers.store_faults[host_of(1)].is_away = False
+            await brokers.until(lambda: brokers[1].partitions.get("single", 0))
+            await brokers.stored(b"again", topic="single")
+
+    simulate(main)
+
+
+def test_clients_of_a_broker_that_resigns_hear_that_it_leads_nothing() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"before")
+        catalog, topic = brokers[1].partitions.catalog, brokers[1].partitions.topic("t")
+        assert topic is not None
+        before = catalog.state_of(topic, 0)
+        brokers.store_faults[host_of(1)].is_away = True
+        await brokers.until(lambda: brokers.node(1).is_fenced)
+        assert catalog.partition(topic, 0).leader == -1
+        assert catalog.state_of(topic, 0) != before  # else Metadata describes it as before
 
     simulate(main)
 
