@@ -43,7 +43,7 @@ from broker.replication.following.follower import Follower
 from broker.replication.isolation import Isolation
 from broker.replication.peers.brokers import ClusterBrokers
 from broker.replication.peers.connection import PeerSettings
-from broker.replication.replicas import Replicas, is_foreign
+from broker.replication.replicas import Replicas, judge
 from broker.settings.settings import Settings
 from broker.settings.types import as_text
 from protocol.version import VERSION
@@ -132,15 +132,14 @@ class ClusterMember:
         return KnownStore(state.etcd_cluster, state.identity, state.revision) if state.identity else None
 
     async def load(self) -> None:
-        """Read the image, and rename as deleted what is here and belongs elsewhere.
+        """Read the image, and rename the partition directories here that belong elsewhere.
 
         Raises StoreMismatchError, StoreRefusedError, OSError.
         """
         await self.node.load()
         self._check_registration()
         await self._remember()
-        foreign = partial(is_foreign, self.node.image, self.node.id)
-        await trio.to_thread.run_sync(self._directories.set_aside, foreign)
+        await trio.to_thread.run_sync(self._directories.sort_out, partial(judge, self.node.image, self.node.id))
 
     def _check_registration(self) -> None:
         """Notice a store that was restored from a backup, and written to so often that its revision does not tell.

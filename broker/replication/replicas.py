@@ -31,6 +31,7 @@ from broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, step
 from broker.cluster.store import StoreError
 from broker.cluster.topics import removed
 from broker.cluster.values import NO_EPOCH, Member, PartitionState
+from broker.log.directory.data_directories import Verdict
 from broker.log.errors import LogError
 from broker.metadata.topic import RefusedError
 from broker.metrics.registry import Metrics
@@ -387,7 +388,7 @@ class Replicas:
         state = image.partitions.get(key)
         change = step_aside(image, key, me)
         if isinstance(change, Change) and await self._node.attempt(transaction([change])):
-            did_lead = state is not None and state.leader == me
+            did_lead = state is not None and state.leader_id == me.broker
             done = "handed over to another leader" if did_lead else "left the in-sync replicas"
             logger.warning("%s-%d: %s: %s", *place, done, reason)
 
@@ -423,15 +424,17 @@ class Replicas:
             self._unmarking.discard(topic)
 
 
-def is_foreign(image: ClusterImage, broker: int, topic: str, index: int, topic_id: UUID) -> bool:
-    """Whether a partition directory belongs to a deleted topic, or to a replica that was moved to another broker.
+def judge(image: ClusterImage, broker: int, topic: str, index: int, topic_id: UUID) -> Verdict:
+    """Return what becomes of a partition directory: it is deleted if its topic was, or its replica was moved away.
 
-    What belongs to a topic that the cluster never had is not foreign: nobody has asked for its deletion.
+    Nobody has asked for the deletion of what belongs to a topic that the cluster does not know.
     """
     if broker in image.gone.get(topic_id, ()):
-        return True
+        return Verdict.DELETED
     known = image.topics.get(topic)
     if known is None:
-        return False
+        return Verdict.KEPT
+    if known.id != topic_id:
+        return Verdict.STRAY
     state = image.partitions.get(PartitionKey(known.id, index))
-    return known.id != topic_id or (state is not None and broker not in state.replicas)
+    return Verdict.DELETED if state is not None and broker not in state.replicas else Verdict.KEPT

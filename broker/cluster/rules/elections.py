@@ -99,7 +99,7 @@ def step_aside(image: ClusterImage, key: PartitionKey, me: Member) -> Change | R
     if state is None or me.broker not in good:
         return Refusal(f"broker {me.broker} is not in sync")
     others = good - {me.broker}
-    if state.leader == me:
+    if state.leader_id == me.broker:
         others -= image.draining
         if not others:
             return Refusal("no other replica is in sync")

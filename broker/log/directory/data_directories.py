@@ -18,6 +18,7 @@ Source: kafka.log.LogManager, org.apache.kafka.metadata.properties.MetaPropertie
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum, auto
 from pathlib import Path
 from threading import Lock
 from typing import Self, TypeVar
@@ -35,6 +36,14 @@ from broker.log.io.disk import Disk, is_disk_failure
 METADATA_FILE = "metadata.sqlite"
 
 L = TypeVar("L", bound=CheckpointedLog)
+
+
+class Verdict(Enum):
+    """What becomes of a partition's directory at startup. `STRAY`: it is another topic's, renamed and kept."""
+
+    KEPT = auto()
+    DELETED = auto()
+    STRAY = auto()
 
 
 class DataDirectories:
@@ -254,13 +263,18 @@ class DataDirectories:
         """Remember a deleted topic whose data could not be renamed, so that no new topic takes it over."""
         self._buried.add(topic_id)
 
-    def set_aside(self, is_foreign: Callable[[str, int, UUID], bool]) -> None:
-        """Rename as deleted what does not belong here, by topic, partition and topic id. Blocking. Raises OSError."""
+    def sort_out(self, judge: Callable[[str, int, UUID], Verdict]) -> None:
+        """Rename what is not to be served, judged by topic, partition and topic id. Blocking. Raises OSError."""
         for (topic, partition), directory in list(self._holders.items()):
             found = directory.topic_id(topic, partition)
-            if found is not None and is_foreign(topic, partition, found):
+            verdict = Verdict.KEPT if found is None else judge(topic, partition, found)
+            if found is None or verdict is Verdict.KEPT:
+                continue
+            if verdict is Verdict.STRAY:
+                directory.rename_stray(topic, partition, found)
+            else:
                 directory.put_aside(topic, partition)
-                self.forget(topic, partition)
+            self.forget(topic, partition)
 
     def _is_buried(self, directory: DataDirectory, topic: str, partition: int) -> bool:
         """Whether a partition's data in a directory belongs to a deleted topic."""
@@ -379,15 +393,18 @@ def _resolve_move(topic: str, partition: int, first: DataDirectory, second: Data
 
     A replica that was created anew replaces an earlier one. Returns None if no note tells. Raises OSError.
     """
-    for old, new in ((first, second), (second, first)):
-        arrival = new.arrival(topic, partition)
-        if arrival is None or (arrival.source_id != old.directory_id and not arrival.replaces_all):
-            continue
-        if arrival.is_confirmed or arrival.source_id != old.directory_id:
+    found = [(old, new, new.arrival(topic, partition)) for old, new in ((first, second), (second, first))]
+    for old, new, arrival in found:
+        if arrival is not None and arrival.source_id == old.directory_id:
+            if not arrival.is_confirmed:
+                new.take_back(topic, partition)
+                return new
             old.put_aside(topic, partition)
             return old
-        new.take_back(topic, partition)
-        return new
+    for old, _, arrival in found:  # less exact: it may be older than the move
+        if arrival is not None and arrival.replaces_all:
+            old.put_aside(topic, partition)
+            return old
     return None
 
 

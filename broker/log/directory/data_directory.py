@@ -21,6 +21,7 @@ Invariants:
 Source: kafka.log.LogManager.
 """
 
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -62,6 +63,8 @@ RESERVE = ".reserve"
 CLUSTER_STATE = "warmlog-cluster.json"  # of a broker in a cluster; see `broker.clustered`
 PROBE = ".probe"
 METADATA_TOPIC = "__cluster_metadata"  # the log of a KRaft node: named like a partition, but not of a topic
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -312,14 +315,16 @@ class DataDirectory:
         """Rename a partition's directory to a name that marks it as deleted. Blocking. Raises OSError."""
         self._disk.rename(self._path_of(topic, partition), self.partition_path(deleted_directory(topic, partition)))
 
-    def set_stray_aside(self, topic: str, partition: int) -> str:
-        """Rename a partition's directory to a name that marks it as not served, and return its path.
+    def rename_stray(self, topic: str, partition: int, topic_id: UUID) -> None:
+        """Rename the directory of a partition of another topic to a name that marks it as stray, and keep it.
 
-        Blocking. Raises OSError.
+        Blocking. Raises OSError. Source: kafka.log.LogManager.asyncDelete (isStray).
         """
-        path = self.partition_path(stray_directory(topic, partition))
-        self._disk.rename(self._path_of(topic, partition), path)
-        return path
+        kept = self.partition_path(stray_directory(topic, partition))
+        self._disk.rename(self._path_of(topic, partition), kept)
+        logger.warning(
+            "%s-%d: data of another topic of this name, with the id %s, is kept as %s", topic, partition, topic_id, kept
+        )
 
     def _path_of(self, topic: str, partition: int) -> str:
         return self.partition_path(partition_directory(topic, partition))

@@ -132,28 +132,21 @@ class Storage:
                 failures[new.topic.name, new.partition] = error
         return placed, failures
 
-    def set_strays_aside(self, directory: DataDirectory, wanted: Iterable[NewLog]) -> list[Key]:
-        """Rename data of other topics that lies where new partitions are placed, and keep it; return where it was.
+    def rename_strays(self, directory: DataDirectory, wanted: Iterable[NewLog]) -> list[Key]:
+        """Rename data of other topics that lies where new partitions are placed, and keep it; return the partitions.
 
-        Its records are not those of the cluster's replicas. Source: kafka.log.LogManager.asyncDelete (stray logs).
+        Its records are not those of the cluster's replicas.
         """
         found: list[Key] = []
         for topic, index, _ in wanted:
             topic_id = directory.topic_id(topic.name, index)
             if topic_id is not None and topic_id != topic.id:
                 try:
-                    kept = directory.set_stray_aside(topic.name, index)
+                    directory.rename_stray(topic.name, index, topic_id)
                 except OSError as error:
                     logger.warning("%s-%d: cannot rename the data of another topic: %s", topic.name, index, error)
-                    continue
-                logger.warning(
-                    "%s-%d: data of another topic of this name, with the id %s, is kept as %s",
-                    topic.name,
-                    index,
-                    topic_id,
-                    kept,
-                )
-                found.append((topic.name, index))
+                else:
+                    found.append((topic.name, index))
         return found
 
     def make_logs(self, wanted: Sequence[NewLog]) -> list[PartitionLog | Exception]:

@@ -100,7 +100,7 @@ class PartitionDirectories:
         workers, left = self._workers(directory), iter(new)
         try:
             if self._storage.is_in_cluster:
-                directory.forget_unserved(await workers.write(partial(self._storage.set_strays_aside, directory, new)))
+                directory.forget_unserved(await workers.write(partial(self._storage.rename_strays, directory, new)))
             await self._checkpoints.forget_stale([directory], {(topic.name, index) for topic, index, _ in new})
             while turn := list(islice(left, LOGS_PER_TURN)):
                 outcomes = await workers.write(partial(self._storage.make_logs, turn))

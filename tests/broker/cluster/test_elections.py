@@ -233,6 +233,14 @@ def test_a_leader_that_steps_aside_leaves_the_isr() -> None:
     assert (state.leader_id, state.leader_epoch, brokers_of(state.isr), state.elr) == (2, 1, [2, 3], ())
 
 
+def test_a_leader_that_has_registered_again_since_its_election_steps_aside() -> None:
+    store = OnePartition()
+    me = store.register(1, since=1)
+    assert me != store.image.partitions[KEY].leader
+    state = store.apply(step_aside(store.image, KEY, me))
+    assert (state.leader_id, brokers_of(state.isr)) == (2, [2, 3])
+
+
 def test_a_leader_that_steps_aside_stays_eligible_where_the_isr_is_too_small_without_it() -> None:
     store = OnePartition()
     store.set_state((1, 2, 3), isr=(1, 2))

@@ -338,6 +338,18 @@ def test_a_copy_that_replaces_all_others_is_kept(tmp_path: Path, source: str) ->
         assert machine.places() == {"b"}
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_copy_that_was_moved_wins_over_its_source_that_once_replaced_others(
+    tmp_path: Path, *, is_first: bool
+) -> None:
+    first, second = two_places(tmp_path)
+    source, paths = (first, ("a", "b")) if is_first else (second, ("b", "a"))
+    write_arrival(Disk(), str(tmp_path / paths[0] / NAME), REPLACES_ALL)
+    write_arrival(Disk(), str(tmp_path / paths[1] / NAME), Arrival(source, is_confirmed=True, replaces_all=True))
+    with world(tmp_path, Disk()) as machine:
+        assert machine.places() == {paths[1]}
+
+
 def test_two_directories_of_a_partition_without_a_note_are_refused(tmp_path: Path) -> None:
     two_places(tmp_path)
     (tmp_path / "b" / NAME / ARRIVAL).unlink()

@@ -106,8 +106,11 @@ def test_a_follower_that_cannot_create_its_log_is_not_waited_for() -> None:
     simulate(main)
 
 
+@pytest.mark.parametrize("is_away", [False, True])
 @pytest.mark.parametrize("replicas", [[1, 2, 3], [3, 1, 2]])
-def test_what_is_left_of_a_topic_that_was_moved_and_deleted_is_kept_aside(replicas: list[int]) -> None:
+def test_what_is_left_of_a_topic_that_was_moved_and_deleted_is_kept_aside(
+    replicas: list[int], *, is_away: bool
+) -> None:
     async def main(brokers: Brokers) -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2, 3])
@@ -117,8 +120,11 @@ def test_what_is_left_of_a_topic_that_was_moved_and_deleted_is_kept_aside(replic
         assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 2]})
         await brokers.until(lambda: set(brokers.state().replicas) == {1, 2})
         await brokers.delete()
+        if is_away:
+            await brokers.create_all([replicas, replicas])
         await brokers.start(3)
-        await brokers.create_all([replicas, replicas])
+        if not is_away:
+            await brokers.create_all([replicas, replicas])
         await brokers.stored(b"new")
         assert b"old" not in await brokers.alike(1, 2, 3)
         (kept,) = brokers.machines[3].directories[0].glob("t-0.*-stray")

@@ -43,7 +43,9 @@ def name_findings(directory: Path, *, running: bool) -> Iterator[Finding]:
             yield Finding(path, "does not belong here")
         elif partition and partition.moved in {"delete", "future"}:
             continue  # removed after file.delete.delay.ms or by the next start; being moved here
-        elif not running and (path.name.endswith(TEMPORARY_SUFFIX) or (partition and partition.moved)):
+        elif partition and partition.moved:
+            yield Finding(path, "data of another topic of this name, which is not served")
+        elif not running and path.name.endswith(TEMPORARY_SUFFIX):
             yield Finding(path, "left over from an interrupted change")
 
 

@@ -396,7 +396,8 @@ def test_a_removed_segment_is_not_a_finding(plain: Path) -> None:
 def test_a_stray_partition_is_found_and_one_that_is_moved_or_deleted_is_not(clean: Path) -> None:
     for kind in ("future", "delete", "stray"):
         shutil.copytree(clean / "empty-0", clean / f"plain-0.{'0' * 32}-{kind}")
-    assert findings(clean) == [(f"plain-0.{'0' * 32}-stray", "left over from an interrupted change")]
+    stray = "data of another topic of this name, which is not served"
+    assert findings(clean) == [(f"plain-0.{'0' * 32}-stray", stray)]
 
 
 def test_the_metadata_log_of_kraft_is_ignored(clean: Path) -> None:
