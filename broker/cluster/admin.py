@@ -13,6 +13,7 @@ from typing import TypeVar
 from uuid import UUID
 
 import trio
+from msgspec.structs import replace
 
 from broker.cluster import topics
 from broker.cluster.image import ClusterImage, PartitionKey
@@ -240,14 +241,19 @@ async def _change_partitions(
         changed, reasons = await _change_some(node, piece, decide)
         refused |= reasons
         left.extendleft([key for key in piece if key not in changed and key not in reasons])
+        await trio.lowlevel.checkpoint()  # nothing was committed if all of them are refused
     return refused
 
 
 async def _change_some(
     node: ClusterNode, keys: Sequence[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
 ) -> tuple[set[PartitionKey], Refused]:
-    """Change partitions, as many as one transaction takes; return these, and why others cannot be changed."""
+    """Change partitions, as many as one transaction takes; return these, and why others cannot be changed.
+
+    If the answer to a transaction is lost, the next attempt finds them as they were to be: they are changed.
+    """
     changed, refused = set[PartitionKey](), dict[PartitionKey, str]()
+    tried: dict[PartitionKey, PartitionState] = {}
 
     def make(image: ClusterImage) -> Decision | None:
         changed.clear()
@@ -256,14 +262,23 @@ async def _change_some(
         for key in keys:
             change = decide(image, key) if key in image.partitions else Refusal("the partition does not exist")
             if isinstance(change, Refusal):
-                refused[key] = change.reason
+                if _has_become(image.partitions.get(key), tried.get(key)):
+                    changed.add(key)
+                else:
+                    refused[key] = change.reason
             else:
                 changes.append(change)
         if not changes:
             return None
         batch = batches(changes)[0]
         changed.update([change.key for change in batch])
+        tried.update((change.key, change.state) for change in batch)
         return transaction(batch)
 
     await node.commit(make)
     return changed, refused
+
+
+def _has_become(found: PartitionState | None, wanted: PartitionState | None) -> bool:
+    """Whether a partition is in a wanted state, whatever its revision."""
+    return found is not None and wanted is not None and replace(found, revision=wanted.revision) == wanted

@@ -187,6 +187,28 @@ async def test_the_preferred_leader_is_elected_on_request(autojump_clock: MockCl
         assert "leads" in str(await admin.elect_leaders(nodes[2].node, [key], is_unclean=False))
 
 
+async def test_elections_whose_answer_is_lost_have_succeeded(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes:
+        first = await created(nodes, [[1, 2]] * 60)
+        keys = [PartitionKey(first.topic, index) for index in range(60)]
+        await nodes[0].restart()
+        await nodes[1].until(lambda: all(nodes[1].node.image.partitions[key].leader_id == 2 for key in keys))
+        for key in keys:
+            await in_sync(nodes[1], key, [2, 1])
+        asked = nodes[2]
+        await asked.until(lambda: all(len(asked.node.image.partitions[key].isr) == 2 for key in keys))
+        asked.outage.loses_answers = True
+
+        async def mend() -> None:
+            await asked.until(lambda: asked.state().leader == nodes[0].node.me)
+            asked.outage.loses_answers = False
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mend)
+            assert not await admin.elect_leaders(asked.node, keys, is_unclean=False)
+        assert {asked.node.image.partitions[key].leader_id for key in keys} == {1}
+
+
 async def test_a_reassignment_is_listed_until_it_is_cancelled(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         key = await created(nodes, [[1, 2], [2, 3]])
