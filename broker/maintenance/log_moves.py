@@ -131,8 +131,16 @@ class LogMoves:
                 await trio.to_thread.run_sync(partial(shutil.rmtree, path, ignore_errors=True))
                 partition = self._partitions.local(found.topic, found.partition)
                 if partition is not None and partition not in self._moves:
-                    logger.info("%s-%d: restarting its move to %s", found.topic, found.partition, directory.path)
-                    self.begin(partition, directory)
+                    self._restart(partition, directory)
+
+    def _restart(self, partition: Partition, target: DataDirectory) -> None:
+        name = f"{partition.topic}-{partition.index}"
+        logger.info("%s: restarting its move to %s", name, target.path)
+        try:
+            self.begin(partition, target)
+        except LogError as error:  # such as a full disk
+            self.outcomes["failed"] += 1
+            logger.error("%s: its move to %s is given up: %s", name, target.path, error)  # noqa: TRY400
 
     def __len__(self) -> int:
         return len(self._moves)

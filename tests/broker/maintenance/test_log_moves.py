@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 import trio
 
+from broker.log.directory.data_directory import DataDirectory
+from broker.log.errors import NoRoomError
+from broker.maintenance.log_moves import LogMoves
+from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.records.builder import build_batch
 from tests.broker.clients import RawClient, Running, batch, running
@@ -252,6 +256,24 @@ async def test_copies_of_what_is_not_served_are_removed_by_a_start(tmp_path: Pat
     async with mover(tmp_path) as moving:
         await moving.until_gone(tmp_path, "*/*-future")
         assert set(await moving.replicas()) == {("a", False)}
+
+
+async def test_a_broker_starts_although_there_is_no_room_for_its_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with mover(tmp_path) as moving:
+        await in_first(moving)
+        await produce(moving, 3)
+    (tmp_path / "b" / f"orders-0.{'0' * 32}-future").mkdir()
+
+    def refuse(_: LogMoves, partition: Partition, target: DataDirectory) -> None:
+        raise NoRoomError(f"data directory {target.path} is full")
+
+    monkeypatch.setattr(LogMoves, "begin", refuse)
+    async with mover(tmp_path) as moving:
+        await moving.until_gone(tmp_path, "*/*-future")
+        assert await moving.all_offsets() == [0, 1, 2]
+        assert "its move to" in caplog.text
 
 
 async def test_what_cannot_be_moved_is_refused(tmp_path: Path) -> None:
