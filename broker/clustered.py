@@ -115,7 +115,9 @@ class ClusterMember:
             settings.warmlog_cluster_id,
             metrics=metrics,
             tls=_tls(settings) if endpoints[0].is_tls else None,
-            account=_account(settings, is_secret=endpoints[0].is_tls) if settings.warmlog_cluster_etcd_user else None,
+            account=_account(settings, is_encrypted=endpoints[0].is_tls)
+            if settings.warmlog_cluster_etcd_user
+            else None,
             known=self._known(),
             random=random,
         )
@@ -342,9 +344,9 @@ def _tls(settings: Settings) -> ClientTls:
         raise ClusterStartError(str(error)) from None
 
 
-def _account(settings: Settings, *, is_secret: bool) -> Account:
+def _account(settings: Settings, *, is_encrypted: bool) -> Account:
     """Return the user of etcd. Raises ClusterStartError."""
-    if not is_secret:
+    if not is_encrypted:
         logger.warning("the password of etcd's user crosses the network unencrypted: use https:// endpoints")
     try:
         return Account(settings.warmlog_cluster_etcd_user, settings.warmlog_cluster_etcd_password_file)

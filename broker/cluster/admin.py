@@ -123,7 +123,7 @@ async def grow_topic(node: ClusterNode, name: str, topic_id: UUID, assignment: A
 
 
 async def _add_rest(node: ClusterNode, name: str, topic_id: UUID, assignment: Assignment, *, first: int) -> None:
-    """Add the partitions that are missing in the store."""
+    """Add those partitions of an assignment, the first of which is number `first`, that are missing in the store."""
 
     def step(image: ClusterImage) -> Decision | None:
         found = image.topics.get(name)
@@ -218,7 +218,7 @@ def reassignments(image: ClusterImage) -> dict[PartitionKey, PartitionState]:
 
 
 async def elect_leaders(node: ClusterNode, keys: Iterable[PartitionKey], *, is_unclean: bool) -> Refused:
-    """Elect the preferred replica of each partition, or any that lives (ElectLeaders)."""
+    """Elect the preferred replica of each partition, or (unclean) any that lives; return refusals (ElectLeaders)."""
 
     def decide(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
         return elect(image, key, is_unclean=True) if is_unclean else elect_preferred(image, key)
@@ -227,7 +227,7 @@ async def elect_leaders(node: ClusterNode, keys: Iterable[PartitionKey], *, is_u
 
 
 async def reassign_partitions(node: ClusterNode, targets: Mapping[PartitionKey, Sequence[int] | None]) -> Refused:
-    """Begin to move partitions, or (None) cancel that."""
+    """Begin to move partitions, or (None) cancel that; return the refusals."""
     return await _change_partitions(node, targets, lambda image, key: reassign(image, key, targets[key]))
 
 

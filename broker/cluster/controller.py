@@ -167,7 +167,7 @@ class Controller:
                 nursery.start_soon(self._finish, name)
 
     def _due_keys(self) -> Iterator[PartitionKey]:
-        """Return the partitions that are due now, while the image goes on."""
+        """Iterate over the partitions that are due now; the image may advance meanwhile."""
         due, topics = self._due, [self._node.image.topics.get(name) for name in self._due_topics]
         live = [topic for topic in topics if topic is not None and topic.status is TopicStatus.LIVE]
         others = (PartitionKey(topic.id, index) for topic in live for index in range(topic.partitions))

@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 
 class Failover:
-    """What a broker does about the deaths of others. Belongs to the event loop."""
+    """Ends the registrations of brokers that have died, and lets requests wait for that. Belongs to the event loop."""
 
     def __init__(self, node: "ClusterNode") -> None:
         self._node = node
-        self._suspected: set[int] = set()  # brokers that are being looked after
+        self._suspected: set[int] = set()  # brokers that are being checked
         self._wait_until: dict[int, float] = {}  # by suspected broker, while it is in question: on trio's clock
         self._verdict = trio.Event()  # about one of them
 
@@ -44,7 +44,7 @@ class Failover:
             self._suspected.add(broker)
             if broker in self._node.image.brokers:
                 self._wait_until[broker] = trio.current_time() + CONNECT_WAIT_S
-            self._node.spawn(partial(self._look_after, broker))
+            self._node.spawn(partial(self._check, broker))
 
     async def settled(self) -> None:
         """Return when it is known whether each suspected broker lives, or when finding out takes too long."""
@@ -56,7 +56,7 @@ class Failover:
             with trio.move_on_at(min(until, limit)):
                 await self._verdict.wait()
 
-    async def _look_after(self, broker: int) -> None:
+    async def _check(self, broker: int) -> None:
         node = self._node
         registration = node.image.brokers.get(broker)
         try:

@@ -145,13 +145,13 @@ class ClusterNode:
     # -- running -------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read the store, which is waited for. Raises StoreMismatchError, and StoreRefusedError at the start."""
+        """Read the store, waiting until it answers. Raises StoreMismatchError, and during startup StoreRefusedError."""
         delays = delays_s(self.random)
         while True:
             try:
                 contents = await self._store.range()
             except StoreUnavailableError as error:
-                self._end_start(error)
+                self._fail_startup(error)
                 logger.warning("waiting for the cluster's store: %s", error)
                 await trio.sleep(next(delays))
             else:
@@ -183,8 +183,8 @@ class ClusterNode:
             finally:
                 self._nursery = None
 
-    def _end_start(self, error: StoreUnavailableError) -> None:
-        """Raise a refusal at the start, where it tells the user what to correct. A running broker waits for that."""
+    def _fail_startup(self, error: StoreUnavailableError) -> None:
+        """Raise a refusal during startup, so that the user learns what to correct. A running broker tries again."""
         if isinstance(error, StoreRefusedError) and not self._registered.is_set():
             raise error
 
@@ -230,7 +230,7 @@ class ClusterNode:
             await self._advanced.wait()
 
     def fence(self) -> None:
-        """Take note that the cluster goes on without this broker, which the store cannot tell it: it leads nothing.
+        """Take note that the cluster goes on without this broker, as others have shown: it leads nothing any more.
 
         It registers again when it reaches the store.
         """
@@ -251,7 +251,7 @@ class ClusterNode:
             except LeaseExpiredError:
                 logger.warning("broker %d lost its lease; registering again", self.id)
             except StoreUnavailableError as error:
-                self._end_start(error)
+                self._fail_startup(error)
                 logger.warning("cannot register, trying again: %s", error)
                 await trio.sleep(next(delays))
 

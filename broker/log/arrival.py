@@ -14,7 +14,7 @@ note in the copy tells startup how to resolve that:
 
 In a cluster, a replica that is created while a data directory is offline gets a confirmed note from ANYWHERE: an
 earlier replica on that disk is out of date. It is removed at the first startup with all data directories. If the
-replica is moved before that, the new note has "replaces_all": true, until the move is over and it is one from ANYWHERE.
+replica is moved before that, the note of the copy has "replaces_all": true; after the move, it is from ANYWHERE again.
 
 Kafka ignores files of such names.
 """
@@ -33,7 +33,7 @@ ANYWHERE = "*"  # in place of a directory.id
 class Arrival(NamedTuple):
     """The directory.id of the old data directory; `is_confirmed`: its copy of the partition is out of date.
 
-    `replaces_all`: so are all others.
+    `replaces_all`: the copies in all other data directories are out of date, too.
     """
 
     source_id: str

@@ -5,7 +5,7 @@ This module schedules the moves and throttles the copying. How a log is copied a
 
     API      `begin`         start a move in a task of its own; a move of the same partition to another directory ends,
                              and its copy is removed
-    task     create the copy's directory, which records the move, and wait for the turn of the move
+    task     create the copy's directory, which records the move, and wait for its turn
     task     copy in pieces, in threads of the target directory, at `replica.alter.log.dirs.io.max.bytes.per.second` at
              most; when little is left, switch over to the copy
     startup  `resume`        restart the moves whose copies were left behind when the broker stopped or was killed
@@ -59,7 +59,7 @@ class MoveStatus(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Move:
-    """A move. `is_recorded`: the directory of `log_move` exists, so that a startup restarts the move."""
+    """A move. `is_recorded`: the directory of `log_move` exists, so that the next startup resumes the move."""
 
     partition: Partition
     target: DataDirectory

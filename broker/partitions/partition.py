@@ -93,7 +93,7 @@ class Partition:
 
     @property
     def leader_epoch(self) -> int:
-        """Return the epoch of the partition's leader: of this broker, or of the one that it follows."""
+        """Return the leader epoch that clients see: the leader's while consumers can read this copy, else the log's."""
         return self.log.leader_epoch if self.followed_epoch == NOT_FOLLOWING else self.followed_epoch
 
     def follow(self, leader_epoch: int) -> None:

@@ -1,6 +1,6 @@
 """Count the bytes that a log shows to consumers when its high watermark advances.
 
-Consumers that wait for many bytes are told how many there are now, instead of looking after every advance.
+Consumers that wait for many bytes are told by how many an advance adds, so that they need not read after each one.
 """
 
 from collections import deque
@@ -14,20 +14,20 @@ class HiddenBytes:
     __slots__ = ("_shown", "_unknown_end", "_writes")
 
     def __init__(self, high_watermark: int, log_end: int) -> None:
-        """Begin with a log of which the sizes of writes between the two offsets are not known."""
+        """Begin at a high watermark. The sizes of the writes between it and `log_end` are not known."""
         self._shown = high_watermark
         self._unknown_end = log_end
         self._writes: deque[tuple[int, int]] = deque()  # (log end, bytes)
 
     def written(self, log_end: int, size: int) -> None:
-        """Take note of a write of `size` bytes after which the log ends there."""
+        """Take note of a write of `size` bytes, after which the log ends at `log_end`."""
         writes = self._writes
         if len(writes) == MAX_WRITES:
             size += writes.pop()[1]
         writes.append((log_end, size))
 
     def show(self, high_watermark: int) -> int | None:
-        """Return how many bytes are below a high watermark now and were not before; None if that is not known."""
+        """Advance to a high watermark; return by how many bytes, at least 1, or None if that is not known."""
         size, writes = 0, self._writes
         while writes and writes[0][0] <= high_watermark:
             size += writes.popleft()[1]

@@ -1,8 +1,8 @@
-"""Notice that only this broker has lost the store: others went on without it, and lead what it led.
+"""Notice that this broker alone has lost the store: the others went on without it, and lead its partitions.
 
-A broker without the store cannot know whether the store is down, where it is to serve on, or only out of its reach.
-Once its lease must have ended, it asks other brokers. One that knows a later leader epoch of a partition that this
-broker leads proves that the store took decisions: then the broker leaves the cluster until it has registered again.
+A broker that cannot reach the store cannot tell whether the store is down, in which case it has to go on serving, or
+only out of its reach. Once its lease must have ended, it asks other brokers. A later leader epoch of a partition that
+it leads proves that decisions were made without it: then the broker leaves the cluster until it has registered again.
 Its clients get NOT_LEADER_OR_FOLLOWER and turn to the others, instead of waiting for acknowledgements that cannot come.
 
 A later leader epoch is proof whatever the other broker's image is: epochs only grow.
@@ -44,7 +44,9 @@ class Isolation:
             if not self._is_cut_off or not await self._is_replaced():
                 continue
             if self._is_cut_off:  # still, after the time that the others took to answer
-                logger.warning("broker %d is not a part of the cluster any more: others lead without it", self._node.id)
+                logger.warning(
+                    "broker %d cannot reach the store, and others lead its partitions: it resigns", self._node.id
+                )
                 self._node.fence()
 
     @property

@@ -180,13 +180,13 @@ class LocalReplica:
             is_in_sync=lambda: self.is_in_sync,
         )
         self._take_throttle()
-        self._note_leader(state)
+        self._let_consumers_read(state)
         shared.follower.follow(self.copy)
 
-    def _note_leader(self, state: PartitionState) -> None:
+    def _let_consumers_read(self, state: PartitionState) -> None:
         """Let consumers read from this copy while it is in sync with another broker, which leads.
 
-        Kafka lets them read from any copy, where they wait for records that one without a connection never gets.
+        Kafka lets them read from any replica, where they wait in vain for records if it has lost its leader.
         """
         node, leader = self._shared.node, state.leader
         is_led = leader is not None and leader.broker != node.id
@@ -218,7 +218,7 @@ class LocalReplica:
     def update(self, state: PartitionState) -> None:
         """Take over a state that leaves it in its role."""
         if self.copy is not None:
-            self._note_leader(state)
+            self._let_consumers_read(state)
         if not self.leads:
             return
         if self.leader is None:

@@ -56,15 +56,15 @@ TOPIC_TEXTS: Mapping[str, str] = {
 BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.cluster.etcd": "Endpoints of the etcd that the brokers of a cluster share, as http://HOST:PORT "
     "or https://HOST:PORT separated by commas. Empty: this broker is not part of a cluster.",
-    "warmlog.cluster.etcd.ca.file": "PEM file with the CAs that may have signed the certificates of etcd's members; "
-    "empty for those that the system trusts. New connections use the file as it is then.",
+    "warmlog.cluster.etcd.ca.file": "PEM file with the CAs to trust for the certificates of etcd's members. "
+    "Empty: those that the system trusts. A replaced file applies to new connections.",
     "warmlog.cluster.etcd.certificate.file": "PEM file with this broker's certificate and its chain, for an etcd that "
-    "demands one (--client-cert-auth). New connections use the file as it is then.",
+    "requires one (--client-cert-auth). A replaced file applies to new connections.",
     "warmlog.cluster.etcd.key.file": "PEM file with the private key of warmlog.cluster.etcd.certificate.file, not "
     "encrypted.",
     "warmlog.cluster.etcd.password.file": "File with the password of warmlog.cluster.etcd.user. A line break at its "
-    "end is ignored. It is read for each token that etcd gives.",
-    "warmlog.cluster.etcd.user": "User of etcd, for an etcd that demands one (etcdctl auth enable).",
+    "end is ignored. It is read again for each new token.",
+    "warmlog.cluster.etcd.user": "User of etcd, if authentication is enabled there (etcdctl auth enable).",
     "warmlog.cluster.id": "Name of the cluster in etcd, and the cluster id that clients see.",
     "warmlog.cluster.lease.ms": "Time after which a broker that cannot be reached is replaced; one whose port "
     "refuses "

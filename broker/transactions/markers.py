@@ -120,7 +120,7 @@ class MarkerWriter:
             self._writer.spawn(partial(self._report_later, waiting, marker, written))
 
     async def _report_later(self, waiting: dict[TopicIndex, Append], marker: Marker, written: Written) -> None:
-        """Report each append when it is settled: offsets count although the replicas of other partitions are slow."""
+        """Report each append when it is settled, so that slow replicas of one partition do not hold up the others."""
         while waiting:
             settled = trio.Event()
             for append in waiting.values():

@@ -30,7 +30,8 @@ _SUDO = '#!/bin/bash\nexec "$@"\n'
 _START = '#!/bin/bash\nexec {python} -m interop.ducktape.server "$@"\n'
 _FORMAT = "#!/bin/bash\nexit 0\n"  # warmlog formats a directory when it starts
 
-# Without it the tools log nothing: the tests configure an older one, and this one would log among their output.
+# Left out, so that the tools log nothing: the tests configure an older log4j, and this one would log among their
+# output.
 _LOGGING = "log4j-slf4j"
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -XX:-UsePerfData"
 
@@ -69,7 +70,7 @@ def install(directory: Path, source: Path) -> None:
 
 
 def _version(source: Path) -> str:
-    """Return the release that a source tree is, or was before."""
+    """Return the release of a source tree; of a snapshot, the release that it leads to."""
     lines = (source / "gradle.properties").read_text().splitlines()
     (version,) = (line.removeprefix("version=") for line in lines if line.startswith("version="))
     return version.removesuffix("-SNAPSHOT")

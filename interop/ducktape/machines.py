@@ -1,9 +1,9 @@
-"""Machines that are namespaces of this one: processes, network and /mnt of their own, and everything else shared.
+"""Machines that are namespaces of this host: processes, network and /mnt of their own, and everything else shared.
 
     machine 1   eth0 10.78.0.1 --+
     machine 2   eth0 10.78.0.2 --+-- bridge 10.78.0.254, in the network namespace of this process
 
-This process has a network namespace of its own (`unshare --net`), so that nothing of the machine's network is touched.
+This process has a network namespace of its own (`unshare --net`), so that the host's network is not touched.
 """
 
 import subprocess

@@ -1,6 +1,6 @@
 """Start a server from Kafka's properties: a broker as a warmlog, a controller as a member of an etcd cluster.
 
-It stays beside the server as long as that runs, and says as Kafka does when it has started. Tests find the server by
+It waits until the server ends, and prints what Kafka does when the server has started. Tests find the server by
 `installation.PROCESS_NAME` in its command line, and send their signals to it.
 """
 
@@ -19,7 +19,7 @@ from interop.ducktape.installation import PROCESS_NAME
 PEER_PORT = 2380
 NATIVE_PORT = 9091
 LOG = Path("/mnt/kafka/kafka-operational-logs/info/server.log")  # where tests look for it, and collect it
-# Kafka's defaults where those of warmlog are others.
+# Kafka's defaults where warmlog's differ.
 DEFAULTS = {"min.insync.replicas": "1"}
 
 
@@ -70,7 +70,7 @@ def broker(properties: Mapping[str, str], file: Path) -> list[str]:
     }
     file.write_text("".join(f"'{name}' = '{value}'\n" for name, value in settings.items()))
     ignored = sorted(properties.keys() - FIELDS.keys())
-    print("not settings of warmlog:", ", ".join(ignored), flush=True)
+    print("ignored settings, which warmlog does not have:", ", ".join(ignored), flush=True)
     addresses = ("--kafka", f"0.0.0.0:{port}", "--native", f"0.0.0.0:{NATIVE_PORT}", "--http", "none")
     return [sys.executable, "-m", "warmlog", "serve", "--config", str(file), *addresses]
 

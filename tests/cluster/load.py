@@ -40,11 +40,11 @@ class Load:
         producer_settings: Mapping[str, Any] | None = None,
         keeps_watermarks: bool = True,
     ) -> None:
-        """`rate`: records per second of each producer. `racks`: of the consumers, one for each; "" is none.
+        """`rate`: records per second of each producer. `racks`: one consumer is started in each; "" is none.
 
-        `keeps_watermarks`: in the history of a consumer without a rack, which reads from leaders. librdkafka also takes
-        over the high watermark of a response that it drops since it comes late, from a former leader: where networks
-        are cut, it falls.
+        `keeps_watermarks`: record high watermarks in the history of consumers without a rack, which read from leaders.
+        librdkafka also takes over the high watermark of a late response of a former leader, although it drops its
+        records: where networks are cut, the high watermark falls.
         """
         self.latencies_s: list[float] = []  # from send to acknowledgement
         self.acknowledgements: list[Acknowledgement] = []

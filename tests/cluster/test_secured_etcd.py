@@ -1,4 +1,4 @@
-"""Brokers of an etcd that demands TLS, a client certificate and a user, with real processes."""
+"""Brokers with an etcd that requires TLS, a client certificate and a user, with real processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

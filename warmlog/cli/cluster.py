@@ -43,7 +43,7 @@ def describe(topics: tuple[str, ...], all_partitions: bool, native: str, as_json
 
     A broker by itself is a cluster of one. A partition is under-replicated while some replica of it is not in sync;
     without a leader it can be neither read nor written. Eligible replicas have all committed records without being in
-    sync, and lead if no in-sync one is left.
+    sync, and one of them leads if no in-sync replica is left.
     """
     found = run_with_client(native, lambda client: client.metadata())
     unknown = set(topics) - {topic.name for topic in found.topics}

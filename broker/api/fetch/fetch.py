@@ -219,7 +219,7 @@ class Fetch:
                 found = look.at(entry.asked, session.find(entry, find, partitions.topic_name))
                 if entry.take(found):
                     news.append(entry)
-                    if is_follower and entry.is_behind_readers(found):
+                    if is_follower and entry.is_watermark_urgent(found):
                         look.urgent = True
                 elif self._is_at_end(entry, found):
                     pending.pop(entry, None)

@@ -123,7 +123,7 @@ class SessionPartition:
         self._session.wake()
 
     def is_news(self, found: FetchedPartition) -> bool:
-        """Whether to report this to the client: records, offsets that have moved, or that it has to do otherwise."""
+        """Whether to report this to the client: records, moved offsets, an error, a diverged epoch or a redirection."""
         return (
             found.high_watermark != self.high_watermark
             or not _is_sound(found)
@@ -141,11 +141,11 @@ class SessionPartition:
         self.high_watermark = found.high_watermark if _is_sound(found) else NOT_TOLD
         self._log_start_offset = found.log_start_offset
 
-    def is_behind_readers(self, found: FetchedPartition) -> bool:
-        """Whether a follower, from which consumers read, does not know the high watermark."""
+    def is_watermark_urgent(self, found: FetchedPartition) -> bool:
+        """Whether to tell a follower of a new high watermark at once, since consumers read from followers."""
         replication = None if self.partition is None else self.partition.replication
         return (
-            found.high_watermark != self.high_watermark and replication is not None and replication.has_distant_readers
+            found.high_watermark != self.high_watermark and replication is not None and replication.has_follower_readers
         )
 
     @property
@@ -158,7 +158,7 @@ class SessionPartition:
 
 
 def _is_sound(found: FetchedPartition) -> bool:
-    """Whether a result has records, or tells that there are none."""
+    """Whether a result is neither an error nor a diverged epoch nor a redirection."""
     kind = type(found)
     return found.error is ErrorCode.NONE and kind is not DivergedPartition and kind is not RedirectedPartition
 

@@ -38,7 +38,7 @@ class UnknownLeaderEpochError(ProtocolError):
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> None:
-    """Compare a client's leader epoch with the broker's. NO_EPOCH skips the check; other negative epochs are fenced.
+    """Compare a client's leader epoch with the partition's. NO_EPOCH skips the check; other negative epochs are fenced.
 
     Raises FencedLeaderEpochError, UnknownLeaderEpochError.
     """

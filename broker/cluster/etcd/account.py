@@ -22,7 +22,7 @@ class PasswordFileError(Exception):
 
 @dataclass(slots=True)
 class Session:
-    """The token at one endpoint: None before the first one was asked for, empty if etcd does not demand users."""
+    """The token at one endpoint: None before the first request for one, empty without authentication in etcd."""
 
     token: str | None = None
     renewing: trio.Lock = field(default_factory=trio.Lock)
@@ -39,7 +39,7 @@ class Account:
         self._password()
 
     def session(self, endpoint: Endpoint) -> Session:
-        """Return what is known of an endpoint."""
+        """Return the session at an endpoint."""
         return self._sessions.setdefault(endpoint, Session())
 
     async def request(self) -> gateway.AuthenticateRequest:

@@ -2,8 +2,8 @@
 
 Invariants:
 1. Every connection is greeted before its first call: the store compares the endpoint's identity with the one known.
-2. A call that may not be repeated is carried out by one endpoint at most: another one is tried only if it was not
-   sent, or refused for its user. If there is no answer, its outcome is unknown.
+2. A call that may not be repeated is carried out by one endpoint at most: another one is tried only if the call was
+   not sent, or was refused because of its user or token. If there is no answer, its outcome is unknown.
 3. A connection whose call failed or was cancelled is closed.
 """
 
@@ -49,7 +49,7 @@ class GatewayClient:
         self._tls = tls
         self._account = account
         self._idle: dict[Endpoint, list[EndpointConnection]] = {endpoint: [] for endpoint in endpoints}
-        self._failing: dict[Endpoint, str] = {}  # with the path of a call that was refused; "": none was
+        self._failing: dict[Endpoint, str] = {}  # the path of the call that an endpoint refused; "": it refused none
         self._checking = trio.Lock()
         self._is_checked = False
 
@@ -168,7 +168,7 @@ class GatewayClient:
             connection.close()
 
     def _failed(self, endpoint: Endpoint, error: EndpointError, path: str = "") -> None:
-        """Try an endpoint last from now on; log its first failure, and its first refusal, which somebody must end."""
+        """Try an endpoint last from now on; log its first failure, and its first refusal, which waiting cannot end."""
         refused = path if error.is_refusal else ""
         if endpoint not in self._failing or (refused and not self._failing[endpoint]):
             self._failing[endpoint] = refused
@@ -177,13 +177,13 @@ class GatewayClient:
         self._endpoints.append(endpoint)
 
     def _answered(self, endpoint: Endpoint, path: str) -> None:
-        """Note a response. After a refusal it counts only for the same call: others may not need the permission."""
+        """Note a response; after a refusal, only one to the same path, since others may not need the permission."""
         if self._failing.get(endpoint) in {"", path}:
             del self._failing[endpoint]
             logger.info("cluster store: %s answers again", endpoint)
 
 
 def _no_answer(failures: Sequence[EndpointError]) -> StoreUnavailableError:
-    """Return the error for a call that every endpoint has failed."""
+    """Return the error for a call that failed at every endpoint."""
     kind = StoreRefusedError if any(each.is_refusal for each in failures) else StoreUnavailableError
     return kind("; ".join(map(str, failures)))

@@ -1,10 +1,9 @@
 """A connection to one endpoint of etcd's JSON gateway: a call at a time, or a watch.
 
-The gateway is itself a client of its member, with the member's certificate, and does not pass on whose certificate its
-own client has shown. So only a user with a password has an identity here. etcd makes sure that nobody expects
-otherwise: where it demands users, a certificate with a common name is refused, and where it sees that a call came with
-an `accept` header, which the gateway passes on, it does not take the common name of the member's certificate for a
-user's.
+The gateway is itself a client of its member: it uses the member's certificate, and does not pass on the certificate of
+its own client. So only a user with a password has an identity here. etcd prevents mistakes about that in two ways. Once
+authentication is enabled, it refuses client certificates with a common name. And it never takes the common name of the
+member's certificate for a user's if a call has the `accept` header of a client of the gateway, which that passes on.
 
 Source: etcd's server/embed/serve.go (accessController) and server/auth/store.go (AuthInfoFromTLS).
 """
@@ -109,7 +108,7 @@ class EndpointConnection:
             return session.token
 
     async def _authenticate(self, account: Account) -> str:
-        """Return a new token, or an empty one if etcd does not demand users. Raises EndpointError."""
+        """Return a new token, or an empty one if authentication is not enabled. Raises EndpointError."""
         try:
             request = await account.request()
         except PasswordFileError as error:
@@ -119,7 +118,7 @@ class EndpointConnection:
             return self._decode(response.body, gateway.AuthenticateResponse).token
         status = _status(response)
         if status.code == gateway.FAILED_PRECONDITION:
-            logger.warning("cluster store: %s does not demand users: %s", self.endpoint, status.message)
+            logger.warning("cluster store: authentication is not enabled at %s: %s", self.endpoint, status.message)
             return ""
         if status.code == gateway.INVALID_ARGUMENT:
             why = f"{status.message} (user {account.user})"

@@ -50,7 +50,7 @@ def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
 def _parse_endpoints(text: str) -> Iterator[Endpoint]:
     for url in filter(None, (part.strip() for part in text.split(","))):
         if "@" in url:  # not shown, since a password may be in front of it
-            raise ValueError("an endpoint of etcd has no user in it: set warmlog.cluster.etcd.user")
+            raise ValueError("an endpoint of etcd cannot contain a user: set warmlog.cluster.etcd.user")
         form = f"{url!r} is not an endpoint of etcd: write it like http://127.0.0.1:2379"
         try:
             parts = urlsplit(url)

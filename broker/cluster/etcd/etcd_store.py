@@ -58,7 +58,7 @@ class EtcdStore:
     ) -> None:
         """Use the keys of a cluster. `known`: the store used before, as `known` returned it then.
 
-        `tls`: how to connect to endpoints with https. `account`: the user, if etcd demands one.
+        `tls`: how to connect to endpoints with https. `account`: the user, if authentication is enabled in etcd.
         """
         self._identity = EtcdIdentity(cluster, known)
         self._metrics = metrics

@@ -45,7 +45,7 @@ class TlsFiles:
         return context
 
     def versions(self) -> _Versions:
-        """Return what changes when a file is replaced."""
+        """Return a value that changes when a file is replaced."""
         found = []
         for path in filter(None, (self.ca, self.certificate, self.key)):
             with suppress(OSError):

@@ -342,8 +342,8 @@ class DataDirectories:
         arrival = directory.arrival(topic, partition)
         if arrival is None:
             return
-        is_source_gone = arrival == REPLACES_ALL or any(each.directory_id == arrival.source_id for each in self.live)
-        if not is_source_gone:
+        is_old_copy_gone = arrival == REPLACES_ALL or any(each.directory_id == arrival.source_id for each in self.live)
+        if not is_old_copy_gone:
             settled: Arrival | None = arrival._replace(is_confirmed=True)
         else:
             settled = REPLACES_ALL if arrival.replaces_all and self.offline else None

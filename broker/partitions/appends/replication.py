@@ -86,8 +86,8 @@ class Replication(Protocol):
         """Whether a follower gets no records now, since it is not in sync and the rate of replication is exceeded."""
 
     @property
-    def has_distant_readers(self) -> bool:
-        """Whether consumers were sent to followers, which therefore learn of the high watermark at once."""
+    def has_follower_readers(self) -> bool:
+        """Whether consumers were sent to followers, all of which therefore learn of the high watermark at once."""
 
     def nearest(self, rack: str, offset: int) -> int | None:
         """Return the follower from which a consumer in a rack should read; None: from this broker (KIP-392)."""

@@ -110,17 +110,17 @@ class WaitingFetches:
                 else:
                     waiter.moved()  # the high watermark, which a fetch session reports
         for waiter in self._followers:
-            waiter.moved()  # their next fetch learns of it, as in Kafka
+            waiter.moved()  # their next fetch learns of it, unless `wake_followers` follows
 
     def shown(self, size: int | None) -> None:
-        """Notify of an advance of the high watermark by so many bytes; None if they are not known."""
+        """Notify of an advance of the high watermark by `size` bytes; None if their number is not known."""
         if size is None:
             self.wake()
         else:
             self.grown(size)
 
     def wake_followers(self) -> None:
-        """Let the fetches of followers report the high watermark, instead of their next ones."""
+        """End the waiting fetches of followers, so that they learn of the high watermark now, not with their next."""
         for waiter in self._followers:
             waiter.wake()
 

@@ -281,7 +281,7 @@ class ClusterTopics:
             self._node.spawn(partial(_finish, steps))
 
     def _reconfigured(self, topics: Sequence[str]) -> Iterator[int]:
-        """Put the settings of each moment into force. Yields after each step the number of logs that it was for."""
+        """Apply the settings that are in force at each step. Yields the number of partitions done so far after each."""
         number = 0
         for name in topics:
             index = 0

@@ -68,7 +68,10 @@ class PartitionDirectories:
         self._deleted: dict[str, list[_Deleted]] = {}  # by data directory
 
     async def make(self, new: Sequence[NewLog]) -> Made:
-        """Create the directories of partitions, on all disks in parallel. A failure affects its own partition only."""
+        """Create the directories of partitions, on all disks in parallel.
+
+        A failure affects its own partition only, or, if it is of a data directory, all partitions placed there.
+        """
         made = Made()
         placed, made.failures = await trio.to_thread.run_sync(self._storage.place, new)
         async with trio.open_nursery() as nursery:

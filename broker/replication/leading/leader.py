@@ -243,7 +243,7 @@ class PartitionLeader:
             self._deadlines.remove(append, append.tick)
             append.replicated()
         self.partition.waiters.shown(self._hidden.show(shown))
-        if self.has_distant_readers:
+        if self.has_follower_readers:
             self.partition.waiters.wake_followers()
 
     # -- fetches --
@@ -272,15 +272,17 @@ class PartitionLeader:
         return throttle is not None and broker not in self.progress.in_sync and throttle.delay_s > 0
 
     @property
-    def has_distant_readers(self) -> bool:
-        """Whether consumers were sent to followers a short time ago."""
+    def has_follower_readers(self) -> bool:
+        """Whether consumers were sent to followers within the last READERS_S."""
         return trio.current_time() < self._readers_until
 
     def nearest(self, rack: str, offset: int) -> int | None:
         """Return the follower from which a consumer in a rack should read; None: from this broker.
 
-        It is the in-sync one there with the longest log, if it has the offset and this broker is in another rack.
-        Kafka names those that are not in sync, too, where the consumer might wait in vain.
+        It is the in-sync follower there that has the offset, of several the one with the longest log. None is named if
+        this broker is in that rack itself. Kafka also names followers that are not in sync, where the consumer might
+        wait in vain.
+
         Source: RackAwareReplicaSelector; kafka.server.ReplicaManager (findPreferredReadReplica).
         """
         rack_of = self._brokers.rack_of

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterBrokers:
-    """`Leaders` of the own cluster. One to which a connection fails is suspected of being dead."""
+    """`Leaders` of this broker's cluster. A broker to which a connection fails is suspected of being dead."""
 
     def __init__(self, node: ClusterNode, settings: PeerSettings, *, random: Random) -> None:
         """Open connections only while `run` runs."""

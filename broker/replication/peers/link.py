@@ -14,7 +14,7 @@ class Link:
     """Connects on demand. The pauses between attempts grow until a connection has answered a request.
 
     address() returns host and port, or raises PeerError if the broker is not known. It is called for each attempt.
-    failed() is called at once when an attempt fails, or a connection.
+    failed() is called at once when an attempt to connect fails, or an open connection.
     """
 
     def __init__(

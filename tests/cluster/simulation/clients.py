@@ -276,7 +276,7 @@ class Consumer:
         self.partition = partition
         self.offset = 0
         self._epoch = -1  # of the last record
-        self._is_new = True  # it has seeked, or has just begun
+        self._is_new = True  # it has just started, or has skipped deleted records
         self._rack = rack
         self._nearest = NO_REPLICA  # from which to read instead of the leader
         self._shown = (NO_REPLICA, -1, -1)  # a broker, a leader epoch, and the latest high watermark of both
@@ -348,7 +348,7 @@ class Consumer:
         return True
 
     async def _skip_deleted(self, leader: PartitionMetadata) -> bool:
-        """Go on where the log begins, if that is behind the position; return whether it is. Raises PeerError."""
+        """Continue at the log start offset if it is past the position; return whether it is. Raises PeerError."""
         topic, partition = self._recorder.topic, self.partition
         query = KafkaOffsetQuery(
             topic=topic,
