@@ -81,13 +81,19 @@ class MovedLog(NamedTuple):
 class _Copy:
     """The copy of one segment. `position`: bytes copied of its log; `is_complete`: all its files are durable."""
 
-    __slots__ = ("cold", "is_complete", "position", "segment")
+    __slots__ = ("_cuts", "cold", "is_complete", "position", "segment")
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
+        self._cuts = segment.cuts
         self.position = 0
         self.is_complete = False
         self.cold: list[tuple[int, int]] = []  # (position, length) of ranges that were not resident before
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the segment was not truncated since: a follower replaces what it removes by other records."""
+        return self.segment.cuts == self._cuts
 
 
 class LogMove:
@@ -111,14 +117,14 @@ class LogMove:
     @property
     def remaining_bytes(self) -> int:
         """Bytes of log files still to be copied. For any thread."""
-        copies = self._copies.copy()
+        copies = self._current_copies()
         segments = self._source.segments().snapshot
         return sum(segment.size - (copies[segment].position if segment in copies else 0) for segment in segments)
 
     @property
     def end_offset(self) -> int:
         """Offset below which all segments are copied as a whole. For any thread."""
-        copies = self._copies.copy()
+        copies = self._current_copies()
         snapshot = self._source.segments().snapshot
         for segment in snapshot:
             if segment not in copies or not copies[segment].is_complete:
@@ -128,9 +134,12 @@ class LogMove:
     @property
     def has_sealed(self) -> bool:
         """Whether the copies of all sealed segments are durable. For any thread."""
-        copies = self._copies.copy()
+        copies = self._current_copies()
         sealed = self._source.segments().snapshot[:-1]
         return all(segment in copies and copies[segment].is_complete for segment in sealed)
+
+    def _current_copies(self) -> dict[Segment, _Copy]:
+        return {segment: copy for segment, copy in self._copies.copy().items() if copy.is_current}
 
     # -- copying -------------------------------------------------------------------------------------------------------
 
@@ -235,9 +244,9 @@ class LogMove:
                 sync_file(self._disk, self._path(segment, suffix))
 
     def _drop_strays(self, snapshot: Sequence[Segment]) -> None:
-        """Remove the copies of segments that the log no longer has, before new copies use the same names."""
+        """Remove the copies of segments that the log no longer has as they were, before others use the same names."""
         current = set(snapshot)
-        for segment in [copied for copied in self._copies if copied not in current]:
+        for segment in [each for each, copy in self._copies.items() if each not in current or not copy.is_current]:
             del self._copies[segment]
             for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
                 with suppress(FileNotFoundError):

@@ -282,7 +282,6 @@ class PartitionLog(AppendableLog):
             segment.removed = True
         self._appender.relocate(self._context, moved.segments)
         self._durability.reopened(self.log_end_offset, self._end_of_transactions())
-        self._epochs.changed = False
         self.space_status = space_status
         if self.shows_synced_only:
             self._show(self.log_end_offset)

@@ -70,6 +70,7 @@ def restart_at(
 def _cut(context: LogContext, segment: Segment, offset: int) -> Tail:
     """Truncate one segment's log and indexes and make it the active one."""
     found = _find(context, segment, offset)
+    segment.cuts += 1
     segment.time_index.truncate_to(offset)
     segment.offset_index.truncate_to(offset)
     cut_log(segment, segment.size if found is None else found.position)

@@ -79,7 +79,7 @@ class RecentBatches:
 class Segment(SegmentFiles):
     """One segment. `tail` is the committed end of the active one; None if sealed."""
 
-    __slots__ = ("_checked_offsets", "_checked_times", "_largest_timestamp", "recent", "tail")
+    __slots__ = ("_checked_offsets", "_checked_times", "_largest_timestamp", "cuts", "recent", "tail")
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class Segment(SegmentFiles):
         self._checked_offsets = self._checked_times = False
         self._largest_timestamp: int | None = None
         self.tail: Tail | None = None
+        self.cuts = 0  # how often it was truncated: what was copied before is of no use then
         self.recent = RecentBatches()
 
     def snapshot(self, open_files: OpenFiles) -> "Segment":

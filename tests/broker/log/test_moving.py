@@ -385,6 +385,38 @@ def test_copies_of_segments_that_went_are_dropped(tmp_path: Path) -> None:
         assert copied[0] > f"{0:020d}.log"
 
 
+@pytest.mark.parametrize("regrown", [2, 8])
+def test_what_a_truncation_has_replaced_is_copied_again(tmp_path: Path, regrown: int) -> None:
+    with world(tmp_path, Disk()) as machine:
+        machine.append(8)
+        move = machine.begin_move("b")
+        while move.remaining_bytes:
+            move.copy()
+        machine.log.lower_recovery_point(5)
+        machine.log.truncate_to(5)
+        for number in range(regrown):
+            machine.log.append(build_batch([(START_MS, b"k", b"another history %d" % number, ())]))
+        assert move.remaining_bytes > 0
+        machine.finish_move(move, "b")
+        content = b"".join(path.read_bytes() for path in (tmp_path / "b" / NAME).glob("*.log"))
+        assert content.count(b"another history") == regrown
+        assert machine.log.read(5 + regrown - 1, 1, min_one_message=True).slice.read_all() in content
+
+
+def test_an_epoch_that_begins_while_a_log_changes_places_is_kept(tmp_path: Path) -> None:
+    with world(tmp_path, Disk()) as machine:
+        machine.log.assign_epoch(1)
+        machine.append(3)
+        move = machine.begin_move("b")
+        end = machine.log.end_of_move()
+        machine.log.assign_epoch(2)
+        moved = move.complete(end, lambda: None)
+        for segment in machine.log.finish_move(moved, machine.named("b").space_status):
+            segment.close()
+        machine.log.checkpoint_epochs()
+        assert "2 3" in (tmp_path / "b" / NAME / "leader-epoch-checkpoint").read_text()
+
+
 def test_a_copy_that_is_discarded_leaves_nothing(tmp_path: Path) -> None:
     with world(tmp_path, Disk()) as machine:
         machine.append(RECORDS)
