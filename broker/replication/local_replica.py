@@ -145,6 +145,7 @@ class LocalReplica:
         partition.log.assign_epoch(state.leader_epoch)
         self.leader_epoch = state.leader_epoch
         partition.appends.note_refusal()
+        partition.log.producers.guards.clear()
         if len(state.replicas) > 1:
             self._replicate(state)
         else:

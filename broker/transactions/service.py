@@ -40,7 +40,7 @@ FREED_PER_STEP = 1000  # ids, between two checkpoints: 2 ms
 WARNING_PAUSE_S = 10.0
 RETRY_PAUSE_S = 0.1  # before a failed marker or completion is written again
 RETRIES_PER_STEP = 10
-ANSWER_LIMIT_S = 30.0  # for a request whose record the replicas do not have yet; clients wait no longer
+ANSWER_LIMIT_S = 15.0  # for a request whose record the replicas do not have yet; clients and brokers wait for 30
 
 
 class _PendingAnswer:

@@ -19,6 +19,7 @@ from broker.api.transactions.admission import Admission, Admit, admit_batches, h
 from broker.log.partition_log import PartitionLog
 from broker.metadata.topic import INTERNAL_TOPICS, MAX_NAME_LENGTH, InvalidTopicError, is_internal, mirrored_error
 from broker.partitions.appends.append_queue import LOCAL
+from broker.partitions.appends.errors import NotLeaderError
 from broker.partitions.partition import Append, Partition
 from broker.partitions.partitions import Partitions
 from protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
@@ -222,24 +223,31 @@ class _Terms:
                 raise self._partitions.missing(asked.topic, asked.partition)
             if partition.mirror_of is not None:
                 raise mirrored_error(asked.topic, partition.mirror_of)
-            records, guard = asked.records, 0
-            if self.admission is not None:
-                place = (asked.topic, asked.partition)
-                guard = self.admission.guards.get(place, 0)
-                code = self.admission.refused.get(place)
-                if code is not None:
-                    message = f"{asked.topic}-{asked.partition}: the transaction coordinator refused the batch"
-                    return _refused(asked.topic, asked.partition, RequestError(code, message), None)
+            records = asked.records
+            guard = 0 if self.admission is None else _guard(self.admission, asked, partition)
             if self._must_be_one_batch:
                 _check_one_batch(records)
             if not self._knows_zstd:
                 _refuse_zstd(records)
             is_alone = partition.appends.replication is None
             return partition.append(records, guard=guard) if is_alone else self._append(partition, records, guard)
-        except NotOneBatchError as refusal:
+        except (NotOneBatchError, RequestError) as refusal:
             return _refused(asked.topic, asked.partition, refusal, None)
         except EXPECTED as error:
             return _refused(asked.topic, asked.partition, error, None if partition is None else partition.log)
+
+
+def _guard(admission: Admission, asked: PartitionRecords, partition: Partition) -> int:
+    """Return the guard with which a batch may begin a transaction, or 0. Raises RequestError, NotLeaderError."""
+    place = (asked.topic, asked.partition)
+    code = admission.refused.get(place)
+    if code is not None:
+        name = f"{asked.topic}-{asked.partition}"
+        raise RequestError(code, f"{name}: the transaction coordinator refused the batch")
+    guard = admission.guards.get(place, 0)
+    if not guard and needs_admission(asked, partition):
+        raise NotLeaderError(f"{asked.topic}-{asked.partition}: not led when the coordinator was asked")
+    return guard
 
 
 def _without_transaction(asked: PartitionRecords) -> ProducedPartition:

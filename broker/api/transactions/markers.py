@@ -23,7 +23,7 @@ from protocol.transaction_requests import (
 )
 from protocol.transactions import TopicIndex, TransactionVersion
 
-LIMIT_S = 30.0  # for the in-sync replicas to have the markers: Kafka's request.timeout.ms
+LIMIT_S = 15.0  # for the in-sync replicas to have the markers; the coordinator waits for 30
 
 
 class TransactionMarkersApi:

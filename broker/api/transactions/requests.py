@@ -204,6 +204,8 @@ class TransactionsApi:
             admitted = self._transactions.admission.admit(request.transactional_id, producer, [place], support, guards)
             refusals = await context.wait(admitted)
             error = offset_commit_error(refusals.get(place, ErrorCode.NONE), support)
+            if error is ErrorCode.NONE and place not in guards.numbers:
+                error = ErrorCode.NOT_COORDINATOR  # it has become one meanwhile, at the earliest
         if error is not ErrorCode.NONE:
             refused = await context.map(_refusal, existing, [error] * len(existing))
             return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, refused))

@@ -168,6 +168,10 @@ class VerificationGuards:
             return True
         return NO_SEQUENCE < guard.sequence < header.base_sequence
 
+    def clear(self) -> None:
+        """Invalidate all: another broker appends, or has appended."""
+        self._guards.clear()
+
     def close(self, producer_id: int) -> None:
         """Invalidate the guard of a producer: a transaction begins, or a marker ends one."""
         self._guards.pop(producer_id, None)

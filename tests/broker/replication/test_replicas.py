@@ -83,6 +83,29 @@ def test_an_in_sync_replica_whose_log_is_gone_does_not_lead_with_nothing() -> No
     simulate(main)
 
 
+def test_what_a_coordinator_verified_for_an_earlier_leader_begins_no_transaction() -> None:
+    async def lead(brokers: Brokers, broker: int) -> None:
+        replicas = [broker, 3 - broker]
+        await brokers.until(lambda: brokers.in_sync() == {1, 2})
+        assert not await admin.reassign_partitions(brokers.node(3), {brokers.key(): replicas})
+        await brokers.until(lambda: brokers.node(3).image.partitions[brokers.key()].replicas == tuple(replicas))
+        await admin.elect_leaders(brokers.node(3), [brokers.key()], is_unclean=False)
+        await brokers.until(lambda: brokers[broker].partitions.get("t", 0))
+
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2])
+        await brokers.stored(b"v")
+        guards = brokers.log(1).producers.guards
+        guard = guards.open(7)
+        await lead(brokers, 2)
+        await lead(brokers, 1)
+        assert brokers.log(1).producers.guards is guards
+        assert not guards.is_valid(7, guard)
+
+    simulate(main)
+
+
 def test_a_deleted_topic_leaves_nothing_and_its_name_begins_anew() -> None:
     async def main(brokers: Brokers) -> None:
         await brokers.start(1, 2, 3)
