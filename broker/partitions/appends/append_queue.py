@@ -23,7 +23,7 @@ from typing import NamedTuple
 import trio
 
 from broker.log.append import Buffer
-from broker.log.errors import LogError, OutOfOrderSequenceError
+from broker.log.errors import LogError, LogFailedError, NoRoomError, OutOfOrderSequenceError
 from broker.log.io.disk import is_out_of_room
 from broker.log.io.shared_writes import FileWrite
 from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
@@ -39,6 +39,7 @@ from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.disk_workers import DiskWorkers
 from broker.partitions.reads.waiters import WaitingFetches
 from protocol.errors import ProtocolError
+from protocol.records.batch import read_header
 from protocol.records.validation import NeedsReencodingError
 
 logger = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class AppendQueue:
         self._refusals = RefusalLog(f"{log.topic}-{log.partition}")
         self._refusal: Exception | None = None  # fail the queue with it after the current write
         self._refused_at = -math.inf  # for no fault of the producers, by trio's clock
+        self._has_refused = False  # less than REPEAT_S ago, when last checked
 
     def replicate(self, replication: Replication | None) -> None:
         """Begin, or with None end, to settle appends by the replication."""
@@ -111,12 +113,36 @@ class AppendQueue:
         moment, a gap that it leaves is not an error of the producer.
         """
         self._refused_at = trio.current_time()
+        self._has_refused = True
+
+    def _has_just_refused(self) -> bool:
+        if self._has_refused:
+            self._has_refused = trio.current_time() < self._refused_at + REPEAT_S
+        return self._has_refused
 
     def _reason(self, error: Exception) -> Exception:
         """Return the error to report for one of planning an append."""
-        if isinstance(error, OutOfOrderSequenceError) and trio.current_time() < self._refused_at + REPEAT_S:
+        if isinstance(error, (LogFailedError, NoRoomError)):
+            self.note_refusal()
+        elif isinstance(error, OutOfOrderSequenceError) and self._has_just_refused():
             return EarlierBatchRefusedError(f"{error}; appends were refused a moment ago")
         return error
+
+    def _check_beginning(self, records: bytes | memoryview) -> None:
+        """Refuse a batch of an unknown producer that is not its first one. Raises EarlierBatchRefusedError.
+
+        Otherwise such a batch is appended: the log may have forgotten the producer.
+        """
+        header = read_header(records)
+        if (
+            header.base_sequence > 0
+            and header.producer_id >= 0
+            and self.log.producers.latest(header.producer_id) is None
+        ):
+            raise EarlierBatchRefusedError(
+                f"batch of producer {header.producer_id}, sequence {header.base_sequence}: the first one is missing; "
+                "appends were refused a moment ago"
+            )
 
     def append(
         self,
@@ -147,8 +173,10 @@ class AppendQueue:
             self._unopened.append(_Unopened(append, records, origin, guard))
             return append
         try:
+            if self._has_refused and origin is Origin.CLIENT and self._has_just_refused():
+                self._check_beginning(records)
             planned = self._plan(records, origin, guard)
-        except OutOfOrderSequenceError as error:
+        except LogError as error:
             raise self._reason(error) from None
         if planned is None:
             self._unopened.append(_Unopened(append, records, origin, guard))
@@ -222,7 +250,7 @@ class AppendQueue:
         append.planned = plans[0]
         self._enqueue(append)
         self.write_queued()
-        return append.done and append.error is None
+        return append.error is None and log.log_end_offset > append.planned.last_offset  # it may wait for a flush
 
     def _enqueue(self, append: Append) -> None:
         planned = append.planned

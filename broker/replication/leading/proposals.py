@@ -7,11 +7,15 @@ the proposal stays pending with its leader (`Progress`), which proposes again la
 import logging
 from typing import TypeAlias
 
+import trio
+
 from broker.cluster.image import PartitionKey
 from broker.cluster.node import ClusterNode
 from broker.cluster.rules import Change, Refusal, batches, change_isr, is_current, transaction
 from broker.replication.leading.leader import PartitionLeader
 from broker.replication.leading.progress import Proposal
+
+DECISIONS_PER_STEP = 100  # between two checkpoints: 3 ms
 
 Queued: TypeAlias = dict[PartitionKey, tuple[PartitionLeader, Proposal]]
 
@@ -37,7 +41,12 @@ class IsrProposals:
         try:
             while self._queued:
                 queued, self._queued = self._queued, {}
-                changes = [change for key, sent in queued.items() if (change := self._decide(key, *sent)) is not None]
+                changes: list[Change] = []
+                for number, (key, sent) in enumerate(queued.items(), 1):
+                    if (change := self._decide(key, *sent)) is not None:
+                        changes.append(change)
+                    if number % DECISIONS_PER_STEP == 0:
+                        await trio.lowlevel.checkpoint()
                 for part in batches(changes):
                     await self._send(part, queued)
         finally:

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from broker.log.config import LogConfig
-from broker.log.errors import OutOfOrderSequenceError
+from broker.log.errors import NoRoomError, OutOfOrderSequenceError
 from broker.partitions.appends.errors import EarlierBatchRefusedError
 from broker.partitions.partition import StorageError
 from protocol.records.builder import build_batch
@@ -131,3 +131,42 @@ async def test_a_batch_that_is_decompressed_behind_a_gap_just_after_a_refusal_is
         behind = partition.append(batch(2, LARGE))
         await behind.wait()
         assert isinstance(behind.error, EarlierBatchRefusedError)
+
+
+async def test_an_unknown_producer_begins_with_its_first_batch_just_after_a_refusal(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with rig(tmp_path) as it:
+        partition = it.partition
+        partition.appends.note_refusal()
+        with pytest.raises(EarlierBatchRefusedError):
+            partition.append(batch(1))
+        partition.append(batch(0))
+        partition.append(batch(1))
+
+
+async def test_a_log_that_forgot_a_producer_takes_any_of_its_batches(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with rig(tmp_path) as it:
+        it.partition.appends.note_refusal()
+        await trio.sleep(2)
+        it.partition.append(batch(7))
+
+
+async def test_a_batch_behind_one_for_which_there_was_no_room_is_sent_again(tmp_path: Path) -> None:
+    async with rig(tmp_path) as it:
+        partition = it.partition
+        partition.append(batch(0))
+        partition.log.space_status.is_short = True
+        with pytest.raises(NoRoomError):
+            partition.append(batch(1))
+        partition.log.space_status.is_short = False
+        with pytest.raises(EarlierBatchRefusedError):
+            partition.append(batch(2))
+
+
+async def test_a_copy_is_taken_at_once_although_a_flush_is_due(tmp_path: Path) -> None:
+    async with rig(tmp_path, flush_messages=2) as it:
+        for offset in range(5):
+            copied = build_batch([(1_700_000_000_000, None, b"v", ())], base_offset=offset)
+            assert it.partition.appends.copy_at_once(copied, None)
+        assert it.partition.log.log_end_offset == 5
