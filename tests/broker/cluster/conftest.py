@@ -15,7 +15,7 @@ from broker.cluster.etcd.endpoints import Timeouts, parse_endpoints
 from broker.cluster.etcd.etcd_store import EtcdStore
 from broker.cluster.etcd.tls import ClientTls
 from broker.cluster.local.server import serve_store
-from broker.cluster.store import KnownStore
+from broker.cluster.store import KeyValue, KnownStore, Put, Store, Transaction
 from broker.metrics.registry import Metrics
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 
@@ -87,3 +87,16 @@ async def client(
             return store
 
         yield opened
+
+
+async def use_every_call(store: Store) -> None:
+    """Read, write, watch, and hold a lease for a moment."""
+    begin = (await store.range()).revision
+    async with store.watch(begin) as watch:
+        outcome = await store.commit(Transaction((), (Put("a", b"1"),)))
+        changes = await anext(watch)
+    assert [each.key for each in changes.events if isinstance(each, KeyValue)] == ["a"]
+    assert changes.revision == outcome.revision
+    lease = await store.grant(60)
+    assert await store.keep_alive(lease) == 60
+    await store.revoke(lease)

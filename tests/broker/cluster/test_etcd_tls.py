@@ -13,7 +13,7 @@ from broker.cluster.etcd.etcd_store import EtcdStore
 from broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
 from broker.cluster.store import KeyValue, Put, StoreRefusedError, StoreUnavailableError, Transaction
 from tests.broker.cluster.certificates import Authority, Issued, openssl
-from tests.broker.cluster.conftest import open_store
+from tests.broker.cluster.conftest import open_store, use_every_call
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 
 ONE_WRITE = Transaction((), (Put("a", b"1"),))
@@ -74,15 +74,7 @@ async def test_calls_and_watches_work_with_certificates_of_both_sides(
     secured: EtcdProcess, authority: Authority, issued: Issued
 ) -> None:
     async with open_store(secured.url, "c", tls=tls(authority, issued)) as store:
-        begin = (await store.range()).revision
-        async with store.watch(begin) as watch:
-            outcome = await store.commit(ONE_WRITE)
-            changes = await anext(watch)
-        assert [each.key for each in changes.events if isinstance(each, KeyValue)] == ["a"]
-        assert changes.revision == outcome.revision
-        lease = await store.grant(60)
-        assert await store.keep_alive(lease) == 60
-        await store.revoke(lease)
+        await use_every_call(store)
 
 
 async def test_a_range_that_is_longer_than_a_tls_record_is_read_whole(

@@ -11,9 +11,9 @@ from broker.cluster.etcd.account import Account, PasswordFileError
 from broker.cluster.etcd.endpoints import parse_endpoints
 from broker.cluster.etcd.gateway import AuthenticateRequest
 from broker.cluster.etcd.tls import ClientTls, TlsFiles
-from broker.cluster.store import KeyValue, Put, Store, StoreRefusedError, StoreUnavailableError, Transaction
+from broker.cluster.store import Put, Store, StoreRefusedError, StoreUnavailableError, Transaction
 from tests.broker.cluster.certificates import Authority, Issued
-from tests.broker.cluster.conftest import PROMPT, open_store
+from tests.broker.cluster.conftest import PROMPT, open_store, use_every_call
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from tests.broker.cluster.etcd_users import PASSWORD, QUICK_HASHES, USER, Users
 
@@ -65,15 +65,7 @@ async def commit_soon(store: Store) -> None:
 async def test_calls_and_watches_work_as_a_user(member: EtcdProcess, users: Users, account: Account) -> None:
     users.enable()
     async with open_store(member.url, "c", account=account) as store:
-        begin = (await store.range()).revision
-        async with store.watch(begin) as watch:
-            outcome = await store.commit(ONE_WRITE)
-            changes = await anext(watch)
-        assert [each.key for each in changes.events if isinstance(each, KeyValue)] == ["a"]
-        assert changes.revision == outcome.revision
-        lease = await store.grant(60)
-        assert await store.keep_alive(lease) == 60
-        await store.revoke(lease)
+        await use_every_call(store)
 
 
 async def test_a_transaction_refused_for_its_token_is_committed_once(
