@@ -1,6 +1,7 @@
 """Count the bytes that a log shows to consumers when its high watermark advances.
 
-Consumers that wait for many bytes are told by how many an advance adds, so that they need not read after each one.
+Waiting fetches are notified of the number of bytes that each advance adds, so that a fetch with a large `min_bytes`
+does not read after every advance.
 """
 
 from collections import deque

@@ -14,7 +14,6 @@ Invariants:
 """
 
 import logging
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -97,8 +96,7 @@ class AppendQueue:
         self._is_roll_announced = False
         self._refusals = RefusalLog(f"{log.topic}-{log.partition}")
         self._refusal: Exception | None = None  # fail the queue with it after the current write
-        self._refused_at = -math.inf  # for no fault of the producers, by trio's clock
-        self._has_refused = False  # less than REPEAT_S ago, when last checked
+        self._refused_at: float | None = None  # for no fault of the producers, by trio's clock; None: not lately
 
     def replicate(self, replication: Replication | None) -> None:
         """Begin, or with None end, to settle appends by the replication."""
@@ -107,21 +105,20 @@ class AppendQueue:
     # -- append --
 
     def note_refusal(self) -> None:
-        """Take note that appends are, or until now may have been, refused for no fault of their producers.
+        """Take note that appends are refused, or were until now, for reasons that are not their producers'.
 
-        Of two requests on their way, the first may just have been refused by a broker that did not lead yet. For a
-        moment, a gap that it leaves is not an error of the producer.
+        If only the first of two batches in flight was refused, the second one is behind a gap that is not an error of
+        the producer. `append` recognizes such gaps for REPEAT_S.
         """
         self._refused_at = trio.current_time()
-        self._has_refused = True
 
     def _has_just_refused(self) -> bool:
-        if self._has_refused:
-            self._has_refused = trio.current_time() < self._refused_at + REPEAT_S
-        return self._has_refused
+        if self._refused_at is not None and trio.current_time() >= self._refused_at + REPEAT_S:
+            self._refused_at = None
+        return self._refused_at is not None
 
     def _reason(self, error: Exception) -> Exception:
-        """Return the error to report for one of planning an append."""
+        """Return the error to report for an append that cannot be planned; note it if it is a refusal."""
         if isinstance(error, (LogFailedError, NoRoomError)):
             self.note_refusal()
         elif isinstance(error, OutOfOrderSequenceError) and self._has_just_refused():
@@ -131,18 +128,13 @@ class AppendQueue:
     def _check_beginning(self, records: bytes | memoryview) -> None:
         """Refuse a batch of an unknown producer that is not its first one. Raises EarlierBatchRefusedError.
 
-        Otherwise such a batch is appended: the log may have forgotten the producer.
+        At other times such a batch is appended, since the log may have removed the state of an idle producer.
         """
         header = read_header(records)
-        if (
-            header.base_sequence > 0
-            and header.producer_id >= 0
-            and self.log.producers.latest(header.producer_id) is None
-        ):
-            raise EarlierBatchRefusedError(
-                f"batch of producer {header.producer_id}, sequence {header.base_sequence}: the first one is missing; "
-                "appends were refused a moment ago"
-            )
+        producer_id, sequence = header.producer_id, header.base_sequence
+        if producer_id >= 0 and sequence > 0 and self.log.producers.latest(producer_id) is None:
+            batch = f"batch of producer {producer_id}, sequence {sequence}"
+            raise EarlierBatchRefusedError(f"{batch}: an earlier one is missing; appends were refused a moment ago")
 
     def append(
         self,
@@ -173,7 +165,7 @@ class AppendQueue:
             self._unopened.append(_Unopened(append, records, origin, guard))
             return append
         try:
-            if self._has_refused and origin is Origin.CLIENT and self._has_just_refused():
+            if origin is Origin.CLIENT and self._has_just_refused():
                 self._check_beginning(records)
             planned = self._plan(records, origin, guard)
         except LogError as error:
