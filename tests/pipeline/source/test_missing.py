@@ -147,7 +147,7 @@ def splits_of(reader: StreamReader) -> list[Any]:
 
 
 def test_a_hand_over_fetches_what_an_executor_has_no_mount_for(broker: Broker, topic: str, tmp_path: Path) -> None:
-    shutil.copytree(broker.data_dir / f"{topic}-0", tmp_path / "mnt" / f"{topic}-0")
+    _copy(broker.data_dir / f"{topic}-0", tmp_path / "mnt" / f"{topic}-0")
     options = handover(broker, topic, tmp_path / "mnt")
     splits = splits_of(StreamReader(options))
     assert all(isinstance(split, Split) for split in splits)
@@ -158,7 +158,7 @@ def test_a_hand_over_fetches_what_an_executor_has_no_mount_for(broker: Broker, t
 def test_a_hand_over_fetches_what_left_the_directory_while_it_was_read(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(broker.data_dir / f"{topic}-0", tmp_path / f"{topic}-0")
+    _copy(broker.data_dir / f"{topic}-0", tmp_path / f"{topic}-0")
     options = handover(broker, topic, tmp_path)
     splits = splits_of(StreamReader(options))
     for log in sorted((tmp_path / f"{topic}-0").glob("*.log"))[1:3]:
@@ -196,3 +196,8 @@ def test_a_deleted_topic_behind_a_broker_ends_a_stream_only_if_it_must_not_lose_
         client.create_topic(topic, partitions=1)
         client.produce(topic, value=b"new")
         assert plain(reader.latestOffset(before)) == {topic: {"0": 1}}
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a partition directory of a running broker, without files that it is about to rename."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.tmp"))
