@@ -137,8 +137,10 @@ async def _secured(tcp: trio.SocketStream, tls: ssl.SSLContext, host: str) -> "t
     stream = trio.SSLStream(tcp, tls, server_hostname=host, https_compatible=True)
     try:
         await stream.do_handshake()
-    except BaseException:
+    except BaseException as error:
         tcp.socket.close()
+        if isinstance(_first_cause(error), ConnectionError | ssl.SSLEOFError):  # a close with unread data is a reset
+            raise ConnectionError("it closed the connection during the TLS handshake: does it use TLS?") from None
         raise
     return stream
 

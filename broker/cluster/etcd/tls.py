@@ -119,8 +119,6 @@ def failure_in_words(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = f"; is its CA in {CA_FILE}?" if error.verify_code in _UNKNOWN_ISSUER else ""
         return f"its certificate is not valid: {error.verify_message}{hint}"
-    if isinstance(error, ssl.SSLEOFError):
-        return "it closed the connection during the TLS handshake: does it use TLS?"
     reason = error.reason or ""
     if "ALERT" in reason:
         alert = reason.partition("ALERT_")[2].replace("_", " ").lower()

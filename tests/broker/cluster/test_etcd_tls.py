@@ -3,6 +3,7 @@
 import os
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -144,12 +145,32 @@ async def test_an_etcd_refuses_a_certificate_of_another_ca(
         assert "it refuses the TLS connection: " in await refusal(store)
 
 
-async def test_an_etcd_that_does_not_use_tls_is_named(session_etcd: EtcdProcess, authority: Authority) -> None:
-    url = session_etcd.url.replace("http:", "https:")
+async def why_no_tls(url: str, authority: Authority) -> str:
     async with open_store(url, "c", tls=tls(authority)) as store:
         with pytest.raises(StoreUnavailableError) as caught:
             await store.range()
-    assert str(caught.value) == f"{url}: it closed the connection during the TLS handshake: does it use TLS?"
+    return str(caught.value)
+
+
+NO_TLS = "cannot connect: it closed the connection during the TLS handshake: does it use TLS?"
+
+
+async def test_an_etcd_that_does_not_use_tls_is_named(session_etcd: EtcdProcess, authority: Authority) -> None:
+    url = session_etcd.url.replace("http:", "https:")
+    assert await why_no_tls(url, authority) == f"{url}: {NO_TLS}"
+
+
+@pytest.mark.parametrize("is_reset", [False, True], ids=["end", "reset"])
+async def test_a_peer_that_closes_during_the_handshake_is_named(
+    is_reset: bool, authority: Authority, nursery: trio.Nursery
+) -> None:
+    async def close(stream: trio.SocketStream) -> None:
+        await stream.receive_some(1 if is_reset else None)  # a close that leaves data unread is a reset
+        await stream.aclose()
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, close, 0, host="127.0.0.1"))
+    url = f"https://127.0.0.1:{listener.socket.getsockname()[1]}"
+    assert await why_no_tls(url, authority) == f"{url}: {NO_TLS}"
 
 
 # -- files that are replaced --
