@@ -28,6 +28,12 @@ class Done(NamedTuple):
 Run = Callable[..., Done]
 
 
+@pytest.fixture(autouse=True)
+def _no_log_on_a_captured_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep commands from logging to a stream that is closed after the test, while brokers in threads go on."""
+    monkeypatch.setattr("warmlog.cli.serve.log_to_stderr", lambda level, *, as_json: None)
+
+
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     """One broker for a module; tests use topics of their own."""
