@@ -143,8 +143,10 @@ class CoordinatorLog:
         term = self.term_of(name)
         if term is not None:
             return term.error
-        is_unused = not self._count and not self._partitions.is_clustered
-        return ErrorCode.NONE if is_unused else ErrorCode.NOT_COORDINATOR
+        if not self._count and not self._partitions.is_clustered:
+            return ErrorCode.NONE
+        will_lead = self._partitions.will_lead(self._topic.name, self.partition_of(name))
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if will_lead else ErrorCode.NOT_COORDINATOR
 
     @property
     def is_loading(self) -> bool:

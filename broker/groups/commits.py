@@ -15,6 +15,7 @@ from functools import partial
 import trio
 
 from broker.coordinator_log.appends import LogProducer, Rows
+from broker.groups.loading import Obsolete
 from broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter
 from broker.groups.pending_offsets import PendingOffset
 from broker.groups.registry import Checkpoint, GroupRegistry
@@ -288,8 +289,15 @@ class OffsetCommits:
             if next(steps, None) is not None:
                 self._groups.log.spawn(partial(_take_steps, steps))
 
+    async def remove_obsolete(self, shard: GroupShard, obsolete: Obsolete) -> None:
+        """Append tombstones for offsets of deleted topics that were found in the log. No commit may be under way."""
+        for name, partitions in obsolete.items():
+            for start in range(0, len(partitions), OFFSETS_PER_STEP):
+                self._remove_deleted(shard, name, partitions[start : start + OFFSETS_PER_STEP])
+                await trio.lowlevel.checkpoint()
+
     def _remove_deleted(self, shard: GroupShard, name: str, partitions: Iterable[tuple[str, int]]) -> None:
-        """Write tombstones for offsets of topics that were deleted while the offsets were written."""
+        """Write tombstones for offsets that were committed for topics that are deleted by now."""
         # Not for one that was committed for a new topic of the same name: it replaces the earlier record.
         unused = [pair for pair in partitions if not _has_offset(shard, name, *pair)]
         if unused:

@@ -8,7 +8,7 @@ Source: org.apache.kafka.coordinator.group.GroupCoordinatorShard (replay).
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import trio
 
@@ -22,6 +22,7 @@ from protocol.kafka.codec.bounds import MalformedError
 from protocol.kafka.group_records import (
     GroupKey,
     Key,
+    OffsetAndMetadata,
     OffsetKey,
     StoredGroup,
     decode_group,
@@ -45,6 +46,10 @@ class _Contents:
     misplaced: int = 0
 
 
+# Topics and partitions, by group.
+Obsolete: TypeAlias = dict[str, list[tuple[str, int]]]
+
+
 class ShardLoad:
     """Loads one shard."""
 
@@ -54,16 +59,20 @@ class ShardLoad:
         partition_of: Callable[[str], int],
         restore: Callable[[str, StoredGroup], Group],
         restored: Callable[[Group], None],
+        was_deleted: Callable[[bytes], bool],
     ) -> None:
         """`partition_of` returns the log partition of a name, `restore` a stored group.
 
-        `restored` is called with each group, which is part of the shard then.
+        `restored` is called with each group, which is part of the shard then. `was_deleted` tells by its id whether a
+        topic was deleted.
         """
+        self.obsolete: Obsolete = {}  # offsets of deleted topics, which were not taken
         self._shard = shard
         self._index = shard.term.index
         self._partition_of = partition_of
         self._restore = restore
         self._restored = restored
+        self._was_deleted = was_deleted
         self._contents = _Contents()
 
     async def run(self, replay: Replay) -> None:
@@ -103,8 +112,10 @@ class ShardLoad:
         elif self._partition_of(key.group) != self._index:
             contents.misplaced += 1
         elif isinstance(key, OffsetKey):
-            self._shard.offsets.put(*key, decode_offset(latest.value), latest.offset)
-            contents.groups_with_offsets[key.group] = None
+            value = decode_offset(latest.value)
+            if not self._is_obsolete(key, value):
+                self._shard.offsets.put(*key, value, latest.offset)
+                contents.groups_with_offsets[key.group] = None
         else:
             contents.groups[key.group] = latest.value
 
@@ -114,10 +125,18 @@ class ShardLoad:
             key = decode_key(data)
             if isinstance(key, OffsetKey) and self._partition_of(key.group) == self._index:
                 value = decode_offset(latest.value)
-                self._shard.put_pending(producer_id, PendingOffset(*key, value, latest.offset))
-                self._contents.groups_with_offsets[key.group] = None
+                if not self._is_obsolete(key, value):
+                    self._shard.put_pending(producer_id, PendingOffset(*key, value, latest.offset))
+                    self._contents.groups_with_offsets[key.group] = None
         except MalformedError as error:
             self._report_malformed(latest, error)
+
+    def _is_obsolete(self, key: OffsetKey, value: OffsetAndMetadata) -> bool:
+        """Whether an offset is of a deleted topic: its coordinator ceased to lead before it wrote a tombstone."""
+        is_obsolete = self._was_deleted(value.topic_id)
+        if is_obsolete:
+            self.obsolete.setdefault(key.group, []).append((key.topic, key.partition))
+        return is_obsolete
 
     def _take_group(self, name: str, value: bytes) -> None:
         """Serve a group as its record describes it; one that cannot be decoded loses its members."""

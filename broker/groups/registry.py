@@ -20,7 +20,7 @@ from broker.coordinator_log.log import CoordinatorLog
 from broker.coordinator_log.replay import Replay
 from broker.coordinator_log.term import Term
 from broker.groups.effects import Answer, Instant, Limits, Purpose, Store
-from broker.groups.loading import ShardLoad
+from broker.groups.loading import Obsolete, ShardLoad
 from broker.groups.members import Waiter
 from broker.groups.shard import GroupShard
 from broker.groups.state import Group
@@ -65,12 +65,23 @@ class GroupRegistry:
     The `Shards` of the log: a group is served in a term of its log partition.
     """
 
-    def __init__(self, log: CoordinatorLog, settings: Settings, clock: Callable[[], int]) -> None:
-        """Keep the groups of this log. `clock` returns ms since the epoch."""
+    def __init__(
+        self,
+        log: CoordinatorLog,
+        settings: Settings,
+        clock: Callable[[], int],
+        was_deleted: Callable[[bytes], bool],
+    ) -> None:
+        """Keep the groups of this log. `clock` returns ms since the epoch.
+
+        `was_deleted` tells by its id whether a topic was deleted.
+        """
+        self.on_obsolete: list[Callable[[GroupShard, Obsolete], Awaitable[None]]] = []  # called before a shard serves
         self.log = log
         self.settings = settings
         self.clock = clock
         self.completed_rebalances = 0
+        self._was_deleted = was_deleted
         self._limits = Limits(
             max_size=settings.group_max_size, initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms
         )
@@ -108,9 +119,12 @@ class GroupRegistry:
             self.log.partition_of,
             lambda name, stored: Group.restore(name, stored, self._limits, self.now()),
             self.apply_effects,
+            self._was_deleted,
         )
         await load.run(replay)
         shard.pending.finish_loading()
+        for remove in self.on_obsolete:
+            await remove(shard, load.obsolete)
         return True
 
     def end(self, term: Term) -> None:

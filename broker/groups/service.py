@@ -31,10 +31,12 @@ class GroupService:
         new_id: Callable[[], str],
     ) -> None:
         """Use open logs. `clock` returns ms since the epoch, `new_id` a unique suffix for a new member's id."""
-        self.registry = GroupRegistry(CoordinatorLog(OFFSETS_TOPIC, partitions, writer, clock), settings, clock)
+        log = CoordinatorLog(OFFSETS_TOPIC, partitions, writer, clock)
+        self.registry = GroupRegistry(log, settings, clock, partitions.was_deleted)
         self.coordinator = GroupCoordinator(self.registry, new_id)
         self.commits = OffsetCommits(self.registry, partitions)
         self._partitions = partitions
+        self.registry.on_obsolete.append(self.commits.remove_obsolete)
         partitions.changes.on_deleted.append(self.commits.topic_deleted)
 
     async def run(self) -> None:

@@ -59,7 +59,8 @@ class Opening:
         started_ms = self._storage.clock()
         try:
             await trio.to_thread.run_sync(self._storage.directories.unmark_clean)
-            await trio.to_thread.run_sync(self._storage.finish_deletions)
+            for topic in await trio.to_thread.run_sync(self._storage.finish_deletions):
+                self._map.note_deleted(topic.id.bytes)
             await self._open_topics(await self._held_topics())
             is_here = self._map.local.__contains__
             await trio.to_thread.run_sync(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import trio
 
@@ -167,6 +168,13 @@ class Partitions:
                 return local
         return found
 
+    def will_lead(self, topic: str, partition: int) -> bool:
+        """Whether this broker has been elected to lead a partition that `get` does not find: it prepares the log."""
+        known = self._map.topics.get(topic)
+        if known is None or self._node is None or self._node.is_fenced or (topic, partition) in self._map.offline:
+            return False
+        return self.get(topic, partition) is None and self.catalog.partition(known, partition).leader == self.node_id
+
     def require(self, topic: str, partition: int) -> Partition:
         """Return a partition. Raises OfflineError, NotReadyError, UnknownTopicError."""
         found = self.get(topic, partition)
@@ -220,6 +228,13 @@ class Partitions:
     def topic_name(self, topic_id: bytes) -> str | None:
         """Return the name of the topic with this id (16 bytes), or None."""
         return self._map.name_of(topic_id)
+
+    def was_deleted(self, topic_id: bytes) -> bool:
+        """Whether a topic is known to have been deleted: since startup, or before it if data of it was left."""
+        if self._map.was_deleted(topic_id):
+            return True
+        gone = () if self._node is None else self._node.image.gone
+        return bool(gone) and UUID(bytes=topic_id) in gone
 
     @property
     def topic_count(self) -> int:

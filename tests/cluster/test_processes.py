@@ -6,10 +6,11 @@ Clients keep histories, which must have no anomaly: nothing acknowledged is lost
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.warmlog_nodes import WarmlogNodes
@@ -40,6 +41,19 @@ def create(nodes: WarmlogNodes, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
     for future in admin.create_topics([NewTopic(topic, partitions, 3)]).values():
         future.result(LIMIT_S)
+
+
+def commit(nodes: WarmlogNodes, group: str, offset: TopicPartition) -> None:
+    """Commit an offset; librdkafka gives up before the coordinator has created 50 logs."""
+    with closing(Consumer({"bootstrap.servers": nodes.bootstrap, "group.id": group})) as consumer:
+        while True:
+            try:
+                consumer.commit(offsets=[offset], asynchronous=False)
+            except KafkaException as error:
+                if error.args[0].code() not in {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}:
+                    raise
+            else:
+                return
 
 
 class Clock:
@@ -140,6 +154,27 @@ def test_leaders_go_on_while_etcd_is_away(cluster: WarmlogNodes, store: EtcdProc
         load.wait_for(300, limit_s=LIMIT_S)
         killed.start()
     assert load.undelivered == []
+
+
+def test_offsets_of_a_deleted_topic_do_not_come_back_with_another_coordinator(cluster: WarmlogNodes) -> None:
+    commit(cluster, "0", TopicPartition("t", 0, 7))  # creates the topic of the coordinators
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    controller = admin.list_topics(timeout=LIMIT_S).controller_id  # must be able to delete the topic
+    described = admin.describe_consumer_groups([str(number) for number in range(20)])
+    coordinators = {group: future.result(LIMIT_S).coordinator.id for group, future in described.items()}
+    group, coordinator = next(
+        (group, cluster[broker]) for group, broker in coordinators.items() if broker != controller
+    )
+    commit(cluster, group, TopicPartition("t", 0, 7))
+    os.kill(coordinator.pid, signal.SIGSTOP)
+    admin.delete_topics(["t"], operation_timeout=LIMIT_S)["t"].result(LIMIT_S)
+    coordinator.kill()
+    create(cluster, "t", PARTITIONS)
+    with closing(Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})) as consumer:
+        (found,) = consumer.committed([TopicPartition("t", 0)], timeout=LIMIT_S)
+    assert found.error is None
+    assert found.offset == OFFSET_INVALID
+    coordinator.start()
 
 
 def test_clocks_that_jump_apart_change_nothing(tmp_path: Path, store: EtcdProcess) -> None:

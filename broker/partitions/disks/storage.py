@@ -282,10 +282,10 @@ class Storage:
         finally:
             directory.keep_room()
 
-    def finish_deletions(self) -> None:
+    def finish_deletions(self) -> list[Topic]:
         """Finish interrupted deletions, and remove the files whose removal was pending when the broker stopped.
 
-        Raises MetadataError, OSError.
+        Returns the topics whose deletion was interrupted. Raises MetadataError, OSError.
         """
         deleting = self.store.deleting()
         leaving_data = [topic.name for topic in deleting if not self._remove_partitions(topic)]
@@ -296,6 +296,7 @@ class Storage:
         for directory in self.directories.live:
             for name in directory.deleted_directories():
                 shutil.rmtree(directory.partition_path(name), ignore_errors=True)
+        return deleting
 
     def _remove_partitions(self, topic: Topic) -> bool:
         """Remove the partition directories of a topic; return whether none of them is left."""

@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from uuid import UUID
 
 import trio
 
@@ -242,11 +243,13 @@ class ClusterTopics:
     # -- the image -----------------------------------------------------------------------------------------------------
 
     def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
-        for name in delta.topics:
+        for name, former_id in delta.topics.items():
             state = image.topics.get(name)
             known = self._map.topics.get(name)
-            if known is not None and (state is None or state.id != known.id or not _is_visible(state)):
-                self._map.forget(known)
+            if former_id is not None and _is_deleted(former_id, state) and not self._map.was_deleted(former_id.bytes):
+                self._map.note_deleted(former_id.bytes)
+                if known is not None:
+                    self._map.forget(known)
                 for deleted in self.on_deleted:
                     deleted(name)
                 known = None
@@ -305,6 +308,11 @@ def _check_not_shared(changes: Iterable[tuple[str, str]]) -> None:
     for name, _ in changes:
         if name in SHARED:
             raise SettingError(f"{name} cannot be set for one broker of a cluster: set it for all, or for a topic")
+
+
+def _is_deleted(topic_id: UUID, state: TopicState | None) -> bool:
+    """Whether the topic that had this id is deleted, or begins to be, given what its name stands for now."""
+    return state is None or state.id != topic_id or state.status is TopicStatus.DELETING
 
 
 def _is_visible(state: TopicState) -> bool:

@@ -1,11 +1,14 @@
 """The topics in service, by name and by id, with their partitions and those that are offline. Memory only."""
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import trio
 
 from broker.metadata.topic import Topic, folded
 from broker.partitions.partition import Partition
+
+MAX_DELETED: Final = 50_000  # ids of deleted topics that are remembered: 6 MB
 
 
 class TopicMap:
@@ -20,6 +23,7 @@ class TopicMap:
         self.pending: dict[str, trio.Event] = {}  # topics whose directories are being created; set afterwards
         self._names: dict[bytes, str] = {}  # by id
         self._folded: dict[str, str] = {}  # topics by folded name
+        self._deleted: dict[bytes, None] = {}  # ids, those deleted last at the end
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self.local.values()))  # a copy: metrics are collected in a worker thread
@@ -60,8 +64,19 @@ class TopicMap:
         if event is not None:
             event.set()
 
+    def note_deleted(self, topic_id: bytes) -> None:
+        """Remember the id of a deleted topic."""
+        self._deleted[topic_id] = None
+        if len(self._deleted) > MAX_DELETED:
+            del self._deleted[next(iter(self._deleted))]
+
+    def was_deleted(self, topic_id: bytes) -> bool:
+        """Whether the topic with this id is known to have been deleted."""
+        return topic_id in self._deleted
+
     def forget(self, topic: Topic) -> None:
-        """Make a topic unknown; its partitions stay until they are removed."""
+        """Make a deleted topic unknown; its partitions stay until they are removed."""
+        self.note_deleted(topic.id.bytes)
         self.topics.pop(topic.name, None)
         self._names.pop(topic.id.bytes, None)
         self._folded.pop(folded(topic.name), None)
