@@ -76,6 +76,7 @@ MYPYC = (
     "broker/partitions/appends/append_queue.py",
     "broker/partitions/appends/log_flushes.py",
     "broker/partitions/appends/replication.py",
+    "broker/partitions/appends/sequence_gaps.py",
     "broker/partitions/disks/disk_workers.py",
     "broker/partitions/appends/log_tasks.py",
     "broker/partitions/appends/writer.py",

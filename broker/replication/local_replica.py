@@ -144,7 +144,7 @@ class LocalReplica:
         partition = self.partition
         partition.log.assign_epoch(state.leader_epoch)
         self.leader_epoch = state.leader_epoch
-        partition.appends.note_refusal()
+        partition.appends.gaps.note_refusal()
         partition.log.producers.guards.clear()
         if len(state.replicas) > 1:
             self._replicate(state)

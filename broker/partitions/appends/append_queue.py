@@ -22,29 +22,27 @@ from typing import NamedTuple
 import trio
 
 from broker.log.append import Buffer
-from broker.log.errors import LogError, LogFailedError, NoRoomError, OutOfOrderSequenceError
+from broker.log.errors import LogError
 from broker.log.io.disk import is_out_of_room
 from broker.log.io.shared_writes import FileWrite
 from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.segments.segment import Segment
 from broker.partitions.appends.append import Append, StorageError
-from broker.partitions.appends.errors import EarlierBatchRefusedError
 from broker.partitions.appends.log_flushes import LogFlushes
 from broker.partitions.appends.log_tasks import LogTasks
 from broker.partitions.appends.refusal_log import RefusalLog
 from broker.partitions.appends.replication import Replication
+from broker.partitions.appends.sequence_gaps import SequenceGaps
 from broker.partitions.appends.writer import Writer
 from broker.partitions.disks.disk_workers import DiskWorkers
 from broker.partitions.reads.waiters import WaitingFetches
 from protocol.errors import ProtocolError
-from protocol.records.batch import read_header
 from protocol.records.validation import NeedsReencodingError
 
 logger = logging.getLogger(__name__)
 
 LOCAL = -1  # instead of a time to wait for replicas: acks=1
-REPEAT_S = 1.0  # after appends were refused: until then their producers have sent them again
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough for a worker to take milliseconds
 
 
@@ -81,6 +79,7 @@ class AppendQueue:
         self.log = log
         self.page_faults = log.page_faults
         self.flushes = LogFlushes(log, disk, tasks, waiters)
+        self.gaps = SequenceGaps(log)
         self.is_writing = False
         self.is_paused = False  # nothing may be written: the log is about to move
         self.replication: Replication | None = None  # while this broker leads the partition, with several replicas
@@ -96,45 +95,12 @@ class AppendQueue:
         self._is_roll_announced = False
         self._refusals = RefusalLog(f"{log.topic}-{log.partition}")
         self._refusal: Exception | None = None  # fail the queue with it after the current write
-        self._refused_at: float | None = None  # for no fault of the producers, by trio's clock; None: not lately
 
     def replicate(self, replication: Replication | None) -> None:
         """Begin, or with None end, to settle appends by the replication."""
         self.replication = self.flushes.replication = replication
 
     # -- append --
-
-    def note_refusal(self) -> None:
-        """Take note that appends are refused, or were until now, for reasons that are not their producers'.
-
-        If only the first of two batches in flight was refused, the second one is behind a gap that is not an error of
-        the producer. `append` recognizes such gaps for REPEAT_S.
-        """
-        self._refused_at = trio.current_time()
-
-    def _has_just_refused(self) -> bool:
-        if self._refused_at is not None and trio.current_time() >= self._refused_at + REPEAT_S:
-            self._refused_at = None
-        return self._refused_at is not None
-
-    def _reason(self, error: Exception) -> Exception:
-        """Return the error to report for an append that cannot be planned; note it if it is a refusal."""
-        if isinstance(error, (LogFailedError, NoRoomError)):
-            self.note_refusal()
-        elif isinstance(error, OutOfOrderSequenceError) and self._has_just_refused():
-            return EarlierBatchRefusedError(f"{error}; appends were refused a moment ago")
-        return error
-
-    def _check_beginning(self, records: bytes | memoryview) -> None:
-        """Refuse a batch of an unknown producer that is not its first one. Raises EarlierBatchRefusedError.
-
-        At other times such a batch is appended, since the log may have removed the state of an idle producer.
-        """
-        header = read_header(records)
-        producer_id, sequence = header.producer_id, header.base_sequence
-        if producer_id >= 0 and sequence > 0 and self.log.producers.latest(producer_id) is None:
-            batch = f"batch of producer {producer_id}, sequence {sequence}"
-            raise EarlierBatchRefusedError(f"{batch}: an earlier one is missing; appends were refused a moment ago")
 
     def append(
         self,
@@ -165,11 +131,11 @@ class AppendQueue:
             self._unopened.append(_Unopened(append, records, origin, guard))
             return append
         try:
-            if origin is Origin.CLIENT and self._has_just_refused():
-                self._check_beginning(records)
+            if origin is Origin.CLIENT:
+                self.gaps.check_beginning(records)
             planned = self._plan(records, origin, guard)
         except LogError as error:
-            raise self._reason(error) from None
+            raise self.gaps.reason(error) from None
         if planned is None:
             self._unopened.append(_Unopened(append, records, origin, guard))
             self._tasks.enter()
@@ -300,7 +266,7 @@ class AppendQueue:
                 planned = log.plan_marker(marker)
             waiting.append.planned = planned
         except Exception as error:  # noqa: BLE001  # any error concerns this append only
-            return self._reason(error).with_traceback(None)  # which refers to this frame: a cycle
+            return self.gaps.reason(error).with_traceback(None)  # which refers to this frame: a cycle
         return None
 
     # -- write --
@@ -438,7 +404,7 @@ class AppendQueue:
         if not isinstance(error, OSError):
             log.fail(error)
             logger.error("%s-%d: log failed", log.topic, log.partition, exc_info=error)
-        self.note_refusal()
+        self.gaps.note_refusal()
         for append in failed:
             append.settle(reason)
         if log.failed:
@@ -453,7 +419,7 @@ class AppendQueue:
             if not waiting.append.done:
                 waiting.append.settle(reason)
         self._refusal = reason
-        self.note_refusal()
+        self.gaps.note_refusal()
         if not self.is_writing:
             self._drop_refused()
 

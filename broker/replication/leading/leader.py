@@ -171,7 +171,7 @@ class PartitionLeader:
         progress = self.progress
         if progress.is_under_min_isr:
             partition = self.partition
-            partition.appends.note_refusal()
+            partition.appends.gaps.note_refusal()
             raise NotEnoughReplicasError(
                 f"{partition.topic}-{partition.index} has {len(progress.state.isr)} in-sync replicas; "
                 f"min.insync.replicas is {progress.min_isr}"

@@ -113,7 +113,7 @@ async def test_a_gap_just_after_a_refusal_is_not_the_fault_of_the_producer(
     async with rig(tmp_path) as it:
         partition = it.partition
         partition.append(batch(0))
-        partition.appends.note_refusal()
+        partition.appends.gaps.note_refusal()
         with pytest.raises(EarlierBatchRefusedError):
             partition.append(batch(2))
         await trio.sleep(2)
@@ -127,7 +127,7 @@ async def test_a_batch_that_is_decompressed_behind_a_gap_just_after_a_refusal_is
     async with rig(tmp_path, message_timestamp_type="LogAppendTime", compression_type="gzip") as it:
         partition = it.partition
         await partition.append(batch(0, LARGE)).wait()
-        partition.appends.note_refusal()
+        partition.appends.gaps.note_refusal()
         behind = partition.append(batch(2, LARGE))
         await behind.wait()
         assert isinstance(behind.error, EarlierBatchRefusedError)
@@ -138,7 +138,7 @@ async def test_an_unknown_producer_begins_with_its_first_batch_just_after_a_refu
 ) -> None:
     async with rig(tmp_path) as it:
         partition = it.partition
-        partition.appends.note_refusal()
+        partition.appends.gaps.note_refusal()
         with pytest.raises(EarlierBatchRefusedError):
             partition.append(batch(1))
         partition.append(batch(0))
@@ -147,7 +147,7 @@ async def test_an_unknown_producer_begins_with_its_first_batch_just_after_a_refu
 
 async def test_a_log_that_forgot_a_producer_takes_any_of_its_batches(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with rig(tmp_path) as it:
-        it.partition.appends.note_refusal()
+        it.partition.appends.gaps.note_refusal()
         await trio.sleep(2)
         it.partition.append(batch(7))
 
