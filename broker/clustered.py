@@ -40,10 +40,10 @@ from broker.net.deadlines import Deadlines
 from broker.partitions.partitions import Partitions
 from broker.replication.following.fetcher import FetchLimits
 from broker.replication.following.follower import Follower
-from broker.replication.isolation import Isolation
 from broker.replication.peers.brokers import ClusterBrokers
 from broker.replication.peers.connection import PeerSettings
 from broker.replication.replicas import Replicas, judge
+from broker.replication.self_fencing import SelfFencing
 from broker.settings.settings import Settings
 from broker.settings.types import as_text
 from protocol.version import VERSION
@@ -200,8 +200,8 @@ class ClusterMember:
             )
             self._declare(controller)
             await nursery.start(node.run, identity, self._since)
-            isolation = Isolation(node, brokers, lease_s=settings.warmlog_cluster_lease_ms / 1000, random=self._random)
-            nursery.start_soon(isolation.run)
+            fencing = SelfFencing(node, brokers, lease_s=settings.warmlog_cluster_lease_ms / 1000, random=self._random)
+            nursery.start_soon(fencing.run)
             await self._remember()
             nursery.start_soon(follower.run)
             nursery.start_soon(controller.run)

@@ -41,7 +41,7 @@ __all__ = ["Append", "Destination", "Partition", "StorageError"]
 logger = logging.getLogger(__name__)
 
 UNREADABLE_LOG_INTERVAL_S = 10.0  # between two lines about an unreadable log: consumers retry all the time
-NOT_FOLLOWING = -1
+NOT_READABLE = -1
 MAX_PAUSE_S = 5.0  # the longest time for which producers wait for a move that cannot switch over
 REBUILD_INTERVAL_S = 10.0  # between two attempts to rebuild an index: each reads the whole segment
 
@@ -70,7 +70,7 @@ class Partition:
         self.mirror_of: str | None = None  # the id of the cluster that the log follows; clients cannot write to it then
         self.data_directory = os.path.dirname(log.directory)
         self.is_unreadable = False  # a read has failed since startup
-        self.followed_epoch = NOT_FOLLOWING  # the leader epoch in which consumers can read what it copies
+        self.readable_epoch = NOT_READABLE  # the leader epoch in which consumers can read what it copies
         self._writer = writer
         self._metrics = writer.metrics
         self.waiters = WaitingFetches(log)
@@ -94,12 +94,12 @@ class Partition:
     @property
     def leader_epoch(self) -> int:
         """Return the leader epoch that clients see: the leader's while consumers can read this copy, else the log's."""
-        return self.log.leader_epoch if self.followed_epoch == NOT_FOLLOWING else self.followed_epoch
+        return self.log.leader_epoch if self.readable_epoch == NOT_READABLE else self.readable_epoch
 
-    def follow(self, leader_epoch: int) -> None:
-        """Let consumers read what this replica copies in a leader epoch; NOT_FOLLOWING: no more."""
-        if leader_epoch != self.followed_epoch:
-            self.followed_epoch = leader_epoch
+    def let_read(self, leader_epoch: int) -> None:
+        """Let consumers read what this replica copies in a leader epoch; NOT_READABLE: no more."""
+        if leader_epoch != self.readable_epoch:
+            self.readable_epoch = leader_epoch
             self.wake_all()  # fetches that name another epoch are refused
 
     @property

@@ -25,7 +25,7 @@ from broker.partitions.disks.checkpoints import Checkpoints
 from broker.partitions.disks.startup import StartProgress
 from broker.partitions.disks.storage import Storage
 from broker.partitions.opening import Opening
-from broker.partitions.partition import NOT_FOLLOWING, Partition
+from broker.partitions.partition import NOT_READABLE, Partition
 from broker.partitions.relocation import Relocation
 from broker.partitions.topics.catalog import Catalog, LocalCatalog
 from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
@@ -164,7 +164,7 @@ class Partitions:
         found = self._map.partitions.get((topic, partition))
         if found is None:
             local = self.local(topic, partition)
-            if local is not None and local.followed_epoch != NOT_FOLLOWING:
+            if local is not None and local.readable_epoch != NOT_READABLE:
                 return local
         return found
 

@@ -24,7 +24,7 @@ from broker.cluster.node import ClusterNode
 from broker.cluster.rules import min_isr
 from broker.cluster.values import NO_EPOCH, PartitionState
 from broker.partitions.appends.errors import NotLeaderError
-from broker.partitions.partition import NOT_FOLLOWING, Partition
+from broker.partitions.partition import NOT_READABLE, Partition
 from broker.partitions.partitions import Partitions
 from broker.replication.following.fetcher import Following
 from broker.replication.following.follower import Follower
@@ -112,7 +112,7 @@ class LocalReplica:
             logger.debug("%s-%d: not leading any more", partition.topic, partition.index)
         if self.copy is not None:
             self.copy = None
-            partition.follow(NOT_FOLLOWING)
+            partition.let_read(NOT_READABLE)
             self._ending = self._shared.follower.unfollow(partition.topic, partition.index)
 
     def _stop_replicating(self) -> None:
@@ -192,7 +192,7 @@ class LocalReplica:
         node, leader = self._shared.node, state.leader
         is_led = leader is not None and leader.broker != node.id
         is_in_sync = any(member.broker == node.id and node.image.is_good(member) for member in state.isr)
-        self.partition.follow(state.leader_epoch if is_led and is_in_sync else NOT_FOLLOWING)
+        self.partition.let_read(state.leader_epoch if is_led and is_in_sync else NOT_READABLE)
 
     @property
     def is_in_sync(self) -> bool:

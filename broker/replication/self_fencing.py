@@ -28,7 +28,7 @@ QUESTIONS_PER_LEASE = 3
 logger = logging.getLogger(__name__)
 
 
-class Isolation:
+class SelfFencing:
     """Asks other brokers while the store does not answer."""
 
     def __init__(self, node: ClusterNode, brokers: ClusterBrokers, *, lease_s: float, random: Random) -> None:
