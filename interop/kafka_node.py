@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 from interop.nodes import Nodes
+from interop.ports import free_ports
 
 PROJECT = Path(__file__).parent / "kafka"
 KAFKA_VERSION = "4.3.1"
@@ -305,15 +305,6 @@ class KafkaNodes(Nodes[KafkaNode]):
             list(pool.map(KafkaNode.begin, self.nodes.values()))
         for node in self.nodes.values():
             node.wait_until_started()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def in_ci() -> bool:

@@ -33,11 +33,16 @@ class SyncDisk(Disk):
         self.synced_directories: list[str] = []
         self._open = threading.Event()
         self._open.set()
+        self._turns = threading.Semaphore(0)  # those that may go on although the others wait
         self._lock = threading.Lock()
 
     def hold(self) -> None:
         """Let syncs wait from now on."""
         self._open.clear()
+
+    def let_one_go(self) -> None:
+        """Let one of those that wait do its work."""
+        self._turns.release()
 
     def go_on(self) -> None:
         """Let those that wait, and those to come, do their work."""
@@ -48,10 +53,17 @@ class SyncDisk(Disk):
         self.failures.setdefault(verb, []).extend(codes or (errno.EIO,))
 
     def _check(self, verb: str) -> None:
-        pending = self.failures.get(verb)
-        if pending:
-            code = pending.pop(0)
+        with self._lock:
+            pending = self.failures.get(verb)
+            code = pending.pop(0) if pending else 0
+        if code:
             raise OSError(code, os.strerror(code))
+
+    def _await_turn(self) -> None:
+        for _ in range(3000):
+            if self._open.wait(0.01) or self._turns.acquire(blocking=False):
+                return
+        raise AssertionError("the test forgot to let a sync go on")
 
     def sync(self, fd: int) -> None:
         with self._lock:
@@ -59,7 +71,7 @@ class SyncDisk(Disk):
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            assert self._open.wait(10), "the test forgot to let a sync go on"
+            self._await_turn()
             self._check("sync")
             super().sync(fd)
         finally:

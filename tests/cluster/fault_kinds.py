@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
-from tests.broker.cluster.etcd_process import EtcdProcess, await_ready, etcdctl
+from tests.broker.cluster.etcd_process import EtcdProcess, etcdctl
 from tests.cluster.switch import Link, Switch
 
 BROKERS, STORE, CLIENTS = (1, 2, 3), (11, 12, 13), 9  # places in the network
@@ -128,9 +128,9 @@ class Faults:
             member.kill()
         yield
         with ExitStack() as stack:
-            ready = [stack.enter_context(member.begin()) for member in members]
-            for each in ready:
-                await_ready(each)
+            sockets = [stack.enter_context(member.begin()) for member in members]
+            for member, ready in zip(members, sockets, strict=True):
+                member.await_ready(ready)
 
     @contextmanager
     def _frozen_store(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from broker.metrics.registry import Metrics
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 
 UNHURRIED = Timeouts()
-PROMPT = Timeouts(connect_s=1, attempt_s=1, commit_s=1, quiet_s=0.1)
+PROMPT = Timeouts(connect_s=1, attempt_s=1, commit_s=1, quiet_s=0.5)  # etcd sends late events after 0.1 s
 
 
 def open_store(

@@ -6,12 +6,14 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 from interop.nodes import LOOPBACK, Place
+from interop.ports import free_ports
 from tests.requires import lacks
 
 START_S = 30.0
@@ -32,11 +34,11 @@ class EtcdProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> socket.socket:
-        """Start the process, and return the socket that receives a datagram once it serves."""
+        """Start the process, and return the socket that `await_ready` reads."""
         ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         name = str(Path(tempfile.gettempdir()) / f"etcd-{uuid4().hex}")  # a file, which all network namespaces see
         ready.bind(name)
-        ready.settimeout(START_S)
+        ready.settimeout(0.2)
         self._directory.mkdir(parents=True, exist_ok=True)
         command = [
             *self._command,
@@ -53,7 +55,20 @@ class EtcdProcess:
     def start(self) -> None:
         """Start the process, and wait until it serves."""
         with self.begin() as ready:
-            await_ready(ready)
+            self.await_ready(ready)
+
+    def await_ready(self, ready: socket.socket) -> None:
+        """Wait until it serves. Raises OSError if it has ended instead."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_S
+        try:
+            while not _is_ready(ready):
+                if self._process.poll() is not None:
+                    raise OSError(f"etcd has ended: {(self._directory / 'log').read_text()[-1000:]}")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"etcd does not serve after {START_S:g} s")
+        finally:
+            os.unlink(ready.getsockname())
 
     @property
     def pid(self) -> int:
@@ -108,13 +123,12 @@ def etcdctl(*arguments: str | Path, given: str = "") -> None:
     subprocess.run((binary, *arguments), check=True, capture_output=True, env=environment, input=given.encode())
 
 
-def await_ready(ready: socket.socket) -> None:
-    """Wait until a member serves."""
+def _is_ready(ready: socket.socket) -> bool:
+    """Whether a process has said that it serves. Waits for a moment."""
     try:
-        while b"READY=1" not in ready.recv(4096):
-            pass
-    finally:
-        os.unlink(ready.getsockname())
+        return b"READY=1" in ready.recv(4096)
+    except TimeoutError:
+        return False
 
 
 @contextmanager
@@ -135,7 +149,7 @@ def etcd(
     if binary is None:
         lacks("etcd is not installed: apt-get install etcd-server")
     chosen = places or [LOOPBACK] * members
-    ports = iter(_free_ports(2 * len(chosen)))
+    ports = iter(free_ports(2 * len(chosen)))
     urls = [(f"{scheme}://{place.host}:{next(ports)}", f"http://{place.host}:{next(ports)}") for place in chosen]
     bootstrap = ",".join(f"m{number}={peer}" for number, (_, peer) in enumerate(urls))
     processes = [
@@ -145,14 +159,7 @@ def etcd(
     with ExitStack() as stack:
         for process in processes:
             stack.callback(process.kill)
-        for ready in [stack.enter_context(process.begin()) for process in processes]:
-            await_ready(ready)
+        sockets = [stack.enter_context(process.begin()) for process in processes]
+        for process, ready in zip(processes, sockets, strict=True):
+            process.await_ready(ready)
         yield processes
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]

@@ -265,6 +265,6 @@ async def test_a_hanging_disk_holds_up_no_log_of_another_one(tmp_path: Path) -> 
 
 async def when(condition: Callable[[], bool]) -> None:
     """Return when workers have brought it about."""
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         while not condition():  # noqa: ASYNC110  # nobody tells of what happens inside a worker
             await trio.sleep(0.001)

@@ -38,16 +38,23 @@ async def one_that_holds(guard: LoopGuard) -> None:
     hold_it()
 
 
+@pytest.fixture
+def logs_each_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at a limited rate: a busy machine may add stalls."""
+    monkeypatch.setattr("broker.metrics.loop_guard.LOG_INTERVAL_S", 0.0)
+
+
+@pytest.mark.usefixtures("logs_each_stall")
 async def test_a_stall_is_logged_with_its_request_and_stack(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
     async with watching(guard), trio.open_nursery() as nursery:
         nursery.start_soon(one_that_holds, guard)
-    (line,) = caplog.messages
+    (line,) = [line for line in caplog.messages if "one_that_holds" in line]
     assert " ms by fetch: hold_it line " in line
-    assert "one_that_holds line " in line
     assert "unrolled_run" not in line
-    assert guard.held == 1
+    assert guard.held >= 1
 
 
+@pytest.mark.usefixtures("logs_each_stall")
 async def test_a_stall_is_attributed_to_its_request_not_to_the_next(
     guard: LoopGuard, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,7 +62,7 @@ async def test_a_stall_is_attributed_to_its_request_not_to_the_next(
         guard.begin("produce")
         hold_it()
         guard.begin("fetch")
-    (line,) = caplog.messages
+    (line,) = [line for line in caplog.messages if "hold_it" in line]
     assert " ms by produce: hold_it line " in line
 
 
@@ -97,7 +104,7 @@ async def test_stalls_in_a_row_are_logged_at_a_limited_rate(guard: LoopGuard, ca
         for _ in range(4):
             hold_it(1.5 * LIMIT_S)
             await trio.lowlevel.checkpoint()
-    assert guard.held == 4
+    assert guard.held >= 4
     assert len(caplog.messages) == 1
 
 
@@ -115,18 +122,18 @@ async def test_stalls_before_the_broker_serves_are_not_logged(
 
 
 async def test_nothing_stays_behind(guard: LoopGuard) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     async with watching(guard):
-        assert threading.active_count() == before + 1
-    assert threading.active_count() == before
+        (sampler,) = set(threading.enumerate()) - before
+    assert not sampler.is_alive()
 
 
 async def test_with_a_limit_of_0_nothing_is_watched() -> None:
     guard = LoopGuard(0)
     assert guard.clock is None
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with guard.watching():
-        assert threading.active_count() == before
+        assert set(threading.enumerate()) <= before
 
 
 async def test_a_broker_counts_stalls(guard: LoopGuard, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

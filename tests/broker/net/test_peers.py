@@ -51,12 +51,12 @@ async def test_a_reset_while_a_fetch_waits_is_no_defect(broker: Running, caplog:
 @pytest.mark.usefixtures("eager_silence_check")
 async def test_what_is_sent_behind_a_waiting_fetch_is_not_held_against_the_peer(tmp_path: Path) -> None:
     """The broker does not read on while the fetch waits, so half a frame lies there however fast the peer is."""
-    settings = {"warmlog.slow.peer.timeout.ms": 50, "connections.max.idle.ms": 50}
+    settings = {"warmlog.slow.peer.timeout.ms": 500, "connections.max.idle.ms": 500}
     async with running(tmp_path, settings) as broker:
         client = await broker.connect()
         await client.create("orders")
         behind = client.frame(produce_request("orders", batch(b"x" * 100_000)))
-        fetch = client.frame(fetch_request("orders", 0, max_wait_ms=500))
+        fetch = client.frame(fetch_request("orders", 0, max_wait_ms=1500))
         await client.stream.send_all(fetch + behind[:1000])
         assert await client.reply() is not None  # the fetch, with nothing
         await client.stream.send_all(behind[1000:])

@@ -7,6 +7,7 @@ would run in worker threads run at once, on the loop, after a random pause of si
 import math
 import os
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -70,12 +71,12 @@ def _deterministic(seed: int, clock: Clock) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", new=True))
-        stack.enter_context(patch.object(trio_run, "_r", Random(f"tasks {seed}")))
-        stack.enter_context(patch.object(trio.to_thread, "run_sync", run_sync))
-        stack.enter_context(patch.object(trio.from_thread, "check_cancelled", lambda: None))
-        stack.enter_context(patch.object(time, "perf_counter", clock.current_time))
-        stack.enter_context(patch.object(time, "monotonic", clock.current_time))
-        stack.enter_context(patch.object(os, "urandom", entropy.randbytes))  # for uuid4
+        stack.enter_context(patch.object(trio_run, "_r", _Tasks(Random(f"tasks {seed}"))))
+        stack.enter_context(_patched_here(trio.to_thread, "run_sync", run_sync))
+        stack.enter_context(_patched_here(trio.from_thread, "check_cancelled", lambda: None))
+        stack.enter_context(_patched_here(time, "perf_counter", clock.current_time))
+        stack.enter_context(_patched_here(time, "monotonic", clock.current_time))
+        stack.enter_context(_patched_here(os, "urandom", entropy.randbytes))  # for uuid4
         for module in (startup, storage):
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", _Inline))
         state = random.getstate()
@@ -84,6 +85,35 @@ def _deterministic(seed: int, clock: Clock) -> Iterator[None]:
             yield
         finally:
             random.setstate(state)
+
+
+@contextmanager
+def _patched_here(module: object, name: str, simulated: Callable[..., Any]) -> Iterator[None]:
+    """Replace a function for this thread. Others may run brokers that are not simulated."""
+    me, original = threading.get_ident(), getattr(module, name)
+
+    def chosen(*arguments: Any, **named: Any) -> Any:
+        return (simulated if threading.get_ident() == me else original)(*arguments, **named)
+
+    with patch.object(module, name, chosen):
+        yield
+
+
+class _Tasks(Random):
+    """By what trio orders the tasks of this thread's loop; loops of other threads must not draw from it."""
+
+    def __init__(self, seeded: Random) -> None:
+        super().__init__()
+        self._me = threading.get_ident()
+        self._seeded = seeded
+
+    def random(self) -> float:
+        """Return a number, a known one in this thread."""
+        return self._seeded.random() if threading.get_ident() == self._me else super().random()
+
+    def getrandbits(self, count: int, /) -> int:
+        """Return bits, known ones in this thread."""
+        return self._seeded.getrandbits(count) if threading.get_ident() == self._me else super().getrandbits(count)
 
 
 class _Inline(Executor):

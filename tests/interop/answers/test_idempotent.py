@@ -18,7 +18,8 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
-from interop.kafka_node import KafkaNode, build, create_topics, free_ports
+from interop.kafka_node import KafkaNode, build, create_topics
+from interop.ports import free_ports
 from protocol.errors import ErrorCode
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in

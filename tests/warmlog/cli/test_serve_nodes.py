@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.cluster.local import STORE
+from interop.ports import free_ports
 from warmlog.cli.nodes import NODES
 
 FREE = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0")
@@ -148,7 +149,7 @@ def test_lines_of_the_log_name_the_node(tmp_path: Path) -> None:
 
 
 def test_ports_count_up_from_the_first_node(tmp_path: Path) -> None:
-    first = free_ports(2)
+    first = free_ports(2)[0]
     addresses = ("--kafka", f"127.0.0.1:{first}", "--native", "none", "--http", "none")
     advertised = ("--set", f"advertised.listeners=kafka://localhost:{first}")
     with nodes(tmp_path / "data", 2, *advertised, "--set", "node.id=7", addresses=addresses) as running:
@@ -174,18 +175,6 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
-
-
-def free_ports(count: int) -> int:
-    """Return the first of some ports in a row that nobody listens on."""
-    for first in range(20_000 + os.getpid() % 10_000, 32_000, count):
-        try:
-            for port in range(first, first + count):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no ports are free")
 
 
 def refused(directory: Path, *options: str) -> str:

@@ -144,7 +144,7 @@ async def test_what_is_appended_behind_an_open_transaction_does_not_wake_a_reade
         stable = await latest(client, COMMITTED)
         first = await fetcher.fetch({(TOPIC, 0): stable}, isolation_level=COMMITTED)
         assert first[TOPIC, 0]["last_stable_offset"] == stable
-        await fetcher.send({}, isolation_level=COMMITTED, max_wait_ms=200)
+        await fetcher.send({}, isolation_level=COMMITTED, max_wait_ms=1500)
         await served(open_broker)
         await native.produce(TOPIC, batch(b"plain"))
         told = await fetcher.reply()

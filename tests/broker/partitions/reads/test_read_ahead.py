@@ -309,13 +309,21 @@ async def test_a_lookup_is_done_by_a_thread_in_its_turn_and_its_error_told(tmp_p
 # -- what has been passed --
 
 
+async def drops_done(reads: ReadAhead) -> None:
+    """Wait until no worker reads or drops anything."""
+    while True:
+        await trio.testing.wait_all_tasks_blocked()
+        if not reads._limiter.borrowed_tokens:
+            return
+
+
 async def test_what_a_lagging_consumer_has_passed_goes_from_memory(tmp_path: Path) -> None:
     piece = cold(tmp_path / "a", 16, Disk())
     piece.descriptor.pread(PIECE, 3 * PIECE)  # in memory for another reason
     async with reading(drop=True) as reads:
         assert await reads.bring("one", piece, 0, 2 * PIECE)
         reads.begun("one", part(piece, PIECE))
-        await trio.testing.wait_all_tasks_blocked(0.02)
+        await drops_done(reads)
         assert pages_missing(piece) == 8
         reads.sent("one", part(piece, 15 * PAGESIZE))
     assert pages_missing(piece) == 12
@@ -338,10 +346,10 @@ async def test_not_while_another_one_follows(tmp_path: Path) -> None:
         assert await reads.bring("one", piece, 0, 4 * PIECE)
         assert await reads.bring("two", piece, 0, PIECE)
         reads.sent("one", piece)
-        await trio.testing.wait_all_tasks_blocked(0.02)
+        await drops_done(reads)
         assert pages_missing(piece) == 0
         reads.begun("two", part(piece, 2 * PIECE))
-        await trio.testing.wait_all_tasks_blocked(0.02)
+        await drops_done(reads)
         assert pages_missing(piece) == 8
         reads.forget("two")
     assert pages_missing(piece) == 16
@@ -355,7 +363,7 @@ async def test_what_has_to_be_read_again_is_kept_for_a_while(tmp_path: Path) -> 
         async def read_all_but_the_last_page() -> None:
             assert await reads.bring("one", piece, 0, 4 * PIECE)
             reads.begun("one", part(piece, 15 * PAGESIZE))
-            await trio.testing.wait_all_tasks_blocked(0.02)
+            await drops_done(reads)
 
         await read_all_but_the_last_page()
         assert pages_missing(piece) == 15
