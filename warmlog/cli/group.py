@@ -89,7 +89,7 @@ def describe(groups: tuple[str, ...], native: str, as_json: bool) -> None:
 
 
 def description_json(group: "DescribedConsumerGroup") -> dict[str, Any]:
-    """Return a description as a JSON object, with the lag; unknown offsets are null."""
+    """Return a description as a JSON object, with the lag; what is unknown is null."""
     import msgspec
 
     form: dict[str, Any] = msgspec.to_builtins(group)
@@ -104,9 +104,10 @@ def description_json(group: "DescribedConsumerGroup") -> dict[str, Any]:
 
 def show_group(group: "DescribedConsumerGroup") -> None:
     """Print a description for people."""
+    lag = total_lag(group)
     print_line(
         f"{group.group}: {group.state}, {counted(len(group.members), 'member')},"
-        f" {counted(len(group.positions), 'partition')}, lag {total_lag(group):,}"
+        f" {counted(len(group.positions), 'partition')}, lag {'unknown' if lag is None else f'{lag:,}'}"
         + (f", assignor {group.protocol}" if group.protocol else "")
     )
     if group.members:
@@ -148,9 +149,10 @@ def known(offset: int) -> int | None:
     return None if offset < 0 else offset
 
 
-def total_lag(group: "DescribedConsumerGroup") -> int:
-    """Return the sum of all known lags."""
-    return sum(position.lag or 0 for position in group.positions)
+def total_lag(group: "DescribedConsumerGroup") -> int | None:
+    """Return the sum of all known lags, or None if there are partitions, and no lag is known."""
+    lags = [position.lag for position in group.positions if position.lag is not None]
+    return sum(lags) if lags or not group.positions else None
 
 
 @click.command(short_help="Reset the committed offsets of a group.")

@@ -133,6 +133,7 @@ class Node:
     ready: trio.Event = field(default_factory=trio.Event)
     failure: str = ""  # why it did not start at all
     _process: trio.Process | None = None
+    _creating: trio.Lock = field(default_factory=trio.Lock)
     _stopping: trio.Event = field(default_factory=trio.Event)
 
     @property
@@ -166,10 +167,15 @@ class Node:
                 await self._stopping.wait()
                 return
 
+    def end_restarts(self) -> None:
+        """Do not start the process again once it has ended; `stop` follows."""
+        self._stopping.set()
+
     async def stop(self, limit_s: float) -> None:
         """Let the broker hand over what it leads and stop, and kill it after the limit."""
-        self._stopping.set()
-        process = self._process
+        self.end_restarts()
+        async with self._creating:
+            process = self._process
         if process is None or process.poll() is not None:
             return
         process.terminate()
@@ -185,12 +191,11 @@ class Node:
         command = self.plan.command(self.number, self.store, self.addresses)
         environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
         pipe = subprocess.PIPE
-        # In a session of its own, Ctrl-C does not reach it before it is its turn to stop.
-        self._process = process = await trio.lowlevel.open_process(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=environ
-        )
-        if self._stopping.is_set():  # since it was asked to stop while the process was being created
-            process.terminate()
+        async with self._creating:
+            # In a session of its own, Ctrl-C does not reach it before it is its turn to stop.
+            self._process = process = await trio.lowlevel.open_process(
+                command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=environ
+            )
         assert process.stdout is not None
         assert process.stderr is not None
         async with trio.open_nursery() as nursery:
@@ -287,6 +292,8 @@ class _Supervisor:
             if all_ready:
                 ready(nodes)
             await self._stop.wait()
+            for node in nodes:
+                node.end_restarts()
             for node in nodes:
                 await node.stop(limit_s)
             running.cancel_scope.cancel()

@@ -10,14 +10,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from trio.testing import wait_all_tasks_blocked
 
 from broker.cluster.local import STORE
+from broker.settings.settings import Settings
 from interop.ports import free_ports
-from warmlog.cli.nodes import NODES
+from warmlog.cli.nodes import NODES, Node, Plan
 
 FREE = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0")
 NODE = re.compile(r"node (\d+) kafka=(\S+) native=(\S+) http=(\S+)\n")
@@ -167,6 +171,31 @@ def read(path: Path) -> str:
         return path.read_text()
     except OSError:  # the process has ended
         return ""
+
+
+async def test_a_process_that_is_being_created_while_its_node_stops_ends_before_the_supervisor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    created: list[trio.Process] = []
+    may_create, open_process = trio.Event(), trio.lowlevel.open_process
+
+    async def slow(_: object, **options: Any) -> trio.Process:
+        await may_create.wait()
+        created.append(await open_process(["sleep", "60"], **options))
+        return created[0]
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", slow)
+    monkeypatch.setattr(Plan, "command", lambda *_: [])
+    plan = Plan(settings=Settings(), count=1, addresses={}, options=(), logs_json=False)
+    node = Node(plan, 0, "", {})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.run, lambda: None)
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as stopping:
+            stopping.start_soon(node.stop, LIMIT_S)
+            await wait_all_tasks_blocked()
+            may_create.set()
+        assert [process.poll() for process in created] == [-signal.SIGTERM]
 
 
 def is_running(pid: int) -> bool:

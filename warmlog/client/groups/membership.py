@@ -47,7 +47,7 @@ from protocol.request import Value
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.connection import Connection
 from warmlog.client.connection.request_parts import parts
-from warmlog.client.errors import GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
+from warmlog.client.errors import ConnectError, GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
 from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
 from warmlog.client.groups.member_options import MemberOptions
 from warmlog.client.settings import Settings
@@ -87,6 +87,7 @@ class Membership:
         self._options = options
         self._tracker = tracker
         self._connection: Connection | None = None
+        self._leaving: TaskGroup | None = None  # in which connections live while the member leaves
         self._partition_counts: dict[str, int] = {}  # partitions per topic at the last assignment
         self._committed: dict[PartitionId, int] = {}
         self._commit_due_at = 0.0
@@ -236,7 +237,8 @@ class Membership:
     async def _join(self) -> None:
         """Join until it succeeds. Raises WarmlogError if it fails for good or longer than `delivery_timeout_s`."""
         if self._options.auto_commit:
-            await self._try_commit(include_last=True)
+            limit_s = min(LEAVE_TIMEOUT_S, self._options.rebalance_timeout_s / 2)
+            await self._commit_rest(limit_s, include_last=True)
         self._tracker.reset({})
         deadline = anyio.current_time() + self._settings.delivery_timeout_s
         attempts = 0
@@ -364,14 +366,30 @@ class Membership:
 
     # -- commits --
 
-    async def _try_commit(self, *, include_last: bool) -> None:
-        """Commit processed records; log a failure: what is not committed is read again."""
+    async def _try_commit(self, *, include_last: bool) -> WarmlogError | None:
+        """Commit processed records; log a failure, and return it: what is not committed is read again."""
         if self.generation == NO_GENERATION:
-            return
+            return None
         try:
             await self._commit(self._tracker.committable(include_last=include_last))
         except WarmlogError as error:
             logger.info("group %s: commit failed: %s", self._options.group, error.message)
+            return error
+        return None
+
+    async def _commit_rest(self, limit_s: float, *, include_last: bool) -> None:
+        """Commit processed records before their partitions are given up; try again while that may help.
+
+        A member that leaves does not wait for a broker if none can be reached.
+        """
+        deadline = anyio.current_time() + limit_s
+        for delay in delays_s(self._random):
+            error = await self._try_commit(include_last=include_last)
+            if error is None or not error.is_retriable or anyio.current_time() + delay > deadline:
+                return
+            if self._leaving is not None and isinstance(error, ConnectError):
+                return
+            await anyio.sleep(delay)
 
     async def _commit(self, positions: Mapping[PartitionId, int]) -> None:
         changed = {key: offset for key, offset in positions.items() if self._committed.get(key) != offset}
@@ -410,9 +428,8 @@ class Membership:
         if self.member_id == NO_MEMBER:
             return
         with anyio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
-            async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as self._leaving:
                 try:
-                    self._connection = await self._open(tasks)
                     await self._leave()
                 except WarmlogError as error:
                     logger.info(
@@ -420,14 +437,23 @@ class Membership:
                         self._options.group,
                         error.message,
                     )
-                tasks.cancel_scope.cancel()
+                self._leaving.cancel_scope.cancel()
 
     async def _leave(self) -> None:
         if self._options.auto_commit:
-            await self._try_commit(include_last=self._commit_last or self._requested_join is not None)
-        if self._options.instance_id is None:  # a static member may rejoin
-            leaving = LeavingMember(member_id=self.member_id, reason="the consumer was closed")
-            await self._ask(LeaveGroupRequest(group=self._options.group, members=(leaving,)), LeaveGroupResponse)
+            include_last = self._commit_last or self._requested_join is not None
+            await self._commit_rest(LEAVE_TIMEOUT_S / 2, include_last=include_last)
+        if self._options.instance_id is not None:  # a static member may rejoin
+            return
+        leaving = LeavingMember(member_id=self.member_id, reason="the consumer was closed")
+        request = LeaveGroupRequest(group=self._options.group, members=(leaving,))
+        try:
+            await self._ask(request, LeaveGroupResponse)
+        except WarmlogError as error:
+            if error.code is not ErrorCode.NOT_COORDINATOR:
+                raise
+            await self._disconnect_after(error)
+            await self._ask(request, LeaveGroupResponse)
 
     # -- requests --
 
@@ -436,8 +462,8 @@ class Membership:
             self._connection = await self._open()
         return await self._connection.submit(request, response_type, extra_s=extra_s).wait()
 
-    async def _open(self, tasks: TaskGroup | None = None) -> Connection:
-        return await self._cluster.open_coordinator(CoordinatorType.GROUP, self._options.group, tasks)
+    async def _open(self) -> Connection:
+        return await self._cluster.open_coordinator(CoordinatorType.GROUP, self._options.group, self._leaving)
 
     async def _disconnect_after(self, error: WarmlogError) -> None:
         """Disconnect, and find the coordinator again if the error says that it is another broker."""
