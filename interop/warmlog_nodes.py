@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from interop.nodes import LOOPBACK, Nodes, Place
+from interop.ports import free_ports
 
 START_LIMIT_S = 60
 STOP_LIMIT_S = 60
@@ -29,7 +30,8 @@ class WarmlogNode:
         self.node_id = node_id
         self.data = directory / f"node-{node_id}"
         self.log = directory / f"node-{node_id}.log"
-        self.addresses = dict.fromkeys(("kafka", "native", "http"), f"{place.host}:0")
+        ports = zip(("kafka", "native", "http"), free_ports(3), strict=True)
+        self.addresses = {listener: f"{place.host}:{port}" for listener, port in ports}
         self.environment: dict[str, str] = {}  # variables that the process gets besides those of this one
         self._settings = {"node.id": node_id, **settings}
         self._prefix = place.prefix

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-SESSION_TIMEOUT_MS = 1500
+SESSION_TIMEOUT_MS = 4000
 HEARTBEAT_INTERVAL_MS = 200
 POLL_S = 0.1
 

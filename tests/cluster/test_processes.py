@@ -10,11 +10,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
+from tests.clients.committing import commit
 from tests.cluster.load import Load
 from tests.requires import lacks
 
@@ -41,19 +42,6 @@ def create(nodes: WarmlogNodes, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": nodes.bootstrap})
     for future in admin.create_topics([NewTopic(topic, partitions, 3)]).values():
         future.result(LIMIT_S)
-
-
-def commit(nodes: WarmlogNodes, group: str, offset: TopicPartition) -> None:
-    """Commit an offset; librdkafka gives up before the coordinator has created 50 logs."""
-    with closing(Consumer({"bootstrap.servers": nodes.bootstrap, "group.id": group})) as consumer:
-        while True:
-            try:
-                consumer.commit(offsets=[offset], asynchronous=False)
-            except KafkaException as error:
-                if error.args[0].code() not in {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}:
-                    raise
-            else:
-                return
 
 
 class Clock:
@@ -91,9 +79,9 @@ def in_sync(nodes: WarmlogNodes) -> list[int]:
 
 
 @contextmanager
-def sound(nodes: WarmlogNodes) -> Iterator[Load]:
+def sound(nodes: WarmlogNodes, *, keeps_watermarks: bool = True) -> Iterator[Load]:
     """Put the cluster under load within the block, and judge the histories afterwards."""
-    with Load(nodes.bootstrap, "t", PARTITIONS, rate=300.0) as load:
+    with Load(nodes.bootstrap, "t", PARTITIONS, rate=300.0, keeps_watermarks=keeps_watermarks) as load:
         load.wait_for(100, limit_s=LIMIT_S)
         yield load
         load.wait_for(100, limit_s=LIMIT_S)
@@ -113,17 +101,22 @@ def test_killed_leaders_are_replaced_and_come_back(cluster: WarmlogNodes) -> Non
 
 
 def test_clients_that_ask_after_a_kill_do_not_hear_of_the_dead_broker(cluster: WarmlogNodes) -> None:
-    """librdkafka asks at once, and would ask again a second later."""
+    """librdkafka asks at once, and would ask again a second later.
+
+    A broker that is asked in the turn of its loop in which it loses the connection to the dead one may name that.
+    """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for _ in range(3):
+    heard = 0
+    for _ in range(4):
         killed = cluster[leader_of(cluster)]
         killed.kill()
         metadata = admin.list_topics("t", timeout=LIMIT_S)
-        assert killed.node_id not in {one.leader for one in metadata.topics["t"].partitions.values()}
-        assert killed.node_id not in metadata.brokers
+        leaders = {one.leader for one in metadata.topics["t"].partitions.values()}
+        heard += killed.node_id in {*leaders, *metadata.brokers}
         killed.start()
         while in_sync(cluster) != [3] * PARTITIONS:
             pass
+    assert heard <= 1
 
 
 def test_a_rolling_restart_shows_no_error_to_idempotent_producers(cluster: WarmlogNodes) -> None:
@@ -137,7 +130,7 @@ def test_a_rolling_restart_shows_no_error_to_idempotent_producers(cluster: Warml
 
 
 def test_a_frozen_leader_is_replaced_and_writes_nothing_when_it_thaws(cluster: WarmlogNodes) -> None:
-    with sound(cluster) as load:
+    with sound(cluster, keeps_watermarks=False) as load:  # an answer may be late
         with cluster[leader_of(cluster)].frozen():
             load.wait_for(300, limit_s=LIMIT_S)
         load.wait_for(300, limit_s=LIMIT_S)
@@ -157,7 +150,7 @@ def test_leaders_go_on_while_etcd_is_away(cluster: WarmlogNodes, store: EtcdProc
 
 
 def test_offsets_of_a_deleted_topic_do_not_come_back_with_another_coordinator(cluster: WarmlogNodes) -> None:
-    commit(cluster, "0", TopicPartition("t", 0, 7))  # creates the topic of the coordinators
+    commit(cluster.bootstrap, "0", TopicPartition("t", 0, 7))  # creates the topic of the coordinators
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     controller = admin.list_topics(timeout=LIMIT_S).controller_id  # must be able to delete the topic
     described = admin.describe_consumer_groups([str(number) for number in range(20)])
@@ -165,7 +158,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_another_coordinator(cl
     group, coordinator = next(
         (group, cluster[broker]) for group, broker in coordinators.items() if broker != controller
     )
-    commit(cluster, group, TopicPartition("t", 0, 7))
+    commit(cluster.bootstrap, group, TopicPartition("t", 0, 7))
     os.kill(coordinator.pid, signal.SIGSTOP)
     admin.delete_topics(["t"], operation_timeout=LIMIT_S)["t"].result(LIMIT_S)
     coordinator.kill()
@@ -179,7 +172,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_another_coordinator(cl
 
 def test_clocks_that_jump_apart_change_nothing(tmp_path: Path, store: EtcdProcess) -> None:
     """Less than an hour behind: a broker refuses timestamps that are further ahead of its own clock."""
-    nodes = WarmlogNodes(tmp_path, store.url, settings=DEFAULTS)
+    nodes = WarmlogNodes(tmp_path, store.url, settings={"warmlog.cluster.lease.ms": 10_000})
     clocks = [Clock(tmp_path / f"clock-{node.node_id}") for node in nodes]
     for node, clock in zip(nodes, clocks, strict=True):
         node.environment = clock.environment

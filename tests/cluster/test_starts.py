@@ -101,7 +101,7 @@ def test_an_id_that_a_live_broker_has_is_refused(node: WarmlogNode, store: EtcdP
 def test_a_copy_of_the_directory_of_a_live_broker_is_refused(
     node: WarmlogNode, store: EtcdProcess, tmp_path: Path
 ) -> None:
-    shutil.copytree(node.data, tmp_path / "other" / node.data.name)
+    shutil.copytree(node.data, tmp_path / "other" / node.data.name, ignore=shutil.ignore_patterns("*.tmp"))
     with broker(tmp_path / "other", store.url) as other:
         last = refusal(other)
     assert "node.id 1 is in use by a broker with a copy of these data directories, at 127.0.0.1:" in last

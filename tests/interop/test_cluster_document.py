@@ -19,6 +19,7 @@ from broker.settings.settings import FIELDS, load_settings
 from interop.kafka_node import JVM_OPTIONS, build
 from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
+from tests.clients.waiting import until
 from tests.documents import ROOT, add_command, command_directory, run_block, shell_blocks
 from tests.requires import lacks
 
@@ -197,6 +198,11 @@ def test_a_broker_moves_to_another_machine_with_its_data(story: Story, tmp_path:
     assert story.records() == RECORDS
 
 
+def leader_of_0(story: Story) -> int | None:
+    leader: int | None = next(one for one in story.partitions() if one["partition"] == 0)["leader"]
+    return leader
+
+
 def test_a_replica_that_lacks_records_leads_when_that_is_asked_for(story: Story) -> None:
     partition = next(one for one in story.partitions() if one["partition"] == 0)
     late, other, last = (story.nodes[broker] for broker in partition["in_sync"])
@@ -205,10 +211,9 @@ def test_a_replica_that_lacks_records_leads_when_that_is_asked_for(story: Story)
     other.kill()
     last.kill()
     late.start()
-    leaderless = next(one for one in story.partitions() if one["partition"] == 0)
-    assert leaderless["leader"] is None
+    until(lambda: leader_of_0(story) is None, lambda: None, "the loss of the leader")
     story.run("unclean")
-    assert next(one for one in story.partitions() if one["partition"] == 0)["leader"] == late.node_id
+    assert leader_of_0(story) == late.node_id
 
 
 def test_an_etcd_that_was_restored_is_accepted_on_purpose(story: Story) -> None:

@@ -10,6 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, Topic
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from interop.kafka_node import JVM_OPTIONS, build
+from tests.clients.committing import commit
 from tests.clients.waiting import until
 from tests.interop.clients.conftest import SETTINGS
 from warmlog.testing import Broker
@@ -94,13 +95,6 @@ def fill(bootstrap: str) -> None:
     write(bootstrap, range(COUNT))
 
 
-def commit(bootstrap: str, offset: int) -> None:
-    """Commit an offset of the first partition for the group."""
-    reading = consumer(bootstrap, GROUP)
-    reading.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
-    reading.close()
-
-
 def write(bootstrap: str, numbers: range) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd"})
     for number in numbers:
@@ -150,7 +144,7 @@ def test_mirror_maker_copies_topics_settings_and_the_offsets_of_groups(
         settings = admin.describe_configs([resource])[resource].result()
         assert settings["retention.ms"].value == RETENTION_MS
 
-        commit(source, END)
+        commit(source, GROUP, TopicPartition(TOPIC, 0, END))
         group = consumer(target, GROUP)
         beats = consumer(target, "beats")
         beats.assign([TopicPartition("heartbeats", 0, OFFSET_BEGINNING)])

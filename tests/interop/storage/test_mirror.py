@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.kafka_node import KafkaNode
 from protocol.records.layout import Codec
+from tests.clients.committing import commit
 from tests.clients.waiting import until
 from tests.interop.storage.mirroring import (
     LIMIT_S,
@@ -29,12 +30,6 @@ from tests.interop.storage.mirroring import (
 from warmlog import Client
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
-
-
-def commit(bootstrap: str, group: str, offset: int) -> None:
-    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    member.commit(offsets=[TopicPartition("plain", 0, offset)], asynchronous=False)
-    member.close()
 
 
 def committed(bootstrap: str, group: str) -> int:
@@ -64,7 +59,7 @@ def test_a_live_mirror_has_the_same_bytes_also_after_it_was_killed(tmp_path: Pat
                 )  # type: ignore[misc]
                 mirror.end(signal.SIGKILL)
                 mirror.start()
-        commit(node.bootstrap, "readers", 77)
+        commit(node.bootstrap, "readers", TopicPartition("plain", 0, 77))
         wait_for_copy(node.bootstrap, mirror.kafka)
         until(lambda: committed(mirror.kafka, "readers") == 77, lambda: None, "the offset", limit_s=LIMIT_S)
         mirror.end()

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.kafka_node import JVM_OPTIONS, SETTINGS, KafkaNode, build, consume
+from tests.clients.committing import commit
 from tests.documents import add_command, command_directory, run_block, shell_blocks
 from warmlog import Client
 from warmlog.testing import Broker
@@ -75,17 +76,11 @@ def fill(bootstrap: str, place: Place) -> None:
         if number % 50 == 49:
             producer.flush()
     producer.flush()
-    commit(bootstrap, COMMITTED)
+    commit(bootstrap, GROUP, *[TopicPartition(TOPIC, *each) for each in COMMITTED.items()])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.delete_records([TopicPartition(TOPIC, 1, LOG_START)]).values():
         future.result()
     place.sent[1] = {offset: row for offset, row in place.sent[1].items() if offset >= LOG_START}
-
-
-def commit(bootstrap: str, offsets: dict[int, int]) -> None:
-    consumer = group_member(bootstrap)
-    consumer.commit(offsets=[TopicPartition(TOPIC, *each) for each in offsets.items()], asynchronous=False)
-    consumer.close()
 
 
 def group_member(bootstrap: str) -> Consumer:

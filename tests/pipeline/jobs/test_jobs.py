@@ -54,7 +54,7 @@ def invoke(command: Any, *arguments: str) -> Any:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker() as running:
+    with Broker(settings={"log.retention.ms": -1}) as running:
         yield running
 
 

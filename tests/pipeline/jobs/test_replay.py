@@ -38,7 +38,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker() as running:
+    with Broker(settings={"log.retention.ms": -1}) as running:
         yield running
 
 

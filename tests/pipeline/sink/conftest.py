@@ -10,7 +10,7 @@ from warmlog.testing import Broker
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker() as running:
+    with Broker(settings={"log.retention.ms": -1}) as running:
         yield running
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.documents import ROOT
-from tests.pipeline.sink.spark_reads import values
+from tests.pipeline.sink.spark_reads import committed, values
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
 
@@ -52,12 +52,12 @@ def test_a_transactional_stream_shows_a_micro_batch_when_it_is_committed_whereve
     options = (f"topic={fault}", "transactional=true")
     killed = run_stream(broker, tmp_path, f"fail {fault}", *options)
     assert killed.returncode == -9, killed.stderr
-    committed = values(spark, broker, fault, isolationLevel="read_committed")
+    shown = committed(spark, broker, client, fault)
     if visible is None:
-        assert 200 <= committed.total() < 400  # of the two tasks, one is committed
+        assert 200 <= shown.total() < 400  # of the two tasks, one is committed
     else:
-        assert committed == Counter(range(visible))
+        assert shown == Counter(range(visible))
     went_on = run_stream(broker, tmp_path, "", *options)
     assert went_on.returncode == 0, went_on.stderr
-    assert values(spark, broker, fault, isolationLevel="read_committed") == Counter(range(600))
+    assert committed(spark, broker, client, fault) == Counter(range(600))
     assert {listed.state for listed in client.list_transactions()} <= {"CompleteCommit", "CompleteAbort", "Empty"}

@@ -37,7 +37,7 @@ class Team:
         with scope:
             async with (
                 connect(self._broker.native, client=name) as client,
-                client.consume(self._topic, group=self._group, **(QUICK | options)) as stream,
+                client.consume(self._topic, group=self._group, **(PATIENT | options)) as stream,
             ):
                 async for record in stream:
                     self.seen.append((name, record.partition, record.offset))
@@ -227,7 +227,7 @@ async def test_a_group_survives_a_broker_restart(names: tuple[str, str]) -> None
     with Broker(settings=SETTINGS) as broker:
         async with connect(broker.native) as client:
             await fill(client, topic)
-            async with client.consume(topic, group=group, **QUICK) as stream:
+            async with client.consume(topic, group=group, session_timeout_s=20) as stream:
                 assert await take(stream, 4) == [0, 1, 2, 3]
                 await anyio.to_thread.run_sync(broker.restart)
                 await client.produce(topic, value=b"10")
