@@ -27,6 +27,7 @@ KAFKA_VERSION = "4.3.1"
 CLUSTER_ID = "d2FybWxvZ2dvbGRlbg"
 #: Quick to start matters more than quick when warm: the programs live for seconds.
 JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_BUILDING = threading.Lock()  # nodes are started in several threads
 START_LIMIT_S = 90
 STOP_LIMIT_S = 60
 
@@ -67,9 +68,11 @@ def build() -> str:
     require_tools()
     stamp = PROJECT / "target" / "built"
     sources = [PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.*")]
-    if not stamp.exists() or stamp.stat().st_mtime < max(source.stat().st_mtime for source in sources):
-        subprocess.run(["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", "package"], cwd=PROJECT, check=True)
-        stamp.touch()
+    with _BUILDING:
+        if not stamp.exists() or stamp.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+            command = ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", "package"]
+            subprocess.run(command, cwd=PROJECT, check=True)
+            stamp.touch()
     return f"{PROJECT / 'target' / 'classes'}:{PROJECT / 'target' / 'lib'}/*"
 
 

@@ -55,6 +55,7 @@ class OffsetCommits:
         self._groups = groups
         self._partitions = partitions
         self._writer = OffsetWriter(groups)
+        self._removals: set[trio.Event] = set()  # set when the tombstones for a deleted topic are appended
 
     async def run(self) -> None:
         """Expire offsets and groups every `offsets.retention.check.interval.ms`, until cancelled."""
@@ -287,11 +288,27 @@ class OffsetCommits:
                 removed.setdefault(name, set()).add(index)
             steps = self._append_tombstones(shard, topic, removed)
             if next(steps, None) is not None:
-                self._groups.log.spawn(partial(_take_steps, steps))
+                done = trio.Event()
+                self._removals.add(done)
+                self._groups.log.spawn(partial(self._take_steps, steps, done))
+
+    async def _take_steps(self, steps: Iterator[bool], done: trio.Event) -> None:
+        try:
+            for _ in steps:
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._removals.discard(done)
+            done.set()
+
+    async def removed_deleted(self) -> None:
+        """Return when the tombstones for all topics deleted so far are appended."""
+        for done in list(self._removals):
+            await done.wait()
 
     async def remove_obsolete(self, shard: GroupShard, obsolete: Obsolete) -> None:
         """Append tombstones for offsets of deleted topics that were found in the log. No commit may be under way."""
-        for name, partitions in obsolete.items():
+        while obsolete:  # removed on the way: freeing a million of them at once would hold the event loop
+            name, partitions = obsolete.popitem()
             for start in range(0, len(partitions), OFFSETS_PER_STEP):
                 self._remove_deleted(shard, name, partitions[start : start + OFFSETS_PER_STEP])
                 await trio.lowlevel.checkpoint()
@@ -367,11 +384,6 @@ def _has_offset(shard: GroupShard, name: str, topic: str, partition: int) -> boo
 def _failure_of(writes: Iterable[tuple[Sequence[int], OffsetWrite]]) -> ErrorCode:
     """Return the error of a failed write: if it was to begin a transaction, those behind it cannot continue it."""
     return next((write.error for _, write in writes if write.has_failed), ErrorCode.NONE)
-
-
-async def _take_steps(steps: Iterator[bool]) -> None:
-    for _ in steps:
-        await trio.lowlevel.checkpoint()
 
 
 def _log_failed_tombstones(name: str, error: ErrorCode, _: Iterable[int]) -> None:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import trio
 
@@ -231,10 +230,7 @@ class Partitions:
 
     def was_deleted(self, topic_id: bytes) -> bool:
         """Whether a topic is known to have been deleted: since startup, or before it if data of it was left."""
-        if self._map.was_deleted(topic_id):
-            return True
-        gone = () if self._node is None else self._node.image.gone
-        return bool(gone) and UUID(bytes=topic_id) in gone
+        return self._map.was_deleted(topic_id)
 
     @property
     def topic_count(self) -> int:

@@ -192,6 +192,8 @@ class Node:
         environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
         pipe = subprocess.PIPE
         async with self._creating:
+            if self._stopping.is_set():
+                return "was not started"
             # In a session of its own, Ctrl-C does not reach it before it is its turn to stop.
             self._process = process = await trio.lowlevel.open_process(
                 command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=environ

@@ -29,6 +29,7 @@ from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
 from broker.log.producers.transactions import Origin, TransactionMarker
 from broker.log.segments.segment import Segment
 from broker.partitions.appends.append import Append, StorageError
+from broker.partitions.appends.errors import NotLeaderError
 from broker.partitions.appends.log_flushes import LogFlushes
 from broker.partitions.appends.log_tasks import LogTasks
 from broker.partitions.appends.refusal_log import RefusalLog
@@ -121,12 +122,9 @@ class AppendQueue:
         `replicas_ms`: acks=all, with the time to wait for replicas once it is written; LOCAL: acks=1.
 
         Raises what PartitionLog.plan raises: ProtocolError for invalid batches, LogFailedError for a failed log. Raises
-        NotEnoughReplicasError, EarlierBatchRefusedError.
+        NotLeaderError, NotEnoughReplicasError, EarlierBatchRefusedError.
         """
-        if self.replication is None or replicas_ms < 0:
-            append = Append(self.log)
-        else:
-            append = self.replication.begin_append(replicas_ms)
+        append = self._begin(replicas_ms)
         if self._unopened:
             self._unopened.append(_Unopened(append, records, origin, guard))
             return append
@@ -147,6 +145,14 @@ class AppendQueue:
         self._enqueue(append)
         return append
 
+    def _begin(self, replicas_ms: int) -> Append:
+        """Return an append that is not planned yet. Raises NotLeaderError, NotEnoughReplicasError."""
+        if self._tasks.is_retired:  # the log may be closed already: the broker stops, or the partition was deleted
+            raise NotLeaderError(f"{self.log.topic}-{self.log.partition} is not served any more")
+        if self.replication is None or replicas_ms < 0:
+            return Append(self.log)
+        return self.replication.begin_append(replicas_ms)
+
     def _plan(self, records: bytes | memoryview, origin: Origin, guard: int) -> PlannedAppend | None:
         """Plan batches; return None if a thread must decompress them first."""
         try:
@@ -160,12 +166,9 @@ class AppendQueue:
 
         This is the only way for a control batch into the log. `replicas_ms` as for `append`. Raises what
         PartitionLog.plan_marker raises; behind batches that are decompressed first, the Append fails with that error
-        instead. Raises NotEnoughReplicasError.
+        instead. Raises NotLeaderError, NotEnoughReplicasError.
         """
-        if self.replication is None or replicas_ms < 0:
-            append = Append(self.log)
-        else:
-            append = self.replication.begin_append(replicas_ms)
+        append = self._begin(replicas_ms)
         if self._unopened:
             self._unopened.append(_Unopened(append, b"", Origin.COORDINATOR, 0, marker))
             return append

@@ -28,7 +28,7 @@ class LogTasks:
         self.running = 0  # tasks and flushes that use the log
         self.on_health: Callable[[], None] | None = None  # the log has failed, or was rebuilt
         self._rearranging: trio.CancelScope | None = None
-        self._is_retired = False
+        self.is_retired = False  # appends are refused, and the log may be closed
         self._changed = trio.lowlevel.ParkingLot()
 
     def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
@@ -88,7 +88,7 @@ class LogTasks:
 
         The scope is cancelled when the partition is retired.
         """
-        if self._rearranging is not None or self._is_retired:
+        if self._rearranging is not None or self.is_retired:
             yield None
             return
         with self.inside(), trio.CancelScope() as scope:
@@ -105,5 +105,5 @@ class LogTasks:
 
     def retire(self) -> None:
         """Let no task remove or replace segments any more."""
-        self._is_retired = True
+        self.is_retired = True
         self.cancel_rearranging()

@@ -8,7 +8,7 @@ The same interface as `TopicChanges`, which keeps topics of a broker by itself.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -48,11 +48,13 @@ class ClusterTopics:
 
     def __init__(self, node: ClusterNode, topics: TopicMap, settings: LiveSettings, configs: LogConfigs) -> None:
         self.on_deleted: list[Callable[[str], None]] = []  # each is called with a deleted topic's name
+        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # not called: ids are remembered
         self._node = node
         self._map = topics
         self._live_settings = settings
         self._configs = configs
         node.on_change.append(self._follow)
+        self._note_deleted(node.image, node.image.gone)
 
     # -- create --------------------------------------------------------------------------------------------------------
 
@@ -255,8 +257,15 @@ class ClusterTopics:
                 known = None
             if state is not None and _is_visible(state):
                 self._enter(name, state, known)
+        self._note_deleted(image, delta.gone)
         if delta.configs:
             self._take_settings(image)
+
+    def _note_deleted(self, image: ClusterImage, gone: Iterable[UUID]) -> None:
+        """Remember deleted topics of which data is left, or was until now: there may be offsets of them, too."""
+        for topic_id in gone:
+            if topic_id not in image.names:  # else it is being deleted, or was created again
+                self._map.note_deleted(topic_id.bytes)
 
     def _enter(self, name: str, state: TopicState, known: Topic | None) -> None:
         topic = Topic(name=name, partitions=state.partitions, configs=dict(state.configs), id=state.id)

@@ -95,6 +95,7 @@ class TopicChanges:
         self._broker_settings = trio.Lock()
         self._unforgotten: dict[str, bool] = {}  # deleted topics still in the store, and whether data of them is left
         self.on_deleted: list[Callable[[str], None]] = []  # each is called with a deleted topic's name
+        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # what must be done with deleted topics
 
     @asynccontextmanager
     async def _change(self, names: Iterable[str]) -> AsyncIterator[None]:
@@ -384,6 +385,8 @@ class TopicChanges:
             doomed.pop()  # many objects, which are freed here
             await checkpoint()
         await self._directories.forget(topics, left, checkpoint)
+        for done in self.before_forgetting:
+            await done()
         await self._forget([topic.name for topic in topics], left)
 
     async def _forget_deleted(self, names: Iterable[str]) -> None:

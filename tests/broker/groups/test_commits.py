@@ -276,6 +276,18 @@ async def test_offsets_of_a_topic_are_removed_after_its_deletion_was_interrupted
             assert [each.group_id for each in group.service.registry.all()] == ["h"]
 
 
+async def test_no_offset_of_a_deleted_topic_is_left_in_the_log_when_the_deletion_is_answered(tmp_path: Path) -> None:
+    """As if the broker was killed then: there is more than one step of tombstones."""
+    groups = [str(number) for number in range(300)]
+    async with serving(tmp_path / "first") as broker:
+        for name in groups:
+            await broker.commit(1, name)
+        await broker.partitions.delete("orders")
+        shutil.copytree(tmp_path / "first", tmp_path / "then", ignore=shutil.ignore_patterns("*.tmp"))
+    async with serving(tmp_path / "then") as broker:
+        assert [name for name in groups if broker.committed(name) is not None] == []
+
+
 async def test_a_topic_that_is_deleted_while_its_offsets_are_loaded_leaves_none(tmp_path: Path) -> None:
     async with serving(tmp_path) as group:
         await group.commit(1)

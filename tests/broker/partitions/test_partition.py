@@ -16,11 +16,14 @@ from broker.log.errors import LogFailedError
 from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
+from broker.log.producers.transactions import TransactionMarker
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.errors import NotLeaderError
 from broker.partitions.appends.writer import Writer
 from broker.partitions.partition import Append, Partition, StorageError
 from broker.partitions.reads.waiters import FetchWaiter
 from protocol.records.batch import headers
+from protocol.records.markers import Outcome
 from tests.broker.clients import batch
 
 
@@ -104,6 +107,16 @@ async def rig(directory: Path, **config: int) -> AsyncIterator[Rig]:
         made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]  # all given ones are numbers
         yield made
         await made.partition.retire()
+
+
+async def test_a_retired_partition_takes_no_records(tmp_path: Path) -> None:
+    """Whoever still has it would write into a log that is being closed."""
+    async with rig(tmp_path) as made:
+        await made.partition.retire()
+        with pytest.raises(NotLeaderError, match="is not served any more"):
+            made.partition.append(batch(b"late"))
+        with pytest.raises(NotLeaderError):
+            made.partition.append_marker(TransactionMarker(7, 0, 0, Outcome.ABORT))
 
 
 async def test_small_appends_that_came_together_go_out_in_one_write(tmp_path: Path) -> None:

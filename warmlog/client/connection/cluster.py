@@ -181,18 +181,27 @@ class Cluster:
                 del self._coordinators[kind, key]
         return await self._connect_any(tasks)
 
-    async def lose_coordinator(self, kind: CoordinatorType, key: str, error: WarmlogError) -> None:
-        """Find the coordinator again if the error says that it is another one, or may be."""
+    async def lose_coordinator(
+        self, kind: CoordinatorType, key: str, error: WarmlogError, tasks: TaskGroup | None = None
+    ) -> None:
+        """Find the coordinator again if the error says that it is another one, or may be.
+
+        `tasks`: as for `open_any`.
+        """
         if error.code is not ErrorCode.NOT_COORDINATOR:
             if isinstance(error, ConnectError | ConnectionLostError):
                 self._coordinators.pop((kind, key), None)
             return
         self._coordinators.pop((kind, key), None)
-        control = await self._control_connection()
+        control = await (self._control_connection() if tasks is None else self._connect_any(tasks))
         if control.version < FIRST_WITH_COORDINATORS:
             return
         request = FindCoordinatorRequest(keys=(key,), key_type=kind)
-        (found,) = (await control.ask(request, FindCoordinatorResponse)).coordinators
+        try:
+            (found,) = (await control.ask(request, FindCoordinatorResponse)).coordinators
+        finally:
+            if tasks is not None:
+                control.close()
         if found.error is ErrorCode.NONE:
             self._coordinators[kind, key] = found.host, found.port
 

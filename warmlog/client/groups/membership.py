@@ -13,7 +13,8 @@ Invariants:
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -238,7 +239,7 @@ class Membership:
         """Join until it succeeds. Raises WarmlogError if it fails for good or longer than `delivery_timeout_s`."""
         if self._options.auto_commit:
             limit_s = min(LEAVE_TIMEOUT_S, self._options.rebalance_timeout_s / 2)
-            await self._commit_rest(limit_s, include_last=True)
+            await self._try_commit(include_last=True, limit_s=limit_s)
         self._tracker.reset({})
         deadline = anyio.current_time() + self._settings.delivery_timeout_s
         attempts = 0
@@ -366,30 +367,34 @@ class Membership:
 
     # -- commits --
 
-    async def _try_commit(self, *, include_last: bool) -> WarmlogError | None:
-        """Commit processed records; log a failure, and return it: what is not committed is read again."""
+    async def _try_commit(self, *, include_last: bool, limit_s: float = 0.0) -> None:
+        """Commit processed records; log a failure: what is not committed is read again.
+
+        With a limit, it is tried again for so long while that may help.
+        """
         if self.generation == NO_GENERATION:
-            return None
+            return
         try:
-            await self._commit(self._tracker.committable(include_last=include_last))
+            await self._repeat(partial(self._commit, self._tracker.committable(include_last=include_last)), limit_s)
         except WarmlogError as error:
             logger.info("group %s: commit failed: %s", self._options.group, error.message)
-            return error
-        return None
 
-    async def _commit_rest(self, limit_s: float, *, include_last: bool) -> None:
-        """Commit processed records before their partitions are given up; try again while that may help.
+    async def _repeat(self, attempt: Callable[[], Awaitable[None]], limit_s: float) -> None:
+        """Call `attempt` until it succeeds. Raises its last error if that is final or the time is over.
 
         A member that leaves does not wait for a broker if none can be reached.
         """
         deadline = anyio.current_time() + limit_s
         for delay in delays_s(self._random):
-            error = await self._try_commit(include_last=include_last)
-            if error is None or not error.is_retriable or anyio.current_time() + delay > deadline:
-                return
-            if self._leaving is not None and isinstance(error, ConnectError):
-                return
+            try:
+                return await attempt()
+            except WarmlogError as error:
+                is_final = isinstance(error, UnknownTopicError) or not error.is_retriable
+                is_cut_off = self._leaving is not None and isinstance(error, ConnectError)
+                if is_final or is_cut_off or anyio.current_time() + delay > deadline:
+                    raise
             await anyio.sleep(delay)
+        raise AssertionError("unreachable: the delays are endless")
 
     async def _commit(self, positions: Mapping[PartitionId, int]) -> None:
         changed = {key: offset for key, offset in positions.items() if self._committed.get(key) != offset}
@@ -442,18 +447,17 @@ class Membership:
     async def _leave(self) -> None:
         if self._options.auto_commit:
             include_last = self._commit_last or self._requested_join is not None
-            await self._commit_rest(LEAVE_TIMEOUT_S / 2, include_last=include_last)
-        if self._options.instance_id is not None:  # a static member may rejoin
-            return
+            await self._try_commit(include_last=include_last, limit_s=LEAVE_TIMEOUT_S / 2)
+        if self._options.instance_id is None:  # a static member may rejoin
+            await self._repeat(self._ask_to_leave, LEAVE_TIMEOUT_S / 3)
+
+    async def _ask_to_leave(self) -> None:
         leaving = LeavingMember(member_id=self.member_id, reason="the consumer was closed")
-        request = LeaveGroupRequest(group=self._options.group, members=(leaving,))
         try:
-            await self._ask(request, LeaveGroupResponse)
+            await self._ask(LeaveGroupRequest(group=self._options.group, members=(leaving,)), LeaveGroupResponse)
         except WarmlogError as error:
-            if error.code is not ErrorCode.NOT_COORDINATOR:
-                raise
             await self._disconnect_after(error)
-            await self._ask(request, LeaveGroupResponse)
+            raise
 
     # -- requests --
 
@@ -469,7 +473,7 @@ class Membership:
         """Disconnect, and find the coordinator again if the error says that it is another broker."""
         self._disconnect()
         try:
-            await self._cluster.lose_coordinator(CoordinatorType.GROUP, self._options.group, error)
+            await self._cluster.lose_coordinator(CoordinatorType.GROUP, self._options.group, error, self._leaving)
         except WarmlogError as problem:
             logger.info("group %s: its coordinator is not known: %s", self._options.group, problem.message)
 

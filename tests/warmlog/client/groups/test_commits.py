@@ -1,10 +1,13 @@
 """Offsets that consumers of a group commit, against a real broker."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.groups.consuming import QUICK, committed, fill, take, until, until_empty
 from warmlog import connect
+from warmlog.client.groups.membership import Membership
 from warmlog.testing import Broker
 
 
@@ -106,3 +109,34 @@ async def test_commits_on_an_interval(module_broker: Broker, names: tuple[str, s
 
             await until(has_committed)
         await client.delete_group(group)
+
+
+@on_both_loops
+async def test_a_member_does_not_repeat_a_commit_for_a_deleted_topic_when_it_ends(
+    module_broker: Broker, names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, group = names
+    async with connect(module_broker.native) as client:
+        await fill(client, topic, count=2)
+        async with client.consume(topic, group=group, commit_interval_s=1000) as stream:
+            await take(stream, 2)
+            await client.delete_topic(topic)
+            monkeypatch.setattr(Membership, "_repeat", no_second(Membership._repeat))
+        assert stream._reader.membership.has_ended
+
+
+def no_second(repeat: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Let `repeat` call what it is given only once."""
+
+    async def repeated(self: Membership, attempt: Callable[[], Awaitable[None]], limit_s: float) -> None:
+        calls = 0
+
+        async def counted() -> None:
+            nonlocal calls
+            calls += 1
+            assert calls == 1
+            await attempt()
+
+        await repeat(self, counted, limit_s)
+
+    return repeated
