@@ -93,13 +93,18 @@ class TransactionCoordinator:
         limits: Limits,
         *,
         partition_of: Callable[[str], int],
+        will_lead: Callable[[int], bool],
         level: TransactionVersion = TransactionVersion.TV_2,
     ) -> None:
-        """Start without any log partition. `partition_of` returns the log partition of a transactional id."""
+        """Start without any log partition. `partition_of` returns the log partition of a transactional id.
+
+        `will_lead` tells whether this broker is about to lead a log partition.
+        """
         self.level = level  # finalized `transaction.version`; may change at any time
         self._ids = ids
         self._limits = limits
         self._partition_of = partition_of
+        self._will_lead = will_lead
         self._loaded: dict[int, _Loaded] = {}
         self._loading: dict[int, int] = {}  # log partition to the number of the load
         self._loads = 0
@@ -181,9 +186,10 @@ class TransactionCoordinator:
         if not transactional_id or len(transactional_id.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
             return ErrorCode.INVALID_REQUEST
         partition = self._partition_of(transactional_id)
-        if partition in self._loading:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return ErrorCode.NONE if partition in self._loaded else ErrorCode.NOT_COORDINATOR
+        if partition in self._loaded and partition not in self._loading:
+            return ErrorCode.NONE
+        is_coming = partition in self._loading or self._will_lead(partition)
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_coming else ErrorCode.NOT_COORDINATOR
 
     # -- requests --
 

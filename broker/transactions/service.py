@@ -109,7 +109,9 @@ class TransactionService:
             max_partitions=settings.warmlog_transaction_partitions_max,
             max_partitions_in_all=settings.max_transaction_partitions,
         )
-        self.coordinator = TransactionCoordinator(ids, limits, partition_of=self.log.partition_of)
+        self.coordinator = TransactionCoordinator(
+            ids, limits, partition_of=self.log.partition_of, will_lead=partial(partitions.will_lead, TOPIC)
+        )
         self._retries: list[RetryLater] = []
         self._stored: dict[str, _Stored] = {}  # by transactional id
         self._has_retries = trio.Event()

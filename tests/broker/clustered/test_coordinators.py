@@ -46,6 +46,18 @@ async def test_a_coordinator_that_has_no_log_yet_is_loading(cluster: Cluster) ->
     assert error == ErrorCode.NONE
 
 
+async def test_a_coordinator_of_transactions_that_has_no_log_yet_is_loading(cluster: Cluster) -> None:
+    reply = await cluster.clients[1].ask("FindCoordinator", key_type=1, coordinator_keys=("x",))
+    coordinator = reply["coordinators"][0]["node_id"]
+    await cluster.until("__transaction_state", lambda _: True, at=coordinator)
+    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    fields = {"transactional_id": "x", "transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
+    with trio.fail_after(LIMIT_S):
+        while error in LATER - {ErrorCode.NOT_COORDINATOR}:
+            error = (await cluster.clients[coordinator].ask("InitProducerId", **fields))["error_code"]
+    assert error == ErrorCode.NONE
+
+
 async def test_offsets_of_a_topic_that_was_deleted_while_its_coordinator_was_down_do_not_come_back(
     tmp_path: Path,
 ) -> None:

@@ -57,7 +57,9 @@ class Driver:
         self.start()
 
     def _new(self) -> TransactionCoordinator:
-        return TransactionCoordinator(self.ids, self._limits, partition_of=lambda _: 0, level=self.level)
+        return TransactionCoordinator(
+            self.ids, self._limits, partition_of=lambda _: 0, will_lead=lambda _: False, level=self.level
+        )
 
     def start(self, stored: Mapping[str, StoredTransaction] | None = None) -> None:
         latest = self.latest() if stored is None else dict(stored)
