@@ -300,7 +300,7 @@ class OffsetCommits:
             self._removals.discard(done)
             done.set()
 
-    async def removed_deleted(self) -> None:
+    async def tombstones_appended(self) -> None:
         """Return when the tombstones for all topics deleted so far are appended."""
         for done in list(self._removals):
             await done.wait()

@@ -46,8 +46,7 @@ class _Contents:
     misplaced: int = 0
 
 
-# Topics and partitions, by group.
-Obsolete: TypeAlias = dict[str, list[tuple[str, int]]]
+Obsolete: TypeAlias = dict[str, list[tuple[str, int]]]  # topics and partitions, by group
 
 
 class ShardLoad:
@@ -132,7 +131,7 @@ class ShardLoad:
             self._report_malformed(latest, error)
 
     def _is_obsolete(self, key: OffsetKey, value: OffsetAndMetadata) -> bool:
-        """Whether an offset is of a deleted topic: its coordinator ceased to lead before it wrote a tombstone."""
+        """Whether an offset belongs to a deleted topic: an earlier coordinator ended before it wrote the tombstone."""
         is_obsolete = self._was_deleted(value.topic_id)
         if is_obsolete:
             self.obsolete.setdefault(key.group, []).append((key.topic, key.partition))

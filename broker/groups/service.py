@@ -38,7 +38,7 @@ class GroupService:
         self._partitions = partitions
         self.registry.on_obsolete.append(self.commits.remove_obsolete)
         partitions.changes.on_deleted.append(self.commits.topic_deleted)
-        partitions.changes.before_forgetting.append(self.commits.removed_deleted)
+        partitions.changes.before_forgetting.append(self.commits.tombstones_appended)
 
     async def run(self) -> None:
         """Load groups, serve their timers and expire offsets, until cancelled."""

@@ -48,7 +48,7 @@ class ClusterTopics:
 
     def __init__(self, node: ClusterNode, topics: TopicMap, settings: LiveSettings, configs: LogConfigs) -> None:
         self.on_deleted: list[Callable[[str], None]] = []  # each is called with a deleted topic's name
-        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # not called: ids are remembered
+        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # not needed: see `TopicMap.note_deleted`
         self._node = node
         self._map = topics
         self._live_settings = settings
@@ -249,8 +249,9 @@ class ClusterTopics:
             state = image.topics.get(name)
             known = self._map.topics.get(name)
             if former_id is not None and _is_deleted(former_id, state) and not self._map.was_deleted(former_id.bytes):
-                self._map.note_deleted(former_id.bytes)
-                if known is not None:
+                if known is None:  # it was being created, or deleted when this broker started
+                    self._map.note_deleted(former_id.bytes)
+                else:
                     self._map.forget(known)
                 for deleted in self.on_deleted:
                     deleted(name)

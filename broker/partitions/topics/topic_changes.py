@@ -95,7 +95,7 @@ class TopicChanges:
         self._broker_settings = trio.Lock()
         self._unforgotten: dict[str, bool] = {}  # deleted topics still in the store, and whether data of them is left
         self.on_deleted: list[Callable[[str], None]] = []  # each is called with a deleted topic's name
-        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # what must be done with deleted topics
+        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # awaited before a deletion is forgotten
 
     @asynccontextmanager
     async def _change(self, names: Iterable[str]) -> AsyncIterator[None]:

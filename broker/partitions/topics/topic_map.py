@@ -55,7 +55,7 @@ class TopicMap:
 
     def enter(self, topic: Topic) -> None:
         """Make a topic known, or what has changed of it."""
-        self._deleted.pop(topic.id.bytes, None)  # created again, since the answer to its creation was lost
+        self._deleted.pop(topic.id.bytes, None)  # a creation without an answer may be repeated after a deletion
         self.topics[topic.name] = topic
         self._names[topic.id.bytes] = topic.name
         self._folded[folded(topic.name)] = topic.name

@@ -194,10 +194,10 @@ class Cluster:
             return
         self._coordinators.pop((kind, key), None)
         control = await (self._control_connection() if tasks is None else self._connect_any(tasks))
-        if control.version < FIRST_WITH_COORDINATORS:
-            return
-        request = FindCoordinatorRequest(keys=(key,), key_type=kind)
         try:
+            if control.version < FIRST_WITH_COORDINATORS:
+                return
+            request = FindCoordinatorRequest(keys=(key,), key_type=kind)
             (found,) = (await control.ask(request, FindCoordinatorResponse)).coordinators
         finally:
             if tasks is not None:
