@@ -228,7 +228,12 @@ class PartitionLog(AppendableLog):
         self.abandon()
         bounds = Bounds(self.log_start_offset, self.log_end_offset)
         failed = FailedLog(
-            self._context, self._segments.snapshot, bounds, self.recovery_point, self._appender.snapshots
+            self._context,
+            self._segments.snapshot,
+            bounds,
+            self.recovery_point,
+            self._appender.snapshots,
+            self.producers.capture(),
         )
         return Reopening(failed, self._indexes.moving)
 
@@ -398,7 +403,8 @@ class PartitionLog(AppendableLog):
         snapshots = self._appender.snapshots
         snapshots.find()
         bounds = Bounds(self.log_start_offset, self.log_end_offset)
-        return self._context.rebuild_producers(snapshots, self._segments.snapshot, bounds)
+        before = self.producers.capture()
+        return self._context.rebuild_producers(snapshots, self._segments.snapshot, bounds, before=before)
 
     # -- close ---------------------------------------------------------------------------------------------------------
 

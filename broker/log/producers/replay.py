@@ -6,11 +6,13 @@ Invariants:
 1. Snapshots outside the log are removed first. A damaged one is skipped for the next older one; without any, all
    batches are read. Only after a clean shutdown does a log without snapshots have no producers.
 2. Rebuilt states are written to a new snapshot at the log end.
+3. A snapshot has only the last batch of each producer. What the scans have found, and what was known `before`, adds the
+   batches before it, so that a producer that repeats several batches gets the answer that they are duplicates.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, ProducerStateManager.truncateAndReload.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -20,7 +22,7 @@ from broker.log.producers.snapshot import ProducerSnapshots, decode_entries
 from broker.log.producers.state import ProducerState
 from broker.log.producers.table import Producers
 from broker.log.producers.trail import ProducerTrail
-from broker.log.producers.transitions import after_batch, after_marker
+from broker.log.producers.transitions import after_batch, after_marker, with_earlier
 from broker.log.segments.log_scan import WALK_CHUNK_SIZE, timed, walk_headers
 from broker.log.segments.segment import Segment
 from protocol.errors import ProtocolError
@@ -66,11 +68,12 @@ def rebuild_producers(
     *,
     scan_without: bool = True,
     scanned: Scanned = NOTHING_SCANNED,
+    before: Iterable[ProducerState] = (),
 ) -> None:
     """Fill the empty `producers` with the states at the log end. Blocking. Raises OSError.
 
     Expired producers are included: see `Producers.forget_idle`. `scan_without`: read the whole log if there never was a
-    snapshot. Batches in `scanned` are not read again.
+    snapshot. Batches in `scanned` are not read again. `before` are the states before the end of the log was cut.
     """
     had_any = bool(snapshots.offsets)
     offsets = snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
@@ -79,8 +82,10 @@ def rebuild_producers(
     else:
         begin, entries = _newest(snapshots, bounds.start, bounds.end)
         producers.load(entries)
+        _complete(producers, _scanned_before(scanned, begin))
         replay(producers, segments, Bounds(begin, min(bounds.end, scanned.from_offset)))
         _follow(producers, scanned, begin)
+        _complete(producers, before)
     if begin < bounds.end or (bounds.end and not offsets):
         with suppress(OSError):  # the next startup reads the log again
             snapshots.write(bounds.end, producers.capture(), sync=False)
@@ -103,6 +108,27 @@ def _newest(snapshots: ProducerSnapshots, start: int, limit: int) -> tuple[int, 
         if entries is not None:
             return offset, entries
     return start, memoryview(b"")
+
+
+def _complete(states: States, earlier: Iterable[ProducerState]) -> None:
+    """Add batches that only the earlier states have, from before the first one that the states have."""
+    for each in earlier:
+        state = states.get(each.producer_id)
+        if state is not None:
+            completed = with_earlier(state, each)
+            if len(completed.batches) > len(state.batches):
+                states[each.producer_id] = completed
+
+
+def _scanned_before(scanned: Scanned, end: int) -> Iterable[ProducerState]:
+    """Return the states of which the scanned batches below offset `end` tell. Raises OSError."""
+    states: dict[int, ProducerState] = {}
+    for segment, batches in scanned.trails:
+        with suppress(ProtocolError):  # as in `replay`
+            for position, header in batches:
+                if header.base_offset >= scanned.from_offset and header.last_offset < end and not header.is_control:
+                    _apply(states, segment, position, header)
+    return states.values()
 
 
 def _follow(states: States, scanned: Scanned, begin: int) -> None:

@@ -4,8 +4,8 @@ Sequences count records and wrap from 2^31 - 1 to 0. `table` decides which produ
 
 Invariants:
 1. States are immutable.
-2. A state has the producer's last five batches, or fewer: none from before its current epoch, and only one from before
-   it was read from a snapshot.
+2. A state has the producer's last five batches, or fewer: none from before its current epoch, and after a clean stop,
+   whose snapshot has only the last one, none from before that.
 
 Source: org.apache.kafka.storage.internals.log.ProducerStateEntry; KIP-98.
 """

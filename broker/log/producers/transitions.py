@@ -50,6 +50,25 @@ def after_batch(state: ProducerState, header: BatchHeader, last_offset: int, tim
     return ProducerState(state.producer_id, epoch, state.coordinator_epoch, timestamp, first_offset, batches)
 
 
+def with_earlier(state: ProducerState, earlier: ProducerState) -> ProducerState:
+    """Return the state with the batches that an earlier state has before the first one of this state.
+
+    The same state if they are of different epochs, if the earlier one does not have that batch, or has none before it.
+    """
+    known = [each.last_offset for each in earlier.batches]
+    if not state.batches or earlier.epoch != state.epoch or state.batches[0].last_offset not in known[1:]:
+        return state
+    batches = (*earlier.batches[: known.index(state.batches[0].last_offset)], *state.batches)
+    return ProducerState(
+        state.producer_id,
+        state.epoch,
+        state.coordinator_epoch,
+        state.last_timestamp,
+        state.transaction_first_offset,
+        batches[-BATCHES_KEPT:],
+    )
+
+
 def after_marker(state: ProducerState, epoch: int, coordinator_epoch: int, timestamp: int) -> ProducerState:
     """Return the state after the marker that ends its transaction, without validation."""
     batches = state.batches if epoch == state.epoch else ()

@@ -1,6 +1,6 @@
 """The directory and settings of a log, and the objects it shares with all logs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -10,6 +10,7 @@ from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.log.producers.replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
 from broker.log.producers.snapshot import ProducerSnapshots
+from broker.log.producers.state import ProducerState
 from broker.log.producers.table import ProducerBudget, Producers
 from broker.log.segments.segment import Segment
 
@@ -70,8 +71,11 @@ class LogContext:
         *,
         scan_without: bool = True,
         scanned: Scanned = NOTHING_SCANNED,
+        before: Iterable[ProducerState] = (),
     ) -> Producers:
         """Rebuild the producer states at the end of the log, see `producers.replay`. Blocking. Raises OSError."""
         producers = Producers(self.clock, self.budget)
-        rebuild_producers(producers, snapshots, segments, bounds, scan_without=scan_without, scanned=scanned)
+        rebuild_producers(
+            producers, snapshots, segments, bounds, scan_without=scan_without, scanned=scanned, before=before
+        )
         return producers

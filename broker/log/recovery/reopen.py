@@ -18,7 +18,7 @@ Invariants:
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from errno import ENOSPC
 from threading import Lock
@@ -40,6 +40,7 @@ from broker.log.io.directory_names import (
 from broker.log.io.disk import Disk, read_file, sync_file, write_all
 from broker.log.producers.replay import Bounds, Scanned
 from broker.log.producers.snapshot import ProducerSnapshots
+from broker.log.producers.state import ProducerState
 from broker.log.producers.table import Producers
 from broker.log.recovery.context import LogContext
 from broker.log.recovery.rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
@@ -52,13 +53,14 @@ _FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)  # the log first: startup removes indexes
 
 
 class FailedLog(NamedTuple):
-    """A failed log: all its segments, its bounds, recovery point and producer snapshots."""
+    """A failed log: all its segments, its bounds, recovery point, producer snapshots and producer states."""
 
     context: LogContext
     segments: Sequence[Segment]
     bounds: Bounds
     recovery_point: int
     snapshots: ProducerSnapshots
+    producers: Iterable[ProducerState]
 
 
 class Reopened(NamedTuple):
@@ -275,7 +277,7 @@ class Reopening:
             failed.snapshots.write_taken()
             failed.snapshots.find()
             bounds = Bounds(failed.bounds.start, tail.next_offset)
-            producers = self._context.rebuild_producers(failed.snapshots, segments, bounds)
+            producers = self._context.rebuild_producers(failed.snapshots, segments, bounds, before=failed.producers)
             self._disk.sync_directory(self._context.directory)  # snapshots past the end were removed
         return Reopened(
             segments=segments,

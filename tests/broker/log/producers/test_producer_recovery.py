@@ -163,6 +163,27 @@ def test_after_a_kill_the_newest_snapshot_and_the_batches_after_it_tell(bench: B
     assert send(log, batch, 20) == 20
 
 
+@pytest.mark.parametrize("segment_bytes", [700, 1 << 20])
+def test_a_second_kill_does_not_take_the_batches_before_the_last_one(
+    bench: Bench, batch: Batch, segment_bytes: int
+) -> None:
+    """The first start has written a snapshot at the end, with the last batch only; the producer has not come back."""
+    log = bench.open(segment_bytes=segment_bytes)
+    fill(log, batch, 20)
+    fill(log, batch, 3, producer_id=8)
+    for _ in range(2):
+        expected = states(log)
+        bench.kill(log)
+        log = bench.open(clean=False)
+        assert states(log) == expected
+    for sequence in range(15, 20):
+        assert send(log, batch, sequence) == sequence
+    for sequence in range(3):
+        assert send(log, batch, sequence, producer_id=8) == 20 + sequence
+    with pytest.raises(OutOfOrderSequenceError):
+        send(log, batch, 14)
+
+
 def test_without_any_snapshot_an_unclean_start_reads_the_whole_log(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=700)
     fill(log, batch, 5, producer_id=1)
@@ -248,6 +269,17 @@ def test_truncation_takes_the_states_back(bench: Bench, batch: Batch, offset: in
     assert send(log, batch, offset) == offset
 
 
+def test_truncation_keeps_the_batches_before_a_snapshot_in_mind(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    fill(log, batch, 18)
+    log.roll()
+    fill(log, batch, 2, first=18)
+    log.truncate_to(19)
+    for sequence in range(15, 19):  # of the five last ones, the end was cut
+        assert send(log, batch, sequence) == sequence
+    assert send(log, batch, 19) == 19
+
+
 def test_a_snapshot_that_cannot_be_written_does_not_stop_a_roll(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=700)
     bench.disk.fail("rename", nth=2)  # the first one is that of the offset up to which nothing is missing
@@ -287,7 +319,7 @@ class IdempotentMachine(RuleBasedStateMachine):
         self.files = OpenFiles(disk=self.disk)
         self.stored: list[tuple[int, int, int]] = []  # producer, first sequence, count, in the log's order
         self.synced = 0  # how many of them a power cut cannot take
-        self.known_whole = True  # whether the last five are known: a snapshot has the last one only
+        self.known_from = 0  # offset from which on the last five are known: a clean stop leaves the last one only
 
     @initialize(segment_bytes=st.sampled_from([600, 2000, 1 << 20]), interval=st.sampled_from([0, 300]))
     def begin(self, segment_bytes: int, interval: int) -> None:
@@ -352,7 +384,7 @@ class IdempotentMachine(RuleBasedStateMachine):
         try:
             again = self.log.append(self.batch(producer_id, sequence, count))
         except OutOfOrderSequenceError:
-            assert newer >= (5 if self.known_whole else 1)
+            assert newer >= 5 or (newer and self.offset_of(index) < self.known_from)
         else:
             assert again.is_duplicate
             assert again.base_offset == self.offset_of(index)
@@ -378,7 +410,7 @@ class IdempotentMachine(RuleBasedStateMachine):
     def stop_and_start(self) -> None:
         self.log.close()
         self.synced = len(self.stored)
-        self.known_whole = False
+        self.known_from = self.log.log_end_offset
         self.open(clean=True, recovery_point=self.log.recovery_point)
 
     @rule(lost=st.integers(0, 200), without_snapshots=st.booleans())
@@ -397,7 +429,7 @@ class IdempotentMachine(RuleBasedStateMachine):
             self.stored.pop()
         assert self.offset_of(len(self.stored)) == self.log.log_end_offset
         assert len(self.stored) >= self.synced
-        self.known_whole = self.known_whole and without_snapshots
+        self.known_from = 0 if without_snapshots else point
 
     @invariant()
     def every_record_is_there_once_and_in_order(self) -> None:

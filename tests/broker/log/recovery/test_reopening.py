@@ -289,6 +289,20 @@ def test_producers_whose_batches_were_cut_begin_where_the_log_ends(bench: Bench,
     assert log.append(lost).base_offset == 2
 
 
+def test_batches_before_a_snapshot_are_known_although_the_end_was_cut(bench: Bench, batch: Batch) -> None:
+    log = bench.open()
+    sent = [batch(1, producer_id=7, producer_epoch=0, base_sequence=sequence) for sequence in range(5)]
+    for each in sent[:3]:
+        log.append(each)
+    log.roll()
+    for each in sent[3:]:
+        log.append(each)
+    fail_sync(bench, log)
+    os.truncate(bench.path(3, ".log"), bench.path(3, ".log").stat().st_size - 1)
+    reopen(log)
+    assert [log.append(each).is_duplicate for each in sent] == [True] * 4 + [False]
+
+
 def test_an_attempt_that_is_called_off_changes_nothing(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = bench.open()
     fill(log, batch, 3)
