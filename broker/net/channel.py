@@ -85,6 +85,7 @@ class Channel:
         self._has_ended = False  # no more bytes will be received
         self._is_stopping = False
         self._is_broken = False  # no more requests are begun; the channel closes once all are answered
+        self._is_leaving = False  # all that will be sent is sent; the peer's bytes are dropped until it closes
         services.turn.add(self, self._fd, READING)
 
     # -- turns --
@@ -144,8 +145,10 @@ class Channel:
             return
         connection = self.connection
         if self._is_broken:
-            if not self._sender and (connection.must_close or connection.is_answered):
+            if not self._sender and connection.must_close:
                 self.close()
+            elif not self._sender and connection.is_answered:
+                self._leave()
             else:
                 self._set_interest(self._interest & EPOLLOUT)
         elif self._is_behind:
@@ -173,6 +176,19 @@ class Channel:
             self._waiting.cancel()
         if not self.is_closed:
             shutdown(self._sock, socket.SHUT_RD)
+
+    def _leave(self) -> None:
+        """End the stream of replies, and close when the peer has closed, too, or takes too long.
+
+        Closing at once while the peer sends would reset the connection, and the peer might not see the last reply.
+        """
+        if self._has_ended:
+            self.close()
+        elif not self._is_leaving:
+            self._is_leaving = True
+            self.connection.waits_since = perf_counter()
+            shutdown(self._sock, socket.SHUT_WR)
+            self._set_interest(READING)
 
     def is_overdue(self, now: float, idle_s: float) -> bool:
         """Whether the peer exceeds a time limit; see `Connection.is_overdue`."""
@@ -219,6 +235,9 @@ class Channel:
     def _readable(self, events: int) -> None:
         if self.is_receiving:
             self._receive()
+        elif self._is_leaving:
+            if not self._sock.recv(RECEIVE_BYTES):
+                self.close()
         elif events & FAILED or (events & EPOLLRDHUP and self._is_of_no_use):
             self.close()
         elif events & EPOLLRDHUP:  # bytes may be left to read before the end of the stream

@@ -27,6 +27,14 @@ async def test_a_frame_length_out_of_range_is_answered_and_the_connection_closed
     assert await client.reply() is None
 
 
+async def test_a_peer_that_sends_on_behind_a_bad_length_can_read_the_answer(broker: Running) -> None:
+    client = await broker.connect()
+    await client.stream.send_all(struct.pack(">i", -1) + bytes(8 << 20))
+    reply = await client.reply()
+    assert reply.error is ErrorCode.INVALID_REQUEST
+    assert await client.reply() is None
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

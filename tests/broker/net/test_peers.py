@@ -64,6 +64,19 @@ async def test_what_is_sent_behind_a_waiting_fetch_is_not_held_against_the_peer(
 
 
 @pytest.mark.usefixtures("eager_silence_check")
+async def test_a_peer_that_does_not_close_behind_a_bad_length_is_dropped(tmp_path: Path) -> None:
+    async with running(tmp_path, {"warmlog.slow.peer.timeout.ms": 100}) as broker:
+        client = await broker.connect()
+        await client.stream.send_all(struct.pack(">i", -1))
+        assert (await client.reply()).error is ErrorCode.INVALID_REQUEST
+        assert await client.reply() is None
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            while True:
+                await client.stream.socket.send(b"x")
+                await trio.sleep(0.01)
+
+
+@pytest.mark.usefixtures("eager_silence_check")
 async def test_who_waits_for_room_is_not_dropped_with_the_one_who_holds_it(tmp_path: Path) -> None:
     settings = {"warmlog.slow.peer.timeout.ms": 300, "queued.max.request.bytes": 150_000}
     async with running(tmp_path, settings) as broker:
