@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from broker.replication.peers import peer_socket
 from broker.replication.peers.errors import (
     PeerError,
     PeerInvalidError,
@@ -24,6 +25,7 @@ from broker.replication.peers.errors import (
     PeerUnavailableError,
     PeerUnsupportedError,
 )
+from broker.replication.peers.peer_socket import PeerSocket
 from protocol.errors import FrameError
 from protocol.frame import DEFAULT_MAX_FRAME_BYTES, FrameReader
 from protocol.kafka.codec.bounds import LargeMessageError, UnwritableError
@@ -69,14 +71,12 @@ class PeerConnection:
     `failed` is called when anything but `close` or `give_up` closes it.
     """
 
-    def __init__(
-        self, stream: trio.SocketStream, address: str, settings: PeerSettings, failed: Callable[[], None]
-    ) -> None:
+    def __init__(self, sock: PeerSocket, address: str, settings: PeerSettings, failed: Callable[[], None]) -> None:
         self.address = address
         self.failure: PeerError | None = None  # why it was closed
         self.is_given_up = False  # it was closed although nothing was wrong with it
         self.answered = 0  # responses, without the greeting
-        self._stream = stream
+        self._sock = sock
         self._settings = settings
         self._failed = failed
         self._protocol = PeerProtocol(settings.client_id)
@@ -98,8 +98,8 @@ class PeerConnection:
         connection = None
         try:
             with trio.fail_after(settings.connect_timeout_s):
-                stream = await trio.open_tcp_stream(host, port)
-                connection = cls(stream, address, settings, failed)
+                sock = await peer_socket.connect(host, port)
+                connection = cls(sock, address, settings, failed)
                 nursery.start_soon(connection.run)
                 await connection._greet()
         except trio.TooSlowError:
@@ -132,11 +132,14 @@ class PeerConnection:
         number = -1
         try:
             with trio.move_on_after(limit_s):
-                async with self._sending:
+                await self._begin_sending()
+                try:
                     self._raise_failure()
                     number, frame = self._encode(api, request)
                     self._answers[number] = answer
                     await self._send(frame)
+                finally:
+                    self._sending.release()
                 await answer.arrived.wait()
         finally:
             self._answers.pop(number, None)
@@ -189,26 +192,37 @@ class PeerConnection:
         except UnwritableError as error:
             raise PeerRequestError(f"{self.address}: {api.api.name}: {error}") from None
 
+    async def _begin_sending(self) -> None:
+        """Wait until no other request is sent in part."""
+        if self._sending.locked():
+            await self._sending.acquire()
+        else:
+            self._sending.acquire_nowait()  # `acquire` would let other tasks run
+
     async def _send(self, frame: bytes) -> None:
-        is_sent = False
+        left = memoryview(frame)
         try:
-            await self._stream.send_all(frame)
-            is_sent = True
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self._fail(PeerUnavailableError(f"{self.address}: connection lost: {error.__cause__ or error}"))
+            while True:
+                sent = self._sock.send(left)
+                left = left[sent:]
+                if not left:
+                    break
+                await self._sock.until_writable()
+        except (OSError, trio.ClosedResourceError) as error:
+            self._fail(PeerUnavailableError(f"{self.address}: connection lost: {error}"))
             self._raise_failure()
         finally:
-            if not is_sent:
+            if left:
                 self._fail(PeerUnavailableError(f"{self.address}: a request was cancelled while it was being sent"))
 
     async def _receive(self) -> None:
         """Receive more of a response, a large one directly into its buffer. Raises OSError."""
         buffer = self._reader.buffer_for_next()
         if buffer is not None:
-            count = await self._stream.socket.recv_into(buffer)
+            count = await self._sock.recv_into(buffer)
             self._reader.received(count)
         else:
-            data = await self._stream.socket.recv(_RECEIVE_BYTES)
+            data = await self._sock.recv(_RECEIVE_BYTES)
             self._reader.feed(data)
             count = len(data)
         if not count:
@@ -239,7 +253,7 @@ class PeerConnection:
     def _end(self, failure: PeerError) -> None:
         if self.failure is None:
             self.failure = failure
-            self._stream.socket.close()
+            self._sock.close()
             for answer in self._answers.values():
                 answer.arrived.set()
 

@@ -43,6 +43,8 @@ class Link:
 
     async def connection(self) -> PeerConnection:
         """Return the connection, opened if necessary after a pause. Raises PeerError after one failed attempt."""
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
         async with self._connecting:
             if self._connection is not None:
                 if self._connection.is_open:

@@ -21,7 +21,7 @@ SLOW_DELAY_S = 0.4
 
 
 class Socket:
-    """One end of a connection, with the calls of trio's sockets that brokers and peers use."""
+    """One end of a connection, with the calls of trio's sockets that brokers use, and those of `PeerSocket`."""
 
     def __init__(self, network: "Network", here: str, there: str) -> None:
         self.network = network
@@ -34,7 +34,19 @@ class Socket:
         self._has_ended = False
         self._not_before = 0.0  # the arrival of the message sent before
 
-    # -- trio.socket.SocketType --
+    # -- trio.socket.SocketType, PeerSocket --
+
+    def send(self, data: memoryview) -> int:
+        """Send a message, all of it at once. Raises OSError."""
+        if self._is_closed:
+            raise OSError(9, "Bad file descriptor")
+        if self._is_reset:
+            raise ConnectionResetError(104, "Connection reset by peer")
+        self._send(bytes(data))
+        return len(data)
+
+    async def until_writable(self) -> None:
+        """Return: there is always room."""
 
     async def recv(self, size: int) -> bytes:
         """Return what has arrived; nothing after the end. Raises OSError."""

@@ -10,6 +10,7 @@ import trio
 import broker.clustered
 from broker.cluster.memory import Faults, MemoryCluster, MemoryStore
 from broker.cluster.store import KnownStore, LeaseExpiredError, Outcome, StoreUnavailableError, Transaction
+from broker.replication.peers import peer_socket
 from tests.cluster.simulation.network import MACHINE, Network
 
 CLUSTER = "simulated"
@@ -127,5 +128,6 @@ def connected(
         patch.object(broker.clustered, "EtcdStore", store),
         patch.object(broker.clustered, "Random", lambda: Random(random.random())),
         patch.object(trio, "open_tcp_stream", network.open_tcp_stream),
+        patch.object(peer_socket, "connect", network.open_tcp_stream),
     ):
         yield
