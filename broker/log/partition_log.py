@@ -113,7 +113,11 @@ class PartitionLog(AppendableLog):
         log.space_status = space_status or SpaceStatus()
         log.uses_reserve = uses_reserve
         if high_watermark is not None:
-            log._find_unstable()
+            try:
+                log._find_unstable()
+            except OSError:
+                log.close(clean=False)
+                raise
         elif log.high_watermark < log.log_end_offset:
             with suppress(OSError):  # then the log has failed: maintenance reports it and rebuilds its end
                 log.flush()
@@ -250,7 +254,7 @@ class PartitionLog(AppendableLog):
         self._appender.restart(self._segments, reopened.tail, producers)
         self._show(min(self.high_watermark, end) if self.high_watermark_source is _REPLICAS else end)
         self._durability.reopened(end, self._end_of_transactions())
-        if reopened.reason is not None:
+        if reopened.producers is not None:
             self._epochs.truncate_from_end(end)
         self._appender.writer.restore()
 
@@ -332,9 +336,9 @@ class PartitionLog(AppendableLog):
     def _truncate(self, offset: int) -> None:
         self._segments, tail = cut_segments(self._context, self._segments, offset, self._appender.contiguity)
         end = tail.next_offset
-        self.log_end_offset = end
-        self.log_start_offset = min(self.log_start_offset, end)
-        self._appender.restart(self._segments, tail, self._rebuild_producers())
+        start = min(self.log_start_offset, end)
+        self._appender.restart(self._segments, tail, self._rebuild_producers(Bounds(start, end)))
+        self.log_start_offset, self.log_end_offset = start, end  # only now: reopening compares with it what is left
         self._show(min(self.high_watermark, end))
         self._find_unstable()
         self._durability.truncated(end, self._end_of_transactions())
@@ -399,10 +403,9 @@ class PartitionLog(AppendableLog):
         self.producers.unstable = unstable
         self._show(shown)
 
-    def _rebuild_producers(self) -> Producers:
+    def _rebuild_producers(self, bounds: Bounds) -> Producers:
         snapshots = self._appender.snapshots
         snapshots.find()
-        bounds = Bounds(self.log_start_offset, self.log_end_offset)
         before = self.producers.capture()
         return self._context.rebuild_producers(snapshots, self._segments.snapshot, bounds, before=before)
 

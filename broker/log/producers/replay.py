@@ -5,9 +5,10 @@ Batches in the log are not validated: any epoch or sequence is accepted.
 Invariants:
 1. Snapshots outside the log are removed first. A damaged one is skipped for the next older one; without any, all
    batches are read. Only after a clean shutdown does a log without snapshots have no producers.
-2. Rebuilt states are written to a new snapshot at the log end.
-3. A snapshot has only the last batch of each producer. What the scans have found, and what was known `before`, adds the
-   batches before it, so that a producer that repeats several batches gets the answer that they are duplicates.
+2. The states where the active segment begins are written to a snapshot, if its roll left none, so that a start reads no
+   older segment for them. None is written at the log end: it would have only the last batch of each producer, while one
+   that was not answered before a kill repeats up to five.
+3. What the scans have found, and what was known `before`, adds batches from before the snapshot to the states.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, ProducerStateManager.truncateAndReload.
 """
@@ -20,7 +21,7 @@ from broker.log.errors import IndexCorruptError
 from broker.log.producers import trail
 from broker.log.producers.snapshot import ProducerSnapshots, decode_entries
 from broker.log.producers.state import ProducerState
-from broker.log.producers.table import Producers
+from broker.log.producers.table import CapturedProducers, Producers
 from broker.log.producers.trail import ProducerTrail
 from broker.log.producers.transitions import after_batch, after_marker, with_earlier
 from broker.log.segments.log_scan import WALK_CHUNK_SIZE, timed, walk_headers
@@ -68,7 +69,7 @@ def rebuild_producers(
     *,
     scan_without: bool = True,
     scanned: Scanned = NOTHING_SCANNED,
-    before: Iterable[ProducerState] = (),
+    before: CapturedProducers | None = None,
 ) -> None:
     """Fill the empty `producers` with the states at the log end. Blocking. Raises OSError.
 
@@ -76,19 +77,21 @@ def rebuild_producers(
     snapshot. Batches in `scanned` are not read again. `before` are the states before the end of the log was cut.
     """
     had_any = bool(snapshots.offsets)
-    offsets = snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
+    snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
     if not had_any and not scan_without:
-        begin = bounds.end
-    else:
-        begin, entries = _newest(snapshots, bounds.start, bounds.end)
-        producers.load(entries)
-        _complete(producers, _scanned_before(scanned, begin))
-        replay(producers, segments, Bounds(begin, min(bounds.end, scanned.from_offset)))
-        _follow(producers, scanned, begin)
-        _complete(producers, before)
-    if begin < bounds.end or (bounds.end and not offsets):
-        with suppress(OSError):  # the next startup reads the log again
-            snapshots.write(bounds.end, producers.capture(), sync=False)
+        if bounds.end:
+            _write(snapshots, bounds.end, producers)
+        return
+    begin, entries = _newest(snapshots, bounds.start, bounds.end)
+    producers.load(entries)
+    _complete(producers, _scanned_before(scanned, begin))
+    active = segments[-1].base_offset
+    if begin < active:
+        _advance(producers, segments, scanned, Bounds(begin, active))
+        _write(snapshots, active, producers)
+    _advance(producers, segments, scanned, Bounds(max(begin, active), bounds.end))
+    if before is not None:
+        _complete(producers, before.with_several_batches())
 
 
 def states_at(
@@ -131,14 +134,25 @@ def _scanned_before(scanned: Scanned, end: int) -> Iterable[ProducerState]:
     return states.values()
 
 
-def _follow(states: States, scanned: Scanned, begin: int) -> None:
-    """Apply the scanned batches from offset `begin` on. Raises OSError."""
+def _advance(states: States, segments: Sequence[Segment], scanned: Scanned, bounds: Bounds) -> None:
+    """Apply the batches within a range of offsets, reading those that were not scanned. Raises OSError."""
+    replay(states, segments, Bounds(bounds.start, min(bounds.end, scanned.from_offset)))
     for segment, batches in scanned.trails:
         with suppress(ProtocolError):  # as in `replay`
             for position, header in batches:
-                if header.base_offset >= scanned.from_offset and header.last_offset >= begin:
+                if header.base_offset >= scanned.from_offset and _is_within(header, bounds):
                     _apply(states, segment, position, header)
         segment.reader.close()
+
+
+def _is_within(header: BatchHeader, bounds: Bounds) -> bool:
+    return header.last_offset >= bounds.start and header.base_offset < bounds.end
+
+
+def _write(snapshots: ProducerSnapshots, offset: int, producers: Producers) -> None:
+    """Write a snapshot; if that fails, the next start reads the log again."""
+    with suppress(OSError):
+        snapshots.write(offset, producers.capture(), sync=False)
 
 
 def replay(states: States, segments: Sequence[Segment], bounds: Bounds) -> None:
@@ -171,13 +185,14 @@ def _batches(segment: Segment, bounds: Bounds) -> Iterator[tuple[int, BatchHeade
         if not following:
             break
     for place, header in walk_headers(file, position, segment.size):
-        if header.producer_id >= 0 and header.last_offset >= bounds.start and header.base_offset < bounds.end:
+        if header.producer_id >= 0 and _is_within(header, bounds):
             yield place, header
 
 
 def _position(segment: Segment, offset: int) -> int:
-    """Return the position of an offset, or the segment's start if the index is corrupt."""
-    if offset > segment.base_offset:
+    """Return the position of an offset; the segment's start if its index is corrupt, or not in use yet."""
+    is_in_use = segment.next_base_offset is not None or segment.tail is not None
+    if is_in_use and offset > segment.base_offset:
         with suppress(IndexCorruptError):
             found = segment.find(offset, "warm")
             return segment.size if found is None else found.position

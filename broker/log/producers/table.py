@@ -106,6 +106,16 @@ class CapturedProducers:
         for bucket in self._buckets:
             yield from map(_unpack, bucket.values())
 
+    def with_several_batches(self) -> Iterator[ProducerState]:
+        """Yield the states of more than one batch; the others of idle producers are not unpacked."""
+        for state in self._states:
+            if len(state.batches) > 1:
+                yield state
+        for bucket in self._buckets:
+            for packed in bucket.values():
+                if len(packed) > ENTRY_SIZE + _REST.size:
+                    yield _unpack(packed)
+
     def pieces(self) -> Iterator[bytes]:
         """Yield the entries for a snapshot, in pieces."""
         entries: list[bytes] = [encode_entry(state) for state in self._states]

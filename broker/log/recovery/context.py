@@ -1,6 +1,6 @@
 """The directory and settings of a log, and the objects it shares with all logs."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -10,8 +10,7 @@ from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.log.producers.replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
 from broker.log.producers.snapshot import ProducerSnapshots
-from broker.log.producers.state import ProducerState
-from broker.log.producers.table import ProducerBudget, Producers
+from broker.log.producers.table import CapturedProducers, ProducerBudget, Producers
 from broker.log.segments.segment import Segment
 
 
@@ -71,11 +70,18 @@ class LogContext:
         *,
         scan_without: bool = True,
         scanned: Scanned = NOTHING_SCANNED,
-        before: Iterable[ProducerState] = (),
+        before: CapturedProducers | None = None,
     ) -> Producers:
-        """Rebuild the producer states at the end of the log, see `producers.replay`. Blocking. Raises OSError."""
+        """Rebuild the producer states at the end of the log, see `producers.replay`. Blocking. Raises OSError.
+
+        Whoever does not use them must `release` them.
+        """
         producers = Producers(self.clock, self.budget)
-        rebuild_producers(
-            producers, snapshots, segments, bounds, scan_without=scan_without, scanned=scanned, before=before
-        )
+        try:
+            rebuild_producers(
+                producers, snapshots, segments, bounds, scan_without=scan_without, scanned=scanned, before=before
+            )
+        except BaseException:
+            producers.release()
+            raise
         return producers

@@ -9,7 +9,8 @@ followers of older Kafka versions do.
 
 After an unclean stop the log is scanned from the recovery point on (`unclean`). Producer states come from the newest
 snapshot and the batches after it (`producers.replay`); batches that the scan has read are not read again. If the scan
-found transactions, the transaction indexes of the scanned segments are rebuilt, too (`rebuild_transactions`).
+found transactions or a transaction index, which may have zeros, the transaction indexes of the scanned segments are
+rebuilt, too (`rebuild_transactions`).
 
 Invariants:
 1. Checkpoints are hints, clamped to what the log holds. But after an unclean stop, a log that ends before its start
@@ -32,6 +33,7 @@ from broker.log.append import Tail
 from broker.log.descriptions import RecoveryReport
 from broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
 from broker.log.errors import CheckpointError, IndexCorruptError
+from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.producers.replay import Bounds
 from broker.log.producers.snapshot import ProducerSnapshots
@@ -123,10 +125,6 @@ class _Loader:
         epochs.truncate_from_start(start)
         epochs.truncate_from_end(end)  # an empty log has none
         producers = self._producers(Bounds(start, end), scan_without=not was_sound)
-        if self._findings.reason is not None or self._findings.snapshots:
-            self._disk.sync_directory(
-                self._context.directory
-            )  # else snapshots past the end come back behind new records
         report = None
         if not was_sound or self._findings.rebuilt:
             report = self._findings.report(recovery_point, (self._context.clock() - started_ms) / 1000)
@@ -205,11 +203,17 @@ class _Loader:
         producers = self._context.rebuild_producers(
             snapshots, self._segments, bounds, scan_without=scan_without, scanned=scanned
         )
-        if any(trail.has_transactions for _, trail in scanned.trails):
-            rebuilt = rebuild_scanned(snapshots, self._segments, bounds.start, scanned)
-            self._findings.rebuilt_transactions += rebuilt.base_offsets
-            self._stable_offset = rebuilt.stable_offset
         self._findings.snapshots += snapshots.removed
+        try:
+            if any(trail.has_transactions or _has_transaction_index(segment) for segment, trail in scanned.trails):
+                rebuilt = rebuild_scanned(snapshots, self._segments, bounds.start, scanned)
+                self._findings.rebuilt_transactions += rebuilt.base_offsets
+                self._stable_offset = rebuilt.stable_offset
+            if self._findings.reason is not None or self._findings.snapshots:  # else these come back behind new records
+                self._disk.sync_directory(self._context.directory)
+        except OSError:
+            producers.release()
+            raise
         return producers
 
     def _clean_tail(self, checkpointed: int) -> Tail | None:
@@ -254,3 +258,12 @@ class _Loader:
         remember_end(segment, tail)
         segment.reader.close()
         return tail
+
+
+def _has_transaction_index(segment: Segment) -> bool:
+    """Return whether there is such a file. Raises OSError."""
+    try:
+        segment.disk.modified_ms(segment.path(TRANSACTION_INDEX_SUFFIX))
+    except FileNotFoundError:
+        return False
+    return True

@@ -18,7 +18,7 @@ Invariants:
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from errno import ENOSPC
 from threading import Lock
@@ -40,8 +40,7 @@ from broker.log.io.directory_names import (
 from broker.log.io.disk import Disk, read_file, sync_file, write_all
 from broker.log.producers.replay import Bounds, Scanned
 from broker.log.producers.snapshot import ProducerSnapshots
-from broker.log.producers.state import ProducerState
-from broker.log.producers.table import Producers
+from broker.log.producers.table import CapturedProducers, Producers
 from broker.log.recovery.context import LogContext
 from broker.log.recovery.rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
 from broker.log.recovery.rebuild_transactions import rebuild_scanned
@@ -60,7 +59,7 @@ class FailedLog(NamedTuple):
     bounds: Bounds
     recovery_point: int
     snapshots: ProducerSnapshots
-    producers: Iterable[ProducerState]
+    producers: CapturedProducers
 
 
 class Reopened(NamedTuple):
@@ -112,16 +111,18 @@ class Reopening:
         return self._reopened(copies)
 
     def _doubtful(self) -> list[Segment]:
-        """Return the active segment and those sealed past the recovery point that are not known to be synced.
+        """Return the first segment past the recovery point that is not known to be synced, and all after it.
 
-        A segment that ends at the recovery point may lack the last time index entry, written after the last flush.
+        A segment that ends at the recovery point may lack the last time index entry, written after the last flush. Some
+        of those in between may be synced, but transactions are followed from the first one to the last.
         """
-        point = self._failed.recovery_point
-        return [
-            segment
-            for segment in self._failed.segments
-            if segment.next_base_offset is None or (segment.next_base_offset >= point and not segment.synced)
-        ]
+        point, segments = self._failed.recovery_point, self._failed.segments
+        first = len(segments) - 1
+        for number, segment in enumerate(segments[:-1]):
+            if segment.next_base_offset is None or (segment.next_base_offset >= point and not segment.synced):
+                first = number
+                break
+        return list(segments[first:])
 
     def _check_space(self, doubtful: Sequence[Segment]) -> None:
         """Raise OSError if the copies would fill the disk, which other logs need, too."""
@@ -165,18 +166,21 @@ class Reopening:
 
     def _copied(self, segment: Segment, check: Callable[[], None]) -> Segment:
         """Copy a segment to files with a temporary name; the copy is shorter if the file cannot be read to its end."""
-        copy = self._context.segment(segment.base_offset, segment.size, segment.next_base_offset)
+        is_last = segment is self._failed.segments[-1]  # also if a truncation has removed those that followed it
+        copy = self._context.segment(segment.base_offset, segment.size, None if is_last else segment.next_base_offset)
         copy.use_names(CLEANED_SUFFIX)
-        source, position = segment.reader.descriptor(), 0
+        position = 0
         target = self._disk.open(copy.path(LOG_SUFFIX), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            while position < segment.size:
-                check()
-                piece = source.pread(min(COPY_BYTES, segment.size - position), position)
-                if not piece:
-                    break
-                write_all(self._disk, target, [piece], position)
-                position += len(piece)
+            with suppress(FileNotFoundError):  # it was removed, and the step after that has failed
+                source = segment.reader.descriptor()
+                while position < segment.size:
+                    check()
+                    piece = source.pread(min(COPY_BYTES, segment.size - position), position)
+                    if not piece:
+                        break
+                    write_all(self._disk, target, [piece], position)
+                    position += len(piece)
         finally:
             self._disk.close(target)
         copy.size = position
@@ -250,7 +254,8 @@ class Reopening:
 
     @property
     def _is_cut(self) -> bool:
-        return self._scans[-1].reason is not None
+        """Whether the log ends earlier than before: for a reason that was found, or since a truncation had begun."""
+        return self._scans[-1].reason is not None or self._end < self._failed.bounds.end
 
     @property
     def _end(self) -> int:
@@ -278,7 +283,11 @@ class Reopening:
             failed.snapshots.find()
             bounds = Bounds(failed.bounds.start, tail.next_offset)
             producers = self._context.rebuild_producers(failed.snapshots, segments, bounds, before=failed.producers)
-            self._disk.sync_directory(self._context.directory)  # snapshots past the end were removed
+            try:
+                self._disk.sync_directory(self._context.directory)  # snapshots past the end were removed
+            except OSError:
+                producers.release()
+                raise
         return Reopened(
             segments=segments,
             tail=tail,

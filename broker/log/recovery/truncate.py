@@ -33,10 +33,8 @@ def cut_segments(context: LogContext, segments: Segments, offset: int, contiguit
     if holder is None:
         fresh, tail = context.start_over(segments.snapshot, offset)
         return Segments([fresh]), tail
-    for segment in reversed(segments.snapshot):
-        if segment.base_offset > offset:
-            segments.remove(segment)
-            segment.remove_files()
+    while segments.active.base_offset > offset:
+        _remove_active(segments)
     return segments, _cut(context, segments.active, offset)
 
 
@@ -57,14 +55,23 @@ def restart_at(
     snapshots.remove_all()
     if offset <= end and segments.size:
         segments, _ = cut_segments(context, segments, segments.first.base_offset, contiguity)
-    for segment in reversed(segments.snapshot):
-        segment.removed = True
-        segment.remove_files()
+    while len(segments) > 1:
+        _remove_active(segments)
+    segments.active.removed = True
+    segments.active.remove_files()
     context.disk.sync_directory(context.directory)
     tail = context.new_tail(offset)
     fresh = Segment.create(context.files, context.directory, tail, context.config)
     context.disk.sync_directory(context.directory)
     return Segments([fresh]), tail
+
+
+def _remove_active(segments: Segments) -> None:
+    """Remove the active segment. Should a later step fail, the one before it is the last one of the failed log."""
+    gone = segments.active
+    segments.remove(gone)
+    gone.removed = True
+    gone.remove_files()
 
 
 def _cut(context: LogContext, segment: Segment, offset: int) -> Tail:

@@ -14,6 +14,7 @@ from broker.log.config import LogConfig
 from broker.log.io.disk import Disk
 from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
+from broker.log.producers.table import ProducerBudget
 from broker.partitions.epochs import assign_epoch
 from protocol.records.builder import build_batch
 from protocol.records.reader import records_in
@@ -41,6 +42,10 @@ class FaultyDisk(Disk):
     def fail(self, verb: str, *, nth: int = 1, code: int = errno.EIO) -> None:
         """Let the nth call of a verb from now on raise."""
         self._faults.setdefault(verb, []).append((nth, OSError(code, os.strerror(code))))
+
+    def forget_faults(self) -> None:
+        """Fail no more."""
+        self._faults.clear()
 
     def write_short(self, size: int, *, nth: int = 1) -> None:
         """Let the nth write from now on take only so many bytes; the one after it fails with ENOSPC."""
@@ -100,7 +105,13 @@ class Bench:
         self._logs: list[PartitionLog] = []
 
     def open(
-        self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0, **changes: object
+        self,
+        *,
+        clean: bool = True,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        budget: ProducerBudget | None = None,
+        **changes: object,
     ) -> PartitionLog:
         """Open the log with the bench's settings, changed as asked for, as its leader does."""
         self.config = replace(self.config, **changes)
@@ -115,6 +126,7 @@ class Bench:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             clean=clean,
+            budget=budget,
         )
         self._logs.append(log)
         assign_epoch(log, records_lost=not clean and log.recovery is not None)

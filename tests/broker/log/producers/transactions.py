@@ -27,13 +27,14 @@ def opened(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     high_watermark: int | None = None,
+    files: OpenFiles | None = None,
 ) -> PartitionLog:
     return PartitionLog.open(
         directory,
         topic="words",
         partition=0,
         config=config,
-        files=OpenFiles(),
+        files=files or OpenFiles(),
         clock=lambda: NOW_MS,
         random=Random(1),
         recovery_point=recovery_point,

@@ -179,3 +179,21 @@ def test_the_largest_timestamp_is_found_behind_a_batch_without_records(tmp_path:
         machine.check()
     finally:
         machine.end()
+
+
+def test_zeros_in_a_transaction_index_hide_nothing(tmp_path: Path) -> None:
+    """The marker that the index would have told of is lost, and no batch of a transaction is left to be scanned."""
+    directory = tmp_path / "words-0"
+    log = opened(directory, CONFIG)
+    send(log, 0, 0, count=2)
+    send(log, 7, 0)
+    for _ in range(20):
+        log.append(build_batch([(NOW_MS, None, b"v" * 100, ())]))
+    log.flush()
+    point = log.recovery_point
+    log.close(clean=False)
+    (directory / f"{0:020}.txnindex").write_bytes(bytes(ENTRY.size))
+    log = opened(directory, CONFIG, clean=False, recovery_point=point)
+    log.append_marker(marker(0, Outcome.COMMIT))
+    log.append_marker(marker(7, Outcome.COMMIT))
+    assert committed(log) == list(range(23))

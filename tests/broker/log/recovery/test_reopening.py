@@ -2,7 +2,9 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.log.config import LogConfig
 from broker.log.directory.checkpoint import CONTIGUOUS_OFFSET
+from broker.log.io.files import OpenFiles
 from broker.log.partition_log import PartitionLog
+from broker.log.producers.table import ProducerBudget
 from broker.log.recovery.reopen import Reopened
 from broker.partitions.epochs import assign_epoch
-from tests.broker.log.conftest import Bench
+from protocol.records.builder import build_batch
+from protocol.records.markers import Outcome
+from tests.broker.log.conftest import Bench, FaultyDisk
+from tests.broker.log.producers.transactions import committed, marker, opened, send
 
 Batch = Callable[..., bytes]
 OffsetsIn = Callable[..., list[int]]
@@ -41,6 +49,18 @@ def fail_sync(bench: Bench, log: PartitionLog) -> None:
     with pytest.raises(OSError, match="Input/output"):
         log.flush()
     assert log.failed
+
+
+def plain(size: int = 1) -> bytes:
+    return build_batch([(START_MS, None, b"x" * size, ())])
+
+
+def roll(log: PartitionLog) -> None:
+    prepared = log.prepare_early_roll()
+    plan = log.begin_flush()
+    log.finish_roll(log.commit_early_roll(prepared))
+    plan.sync()
+    log.finish_flush(plan)
 
 
 def inode(path: Path) -> int:
@@ -301,6 +321,111 @@ def test_batches_before_a_snapshot_are_known_although_the_end_was_cut(bench: Ben
     os.truncate(bench.path(3, ".log"), bench.path(3, ".log").stat().st_size - 1)
     reopen(log)
     assert [log.append(each).is_duplicate for each in sent] == [True] * 4 + [False]
+
+
+@pytest.mark.parametrize("segment_bytes", [700, 1 << 20])
+@pytest.mark.parametrize("verb", ["open", "truncate", "sync", "unlink", "sync_directory"])
+def test_whatever_step_of_a_truncation_fails_the_log_comes_back_as_far_as_it_is_there(
+    bench: Bench, batch: Batch, verb: str, segment_bytes: int
+) -> None:
+    for nth in range(1, 40):
+        log = bench.open(segment_bytes=segment_bytes)
+        log.follow_replicas()
+        for sequence in range(10):
+            log.append(batch(1, producer_id=7, producer_epoch=0, base_sequence=sequence))
+        log.lower_recovery_point(4)
+        bench.disk.fail(verb, nth=nth)
+        with suppress(OSError):
+            log.truncate_to(4)
+        bench.disk.forget_faults()
+        if log.failed:
+            reopen(log)
+        end = log.log_end_offset
+        assert (log.producers.get(7).last_offset, log.producers.get(7).last_sequence) == (end - 1, end - 1)
+        assert log.append(batch(1, producer_id=7, producer_epoch=0, base_sequence=end)).base_offset == end
+        log.close(clean=False)
+        shutil.rmtree(bench.directory)
+
+
+@pytest.mark.parametrize("offset", [5, 100])
+@pytest.mark.parametrize("verb", ["open", "sync", "unlink", "sync_directory"])
+def test_whatever_step_of_a_start_anew_fails_the_log_comes_back(
+    bench: Bench, batch: Batch, verb: str, offset: int
+) -> None:
+    for nth in range(1, 20):
+        log = bench.open(segment_bytes=700)
+        log.follow_replicas()
+        fill(log, batch, 10)
+        log.prepare_anew(offset)
+        bench.disk.fail(verb, nth=nth)
+        with suppress(OSError):
+            log.start_anew(offset)
+        bench.disk.forget_faults()
+        if log.failed:
+            reopen(log)
+        assert log.log_start_offset <= log.log_end_offset
+        assert log.append(batch()).base_offset == log.log_end_offset - 1
+        log.close(clean=False)
+        shutil.rmtree(bench.directory)
+
+
+def test_a_log_with_a_transaction_behind_a_clean_stop_comes_back(tmp_path: Path) -> None:
+    """The snapshot of the stop lies inside of the active segment, whose copy is not in use while it is read."""
+    directory, config = tmp_path / "words-0", LogConfig()
+    log = opened(directory, config)
+    log.append(plain())
+    log.close()
+    log = opened(directory, config, recovery_point=log.recovery_point)
+    for _ in range(10):
+        log.append(plain(3000))
+    log.flush()
+    send(log, 7, 0)
+    log.fail(OSError(errno.EIO, "Input/output error"))
+    reopen(log)
+    log.append_marker(marker(7, Outcome.ABORT))
+    assert committed(log) == list(range(11))
+
+
+def test_transactions_are_followed_through_segments_that_are_synced(tmp_path: Path) -> None:
+    """The first segment is not known to be synced, the second one is, and the flush behind the third one has failed."""
+    directory = tmp_path / "words-0"
+    files = OpenFiles(disk=FaultyDisk())
+    log = opened(directory, LogConfig(), files=files)
+    log.append(plain())
+    send(log, 1, 0, 2)
+    roll(log)
+    log.append(plain())
+    log.close(clean=False)
+    log = opened(directory, LogConfig(), clean=False, recovery_point=3, files=files)
+    log.append_marker(marker(1, Outcome.COMMIT))
+    send(log, 2, 0, 2)
+    prepared = log.prepare_early_roll()
+    log.finish_roll(log.commit_early_roll(prepared))
+    log.append_marker(marker(2, Outcome.ABORT))
+    send(log, 1, 2)
+    log.append_marker(marker(1, Outcome.ABORT))
+    log.append(plain())
+    before = committed(log)
+    log.fail(OSError(errno.EIO, "Input/output error"))
+    reopen(log)
+    assert committed(log) == before == [0, 1, 2, 3, 10]
+
+
+def test_producers_of_attempts_that_fail_are_not_counted(bench: Bench, batch: Batch) -> None:
+    budget = ProducerBudget()
+    log = bench.open(budget=budget)
+    for producer_id in range(5):
+        log.append(batch(1, producer_id=producer_id, producer_epoch=0, base_sequence=0))
+    fail_sync(bench, log)
+    os.truncate(bench.path(0, ".log"), log.size - 1)
+    for _ in range(3):
+        bench.disk.fail("sync_directory", nth=2)
+        with pytest.raises(OSError, match="Input/output"):
+            reopen(log)
+        assert budget.count == 5
+    bench.disk.forget_faults()
+    reopen(log)
+    assert budget.count == len(log.producers) == 4
 
 
 def test_an_attempt_that_is_called_off_changes_nothing(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
