@@ -11,7 +11,7 @@ has none from before the logs are opened until the broker is registered: whateve
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -19,6 +19,7 @@ from random import Random
 import msgspec
 import trio
 
+from broker.api.records.producers import largest_producer_id
 from broker.cluster import admin
 from broker.cluster.controller import Controller, Rebalancing
 from broker.cluster.etcd.account import Account, PasswordFileError
@@ -28,7 +29,7 @@ from broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
 from broker.cluster.image import BROKER_DEFAULTS
 from broker.cluster.node import ClusterNode, Identity
 from broker.cluster.rules import SHARED
-from broker.cluster.store import KnownStore, StoreMismatchError
+from broker.cluster.store import KnownStore, StoreError, StoreMismatchError
 from broker.cluster.values import NO_EPOCH, Endpoint
 from broker.log.directory.data_directories import DataDirectories
 from broker.log.directory.data_directory import CLUSTER_STATE
@@ -144,9 +145,11 @@ class ClusterMember:
         await trio.to_thread.run_sync(self._directories.sort_out, partial(judge, self.node.image, self.node.id))
 
     def _check_registration(self) -> None:
-        """Notice a store that was restored from a backup, and written to so often that its revision does not tell.
+        """Notice a store, or a data directory, that was restored from a backup.
 
-        A store without this broker is accepted: it may have been unregistered. Raises StoreMismatchError.
+        The store may have been written to so often that its revision does not tell. One without this broker is
+        accepted: it may have been unregistered. A copy of a directory is whole, but if the broker has run since it was
+        made, it lacks what the cluster counts on. Raises StoreMismatchError.
         """
         known, epoch = self.node.image.known.get(self.node.id), self._state.epoch
         if known is not None and known.epoch < epoch:
@@ -154,6 +157,11 @@ class ClusterMember:
                 f"etcd knows broker {self.node.id} as registered at revision {known.epoch}, not at {epoch}: it was "
                 "restored from a backup that lacks decisions already carried out; restore its latest state"
             )
+        if known is not None and known.epoch > epoch and self._since != NO_EPOCH:
+            logger.warning(
+                "broker %d has run since it stopped with this data, which therefore counts as incomplete", self.node.id
+            )
+            self._since = NO_EPOCH
 
     async def run(
         self,
@@ -207,6 +215,7 @@ class ClusterMember:
             nursery.start_soon(controller.run)
             nursery.start_soon(self._share_settings)
             nursery.start_soon(self._remember_now_and_then)
+            nursery.start_soon(self._raise_producer_ids, partitions)
             await nursery.start(replicas.run)
             task_status.started()
 
@@ -265,6 +274,14 @@ class ClusterMember:
             )
             data = msgspec.json.encode(self._state)
             await trio.to_thread.run_sync(lambda: replace_file(self._disk, self._path, data, sync=True))
+
+    async def _raise_producer_ids(self, partitions: Partitions) -> None:
+        """Have no id given out that producers of the logs here have: the store may have been restored."""
+        needed = largest_producer_id(partitions) + 1
+        if needed > self.node.image.producer_ids.next_id:
+            logger.warning("etcd would give producer id %d out again: the next one is %d", needed - 1, needed)
+            with suppress(StoreError):  # this broker gives none out that is in a log here; the others see to theirs
+                await admin.take_producer_ids(self.node, 0, at_least=needed)
 
     async def _remember_now_and_then(self) -> None:
         while True:

@@ -10,8 +10,9 @@ Invariants:
 1. One task at a time works on a place, and no other task changes roles, except that `end` may come at any time.
 2. A replica that has lost its records, or its disk, has no role until it has left ISR and ELR (`disown`). Its role ends
    as soon as the loss is noticed, before the log can be used again.
-3. A log is used for the topic id that its directory names, or not at all.
-4. A place that fails is tried again; others go on.
+3. A log is used for the topic id that its directory names, or not at all: its role ends at the moment when the image
+   gives its name to another topic, since that is what requests are compared with.
+4. A place that fails is tried again; others go on. A change of roles does not wait for the disks of others.
 
 Source: kafka.server.ReplicaManager (applyDelta), KIP-966 for replicas that lost data.
 """
@@ -47,7 +48,8 @@ from broker.replication.peers.brokers import ClusterBrokers
 from broker.replication.throttle import Throttle
 from broker.settings.settings import Settings
 
-STEPS = 256  # at the same time
+CREATIONS = 256  # of logs at the same time, or deletions
+COMMITS = 256  # at the same time
 STEPS_PER_TURN = 100  # begun at once
 CHECKS_PER_TURN = 100  # of leaders: about a millisecond
 RETRY_S = 1.0  # after a step has failed
@@ -101,7 +103,8 @@ class Replicas:
         self._all_tried = trio.Event()
         self._wanted = trio.Event()  # something is due
         self._unchecked = trio.Event()  # brokers or settings have changed, on which leaders depend
-        self._slots = trio.CapacityLimiter(STEPS)
+        self._disks = trio.CapacityLimiter(CREATIONS)
+        self._store = trio.CapacityLimiter(COMMITS)
         for partition in partitions:
             # The store may have been restored, and give the same epochs out again: they count only with records.
             partition.log.drop_empty_epochs()
@@ -109,6 +112,7 @@ class Replicas:
             if topic is not None:
                 self._adopt(PartitionKey(topic.id, partition.index), partition)
         self._lost.update([place for place in self._here if partitions.was_cut(*place)])
+        self._lost.update(self._missing())
         node.on_change.append(self._note)
         partitions.availability.on_offline.append(self._lost_disk)
 
@@ -160,6 +164,7 @@ class Replicas:
                 place = name, key.partition
             if place is not None:
                 self._due[place] = None
+                self._end_of_other_topic(place)
         if me in delta.brokers:
             self._due.update(dict.fromkeys(self._all_places()))
         if delta.brokers or delta.topics or delta.configs:
@@ -167,6 +172,14 @@ class Replicas:
         if delta.gone:
             self._unmark_removed()
         self._wanted.set()
+
+    def _end_of_other_topic(self, place: Place) -> None:
+        """End the role of a log that is not the one of its place any more."""
+        local = self._here.get(place)
+        if local is not None:
+            found = self._assigned(place)
+            if found is None or found[0] != local.key:
+                local.end()
 
     def _all_places(self) -> list[Place]:
         """Return the places of which the image, or the disk, has a replica."""
@@ -210,6 +223,8 @@ class Replicas:
         self._first_epoch = self._node.epoch
         if self._node.since == self._first_epoch:
             self._lost.clear()  # in another history they are not eligible anyway
+        for place in sorted(self._lost - self._here.keys()):
+            logger.error("%s-%d: the log of an in-sync replica is gone; it begins anew", *place)
         self._untried.update(self._all_places())
         self._due.update(dict.fromkeys(self._untried))
         self._unmark_removed()
@@ -240,9 +255,8 @@ class Replicas:
     async def _step(self, place: Place, nursery: trio.Nursery) -> None:
         """Take the steps of one place until nothing is left to do."""
         try:
-            async with self._slots:
-                while await self._advance(place):
-                    pass
+            while await self._advance(place):
+                pass
         except (OSError, LogError, StoreError, RefusedError) as error:
             if self._problems.get(place) != str(error):
                 self._problems[place] = str(error)
@@ -330,10 +344,17 @@ class Replicas:
         mine = self._member_of(state)
         return self._node.id in state.adding or (mine is not None and mine.epoch >= self._first_epoch)
 
-    def _was_wiped(self, state: PartitionState) -> bool:
-        """Whether this broker is said to have all committed records since before it started, although it has no log."""
-        mine = self._member_of(state)
-        return mine is not None and mine.epoch < self._first_epoch and self._node.image.is_good(mine)
+    def _missing(self) -> list[Place]:
+        """Return the places that are said to have committed records, and have no log, before this broker registers.
+
+        Later an election may have given them an epoch in which the log is not missed.
+        """
+        image, found = self._node.image, list[Place]()
+        for key in image.held.get(self._node.id, ()):
+            name, mine = image.names.get(key.topic), self._member_of(image.partitions[key])
+            if name is not None and (name, key.partition) not in self._here and mine is not None and mine.epoch >= 0:
+                found.append((name, key.partition))
+        return found
 
     def _member_of(self, state: PartitionState) -> Member | None:
         """Return the entry of this broker in the ISR or ELR."""
@@ -349,7 +370,8 @@ class Replicas:
         self._lost.discard(place)
         has_left = False
         try:
-            await self._node.commit(make)
+            async with self._store:
+                await self._node.commit(make)
             has_left = True
         finally:
             if not has_left:  # the broker may be stopping: see `history`
@@ -364,12 +386,11 @@ class Replicas:
         """
         if self._partitions.may_be_offline(*place) and not self._is_new(state):
             return False
-        if self._was_wiped(state):
-            logger.error("%s-%d: the log of an in-sync replica is gone; it begins anew", *place)
-            self._lost.add(place)
-            return True
         try:
-            partition = await self._partitions.make_replica(*place)
+            async with self._disks:
+                if self._assigned(place) != (key, state):
+                    return True
+                partition = await self._partitions.make_replica(*place)
         except (OSError, LogError) as error:
             await self._step_aside(place, key, f"its log cannot be created: {error}")
             raise
@@ -387,7 +408,11 @@ class Replicas:
         image, me = self._node.image, self._node.me
         state = image.partitions.get(key)
         change = step_aside(image, key, me)
-        if isinstance(change, Change) and await self._node.attempt(transaction([change])):
+        if not isinstance(change, Change):
+            return
+        async with self._store:
+            is_done = await self._node.attempt(transaction([change]))
+        if is_done:
             did_lead = state is not None and state.leader_id == me.broker
             done = "handed over to another leader" if did_lead else "left the in-sync replicas"
             logger.warning("%s-%d: %s: %s", *place, done, reason)
@@ -396,7 +421,8 @@ class Replicas:
         """Delete a replica that is not this broker's any more, or belonged to a deleted topic."""
         local.end()
         await local.quiet()
-        await self._partitions.drop_replica(local.partition)
+        async with self._disks:
+            await self._partitions.drop_replica(local.partition)
         if self._here.get(place) is local:
             self._forget(place)
         self._lost.discard(place)

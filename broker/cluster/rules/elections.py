@@ -40,15 +40,22 @@ def needs_election(image: ClusterImage, state: PartitionState) -> bool:
 
 
 def log_end_holders(image: ClusterImage, state: PartitionState) -> tuple[Member, ...]:
-    """Return the replicas of which the longest log has to be found: all are back, and none is good. Else nothing.
+    """Return the replicas of which the longest log has to be found, if all of ISR and ELR are back, and none is good.
 
-    Ask them where their logs end, and pass the answers to `elect`: they are of no use any more once one of them has
-    registered again.
+    They are followed by the other replicas that live: one of these may have what all of the first have lost. Ask where
+    the logs end, and pass the answers to `elect`: they are of no use any more once one has registered again.
     """
     members = (*state.isr, *state.elr)
-    back = tuple([each for member in members if (each := image.current(member.broker)) is not None])
-    is_any_good = any(image.is_good(member) for member in members)
-    return back if not is_any_good and len(back) == len(members) else ()
+    back = _registered(image, [member.broker for member in members])
+    if not members or len(back) < len(members) or any(image.is_good(member) for member in members):
+        return ()
+    known = {member.broker for member in members}
+    return (*back, *_registered(image, [broker for broker in state.replicas if broker not in known]))
+
+
+def _registered(image: ClusterImage, brokers: Iterable[int]) -> list[Member]:
+    """Return the registrations of those that live."""
+    return [each for broker in brokers if (each := image.current(broker)) is not None]
 
 
 def elect(
@@ -127,10 +134,12 @@ def _from_elr(image: ClusterImage, state: PartitionState) -> _Choice | None:
 
 
 def _longest(image: ClusterImage, state: PartitionState, log_ends: Mapping[Member, LogEnd]) -> _Choice | None:
-    holders = {member.broker: member for member in log_end_holders(image, state)}
-    if not holders or not log_ends.keys() >= set(holders.values()):
+    """Choose the longest log of those that have told, which all of ISR and ELR must; of equal ones, one of these."""
+    members = set(_registered(image, [member.broker for member in (*state.isr, *state.elr)]))
+    holders = {each.broker: each for each in log_end_holders(image, state) if each in log_ends}
+    if not holders or not members <= log_ends.keys():
         return None
-    chosen = max(in_order(state, holders), key=lambda broker: log_ends[holders[broker]])
+    chosen = max(in_order(state, holders), key=lambda broker: (log_ends[holders[broker]], holders[broker] in members))
     log_epoch = max(end.epoch for end in log_ends.values())
     return _Choice(chosen, {chosen}, tuple(holders.values()), log_epoch)
 

@@ -8,6 +8,7 @@ The same interface as `TopicChanges`, which keeps topics of a broker by itself.
 
 import logging
 import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from uuid import UUID
@@ -18,9 +19,10 @@ from broker.cluster import admin
 from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, ImageDelta
 from broker.cluster.node import ClusterNode
 from broker.cluster.rules import SHARED
+from broker.cluster.store import StoreError
 from broker.cluster.values import TopicState, TopicStatus
 from broker.metadata.assignment import InvalidAssignmentError
-from broker.metadata.store import MetadataError
+from broker.metadata.store import MetadataError, MetadataTimeoutError
 from broker.metadata.topic import (
     InvalidPartitionsError,
     InvalidTopicError,
@@ -39,6 +41,8 @@ from broker.settings.topics import LogConfigs, check_topic_configs
 from broker.settings.types import SettingError
 
 LOGS_PER_STEP = 200  # whose settings change at once: a millisecond
+RETRY_S = 1.0  # after a creation could not be finished
+MAX_UNFINISHED = 1000  # creations that took too long for their clients, and may have begun
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +57,9 @@ class ClusterTopics:
         self._map = topics
         self._live_settings = settings
         self._configs = configs
+        self._unfinished: OrderedDict[UUID, Topic] = OrderedDict()
         node.on_change.append(self._follow)
+        node.on_change.append(self._finish_begun)
         self._note_deleted(node.image, node.image.gone)
 
     # -- create --------------------------------------------------------------------------------------------------------
@@ -105,16 +111,43 @@ class ClusterTopics:
         return failures
 
     async def _create(self, topic: Topic, failures: Failures) -> None:
-        state = TopicState(id=topic.id, partitions=topic.partitions, configs=topic.configs)
-        assert topic.assignment is not None, "planned here"
-        assignment = topic.assignment
         try:
-            await admin.in_time(lambda: admin.create_topic(self._node, topic.name, state, assignment))
+            await admin.in_time(lambda: self._create_whole(topic))
         except RefusedError as error:
             is_there = topic.name in self._node.image.topics
             failures[topic.name] = TopicExistsError(str(error)) if is_there else error
+        except MetadataTimeoutError as error:
+            failures[topic.name] = error
+            self._unfinished[topic.id] = topic
+            while len(self._unfinished) > MAX_UNFINISHED:
+                self._unfinished.popitem(last=False)
+            self._finish_begun()
         except MetadataError as error:
             failures[topic.name] = error
+
+    async def _create_whole(self, topic: Topic) -> None:
+        """Create a topic, or what is left of it. Raises RefusedError, StoreError."""
+        assert topic.assignment is not None, "planned here"
+        state = TopicState(id=topic.id, partitions=topic.partitions, configs=topic.configs)
+        await admin.create_topic(self._node, topic.name, state, topic.assignment)
+
+    def _finish_begun(self, image: ClusterImage | None = None, delta: ImageDelta | None = None) -> None:
+        """Finish creations that have begun although nobody waits for them any more: else their names stay unusable."""
+        del delta
+        image = image or self._node.image
+        for topic in [each for each in self._unfinished.values() if _is_begun(image, each)]:
+            del self._unfinished[topic.id]
+            self._node.spawn(partial(self._finish_creation, topic))
+
+    async def _finish_creation(self, topic: Topic) -> None:
+        while _is_begun(self._node.image, topic):
+            try:
+                await self._create_whole(topic)
+            except RefusedError:
+                return  # it was deleted meanwhile
+            except StoreError as error:
+                logger.warning("topic %s: its creation is not finished, trying again: %s", topic.name, error)
+                await trio.sleep(RETRY_S)
 
     # -- alter ---------------------------------------------------------------------------------------------------------
 
@@ -323,6 +356,12 @@ def _check_not_shared(changes: Iterable[tuple[str, str]]) -> None:
 def _is_deleted(topic_id: UUID, state: TopicState | None) -> bool:
     """Whether the topic that had this id is deleted, or begins to be, given what its name stands for now."""
     return state is None or state.id != topic_id or state.status is TopicStatus.DELETING
+
+
+def _is_begun(image: ClusterImage, topic: Topic) -> bool:
+    """Whether a topic lacks some of its partitions."""
+    state = image.topics.get(topic.name)
+    return state is not None and state.id == topic.id and state.status is TopicStatus.CREATING
 
 
 def _is_visible(state: TopicState) -> bool:

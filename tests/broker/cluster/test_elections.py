@@ -107,6 +107,26 @@ def test_the_epoch_is_later_than_those_of_all_logs() -> None:
     assert (state.leader, state.leader_epoch) == (back[1], 42)
 
 
+def test_a_replica_outside_of_the_isr_leads_if_it_has_what_all_members_have_lost() -> None:
+    store = OnePartition(min_insync_replicas="1")
+    store.set_state((1, 2, 3), isr=(1,))
+    back = {1: store.register(1)}
+    others = {broker: store.image.current(broker) for broker in (2, 3)}
+    assert set(log_end_holders(store.image, store.state)) == {back[1], *others.values()}
+    assert isinstance(elect(store.image, KEY, {others[2]: LogEnd(0, 20)}), Refusal), "the member has to tell"
+    ends = {back[1]: LogEnd(-1, 0), others[2]: LogEnd(0, 20)}  # the third one does not answer
+    state = store.apply(elect(store.image, KEY, ends))
+    assert (state.leader, state.isr) == (others[2], (others[2],))
+
+
+def test_of_equal_logs_that_of_a_member_leads() -> None:
+    store = OnePartition(min_insync_replicas="1")
+    store.set_state((2, 1, 3), isr=(1,))
+    back = store.register(1)
+    ends = {store.image.current(2): LogEnd(0, 5), back: LogEnd(0, 5)}
+    assert store.apply(elect(store.image, KEY, ends)).leader == back
+
+
 def test_all_members_have_to_be_back() -> None:
     store = OnePartition()
     back = unclean(store)

@@ -1,13 +1,25 @@
 """Brokers with real partitions and logs that replicate over a simulated network."""
 
 import os
+import shutil
+from typing import Any
 
 import pytest
 import trio
 
 from broker.cluster import admin
+from broker.cluster.admin import COMMIT_TIMEOUT_S
+from broker.cluster.keys import PRODUCER_IDS_KEY
+from broker.cluster.store import Delete, Transaction
 from broker.maintenance.failed_logs import FailedLogs
+from broker.metadata.store import MetadataTimeoutError
 from broker.metrics.registry import Metrics
+from broker.partitions.appends.append import Append
+from broker.replication import replicas
+from broker.replication.replicas import CREATIONS
+from protocol.records.builder import build_batch
+from tests.broker.clients import batch
+from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.broker.replication.simulated_brokers import Brokers, simulate
 from tests.cluster.simulation.machine import host_of
 
@@ -81,6 +93,193 @@ def test_an_in_sync_replica_whose_log_is_gone_does_not_lead_with_nothing() -> No
         assert b"kept" in await brokers.alike(1, 2, 3)
 
     simulate(main)
+
+
+def test_an_eligible_replica_whose_log_is_gone_is_not_elected_for_good() -> None:
+    """The controller elects it when it registers; that gives its entry an epoch in which no log is missed."""
+
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([2, 1], min_insync_replicas="2")
+        await brokers.stored(b"kept")
+        await brokers.alike(1, 2)
+        await brokers.stop(1)
+        await brokers.kill(2)
+        await brokers.until(lambda: brokers.node(3).image.current(2) is None)
+        machine = brokers.machines[1]
+        machine.disk.rename(str(machine.directories[0] / "t-0"), str(machine.path / "gone"))
+        await brokers.start(1)
+        await brokers.until(lambda: brokers.state().leader is None and brokers.state().leader_epoch > 0)
+        await brokers.start(2)
+        assert b"kept" in await brokers.alike(1, 2)
+
+    simulate(main)
+
+
+def test_a_copy_of_an_earlier_clean_stop_is_not_taken_for_complete() -> None:
+    """A backup of a stopped broker is put back after that has run on: it is clean, and it lacks records."""
+
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        await brokers.stored(b"first")
+        await brokers.alike(1, 2, 3)
+        await brokers.stop(2)
+        machine = brokers.machines[2]
+        backup = machine.path.with_name("backup")
+        shutil.copytree(machine.path, backup)
+        await brokers.start(2)
+        await brokers.alike(1, 2, 3)
+        await brokers.stored(b"acknowledged")
+        await brokers.stop(3)
+        await brokers.until(lambda: brokers.in_sync() == {1, 2})
+        await brokers.kill(2)
+        await brokers.until(lambda: brokers.in_sync() == {1})
+        shutil.rmtree(machine.path)
+        shutil.copytree(backup, machine.path)
+        machine.disk = CrashingDisk(machine.path)
+        for other in (1, 3):
+            brokers.cut(2, other)
+            brokers.cut(other, 2)
+        machine.start()
+        await brokers.until(lambda: brokers.node(1).image.current(2) is not None)
+        await brokers.kill(1)
+        brokers.network.heal()
+        await brokers.until(lambda: brokers.node(2).image.current(1) is None)
+        await brokers.start(1, 3)
+        assert b"acknowledged" in await brokers.alike(1, 2, 3)
+
+    simulate(main)
+
+
+def test_an_empty_last_member_does_not_cut_a_live_replica_that_has_everything() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2])
+        await brokers.stored(b"kept")
+        await brokers.alike(1, 2)
+        await brokers.stop(2)
+        await brokers.kill(1)
+        machine = brokers.machines[1]
+        for directory in machine.directories:
+            shutil.rmtree(directory)
+            directory.mkdir()
+        machine.disk = CrashingDisk(machine.path)
+        await brokers.start(2, 1)
+        assert b"kept" in await brokers.alike(1, 2)
+
+    simulate(main)
+
+
+def test_a_leader_begins_while_logs_are_deleted_from_a_slow_disk() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create_all([[2]] * (CREATIONS + 10))
+        await brokers.create([1, 2, 3], topic="u")
+        await brokers.until(lambda: all(brokers.local(2, "t", index) for index in range(CREATIONS + 10)))
+        await brokers.stored(b"v", topic="u")
+        slow_to_remove(brokers, 2)
+        await brokers.delete()
+        await brokers.kill(1)
+        await brokers.until(lambda: brokers.state("u").leader_id == 2)
+        at = trio.current_time()
+        await brokers.until(lambda: brokers[2].partitions.get("u", 0))
+        assert trio.current_time() < at + 1
+
+    simulate(main)
+
+
+def test_a_topic_that_is_created_again_is_not_served_from_the_log_of_the_deleted_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replicas, "CREATIONS", 1)  # all others wait for the first one
+    indexes = range(4)
+
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2)
+        await brokers.create_all([[1, 2]] * len(indexes))
+        await brokers.until(lambda: all(brokers.local(2, "t", index) for index in indexes))
+        old = [await appended(brokers, index, b"OLD", b"OLD") for index in indexes]
+        await brokers.until(lambda: all(each.done for each in old))
+        slow_to_remove(brokers, 1)
+        await brokers.delete()
+        await brokers.create_all([[1, 2]] * len(indexes))
+        new = [await appended(brokers, index, b"NEW") for index in indexes]
+        await brokers.until(lambda: all(each.done for each in new))
+        assert [each.error for each in new] == [None] * len(indexes)
+        for number in (1, 2):
+            for index in indexes:
+                await brokers.until(lambda number=number, index=index: brokers.content(number, "t", index))
+                content = brokers.content(number, "t", index)
+                assert b"NEW" in content
+                assert b"OLD" not in content
+
+    simulate(main)
+
+
+def test_a_topic_whose_creation_takes_too_long_for_its_client_is_finished_later() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        partitions = brokers[1].partitions
+        topic = partitions.plan_topic("big", 650, {}, replication_factor=3)
+        failures = {}
+
+        async def create() -> None:
+            failures.update(await partitions.changes.create([topic]))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create)
+            await brokers.until(lambda: "big" in brokers.node(1).image.topics)
+            for number in (1, 2, 3):
+                brokers.store_faults[host_of(number)].holds_transactions = True
+            await trio.sleep(COMMIT_TIMEOUT_S + 5)
+            for faults in brokers.store_faults.values():
+                faults.heal()
+        assert isinstance(failures["big"], MetadataTimeoutError)
+        await brokers.until(lambda: partitions.has("big"))
+        assert brokers.node(1).image.counts[topic.id] == 650
+        assert not await partitions.changes.delete(["big"], trio.lowlevel.checkpoint)
+
+    simulate(main)
+
+
+def test_producer_ids_in_logs_are_not_given_out_by_a_store_that_was_restored() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([2, 3])
+        leader = await brokers.until(brokers.leader)
+        sent = build_batch([(1, None, b"v", ())], producer_id=5000, producer_epoch=0, base_sequence=0)
+        append = leader.append(sent, replicas_ms=60_000)
+        brokers[brokers.state().leader_id].writer.write_queued()
+        await append.wait()
+        await brokers.stop(2)
+        await brokers.stop(3)
+        brokers.store.commit(Transaction((), (Delete(PRODUCER_IDS_KEY),)))
+        await brokers.start(2)
+        await brokers.until(lambda: brokers.node(1).image.producer_ids.next_id == 5001)
+        assert await admin.take_producer_ids(brokers.node(1), 1000) == 5001
+
+    simulate(main)
+
+
+async def appended(brokers: Brokers, index: int, *values: bytes) -> Append:
+    """Append with acks=all as soon as broker 1 leads the partition."""
+    partition = await brokers.until(lambda: brokers[1].partitions.get("t", index))
+    append = partition.append(batch(*values), replicas_ms=60_000)
+    brokers[1].writer.write_queued()
+    return append
+
+
+def slow_to_remove(brokers: Brokers, number: int) -> None:
+    """Let a broker take 10 s for the removal of a log."""
+    directories = brokers[number].partitions.directories
+    move_away = directories.move_away
+
+    async def slow(*arguments: Any, **named: Any) -> Any:
+        await trio.sleep(10)
+        return await move_away(*arguments, **named)
+
+    directories.move_away = slow
 
 
 def test_what_a_coordinator_verified_for_an_earlier_leader_begins_no_transaction() -> None:

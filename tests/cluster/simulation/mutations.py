@@ -3,7 +3,7 @@
 python -m tests.cluster.simulation --without RULE
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
@@ -11,7 +11,8 @@ from unittest.mock import patch
 import broker.cluster.image
 import broker.cluster.rules.elections
 import broker.cluster.rules.in_sync
-from broker.cluster.image import ClusterImage
+from broker.cluster.image import ClusterImage, PartitionKey
+from broker.cluster.rules import LogEnd
 from broker.cluster.values import Member, PartitionState, Registration
 from broker.clustered import ClusterMember
 from broker.partitions.appends.replication import ReplicatedAppend
@@ -20,6 +21,7 @@ from broker.replication.following.truncation import Truncation
 from broker.replication.leading.leader import PartitionLeader
 from broker.replication.leading.progress import FollowerProgress, Progress, Proposal
 from broker.replication.local_replica import LocalReplica
+from broker.replication.log_ends import LogEnds
 from tests.cluster.simulation.directed import (
     FETCH_LATE,
     IN_SYNC_ALONE,
@@ -112,13 +114,26 @@ def _eligible_replicas_are_kept() -> Mutation:
     return patch.object(states, "settled", settled)
 
 
-def _isr_changes_compare_every_member() -> Mutation:
+@contextmanager
+def _isr_changes_compare_every_member() -> Iterator[None]:
+    """The replica that has left is not asked for its log either: it would lead, as it still has everything."""
     change_of = broker.cluster.rules.in_sync.change_of
 
     def of_the_leader(image: ClusterImage, key: Any, state: PartitionState, members: Sequence[Member]) -> Any:
         return change_of(image, key, state, members[:1])
 
-    return patch.object(broker.cluster.rules.in_sync, "change_of", of_the_leader)
+    ask = LogEnds.ask
+
+    async def of_members(self: LogEnds, key: PartitionKey, asked: Sequence[Member]) -> Mapping[Member, LogEnd]:
+        state = self._node.image.partitions[key]
+        known = {member.broker for member in (*state.isr, *state.elr)}
+        return await ask(self, key, [member for member in asked if member.broker in known])
+
+    with (
+        patch.object(broker.cluster.rules.in_sync, "change_of", of_the_leader),
+        patch.object(LogEnds, "ask", of_members),
+    ):
+        yield
 
 
 def _the_longest_log_leads() -> Mutation:

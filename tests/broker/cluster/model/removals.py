@@ -81,9 +81,10 @@ def _mixed(progress: Progress, number: int, epoch: int, *arguments: Any) -> bool
 
 def _first_of_all(known: ClusterImage, state: PartitionState, log_ends: Mapping[Member, LogEnd]) -> Any:
     holders = {member.broker: member for member in elections.log_end_holders(known, state)}
-    if not holders or not log_ends.keys() >= set(holders.values()):
+    asked = [broker for broker, member in holders.items() if member in log_ends]
+    if not asked or not {member.broker for member in (*state.isr, *state.elr)} <= set(asked):
         return None
-    first = states.in_order(state, holders)[0]
+    first = states.in_order(state, asked)[0]
     return elections._Choice(first, {first}, tuple(holders.values()))
 
 

@@ -30,6 +30,7 @@ from tests.broker.cluster.model.parts import KEY, Broker, Cell
 
 LAG_S, RETRY_S = 10.0, 3.0
 MAX_RECORDS = 6
+OTHERS_ARE_SILENT = "others are silent"  # only ISR and ELR tell where their logs end: the others may hide a loss
 
 Arrival = Callable[[], str | None]
 Answer = EpochEnd | Remedy | None  # to a fetch: where the logs diverge, or what to do; None: records
@@ -323,13 +324,15 @@ class World:
         """Ask, as controller, where logs end."""
         if not broker.is_up or broker.state is None:
             return None
+        known = {member.broker for member in (*broker.state.isr, *broker.state.elr)}
         holders = rules.log_end_holders(broker.image, broker.state)
-        asked = [self.brokers[member.broker] for member in holders]
-        if not holders or not all(each.is_up for each in asked):
+        asked = {member: self.brokers[member.broker] for member in holders}
+        if not holders or not all(each.is_up for member, each in asked.items() if member.broker in known):
             return None
         broker.answers = {
             member: rules.LogEnd(each.log[-1][0] if each.log else -1, len(each.log))
-            for member, each in zip(holders, asked, strict=True)
+            for member, each in asked.items()
+            if member.broker in known or (each.is_up and OTHERS_ARE_SILENT not in self.faults)
         }
         return f"{broker.id} learns {broker.answers}"
 
