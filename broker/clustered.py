@@ -148,8 +148,8 @@ class ClusterMember:
         """Notice a store, or a data directory, that was restored from a backup.
 
         The store may have been written to so often that its revision does not tell. One without this broker is
-        accepted: it may have been unregistered. A copy of a directory is whole, but if the broker has run since it was
-        made, it lacks what the cluster counts on. Raises StoreMismatchError.
+        accepted: it may have been unregistered. A directory from a clean stop is complete only if the broker has not
+        registered since that stop. Raises StoreMismatchError.
         """
         known, epoch = self.node.image.known.get(self.node.id), self._state.epoch
         if known is not None and known.epoch < epoch:
@@ -270,7 +270,7 @@ class ClusterMember:
                 etcd_cluster=known.cluster_id,
                 identity=known.identity,
                 revision=known.revision,
-                epoch=max(self._state.epoch, self.node.epoch),
+                epoch=max(self._state.epoch, self.node.latest_epoch),
             )
             data = msgspec.json.encode(self._state)
             await trio.to_thread.run_sync(lambda: replace_file(self._disk, self._path, data, sync=True))

@@ -186,6 +186,9 @@ class Channel:
             self.close()
         elif not self._is_leaving:
             self._is_leaving = True
+            if self._share is not None:
+                self._services.inflight.release(self._share)
+                self._share = None
             self.connection.waits_since = perf_counter()
             shutdown(self._sock, socket.SHUT_WR)
             self._set_interest(READING)

@@ -70,6 +70,7 @@ class Partition:
         self.mirror_of: str | None = None  # the id of the cluster that the log follows; clients cannot write to it then
         self.data_directory = os.path.dirname(log.directory)
         self.is_unreadable = False  # a read has failed since startup
+        self.is_of_deleted_topic = False  # its log is about to be removed; its name may stand for another topic
         self.readable_epoch = NOT_READABLE  # the leader epoch in which consumers can read what it copies
         self._writer = writer
         self._metrics = writer.metrics

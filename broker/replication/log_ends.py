@@ -18,6 +18,7 @@ from protocol.kafka.values import DEBUGGER, KafkaListOffsetsRequest
 from protocol.request import LATEST_TIMESTAMP, OffsetQuery
 
 TIMEOUT_S = 5.0
+OTHERS_TIMEOUT_S = 0.5  # for those that are neither in the ISR nor in the ELR, once all of these have answered
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class LogEnds:
         self._node = node
         self._partitions = partitions
         self._leaders = leaders
+        self._silent: set[Member] = set()  # outside of ISR and ELR; they are not asked again in the same registration
 
     async def ask(self, key: PartitionKey, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
         """Return where the logs of these brokers end.
@@ -36,18 +38,31 @@ class LogEnds:
         Those are missing that do not answer, whose log has failed, or that have registered again meanwhile.
         """
         found: dict[Member, LogEnd] = {}
-        name = self._node.image.names.get(key.topic)
-        if name is not None:
-            with trio.move_on_after(TIMEOUT_S):
-                async with trio.open_nursery() as nursery:
-                    for member in members:
-                        nursery.start_soon(self._ask_one, name, key.partition, member, found)
+        name, state = self._node.image.names.get(key.topic), self._node.image.partitions.get(key)
+        if name is None or state is None:
+            return found
+        known = {member.broker for member in (*state.isr, *state.elr)}
+        needed = {member for member in members if member.broker in known}
+        others = set(members) - needed - self._silent
+
+        async def ask(member: Member) -> None:
+            await self._ask_one(name, key.partition, member, found)
+            if needed <= found.keys():
+                scope.deadline = min(scope.deadline, trio.current_time() + OTHERS_TIMEOUT_S)
+
+        with trio.move_on_after(TIMEOUT_S) as scope:
+            async with trio.open_nursery() as nursery:
+                for member in members:
+                    if member in needed or member in others:
+                        nursery.start_soon(ask, member)
+        if scope.cancelled_caught and needed <= found.keys():
+            self._silent.update(others - found.keys())
         return {member: end for member, end in found.items() if self._node.image.current(member.broker) == member}
 
     async def _ask_one(self, topic: str, index: int, member: Member, found: dict[Member, LogEnd]) -> None:
         if member.broker == self._node.id:
             here = self._partitions.local(topic, index)
-            if here is not None and not here.log.failed:
+            if here is not None and not here.log.failed and not here.is_of_deleted_topic:
                 found[member] = LogEnd(here.log.last_epoch, here.log.log_end_offset)
             return
         query = OffsetQuery(topic=topic, partition=index, timestamp=LATEST_TIMESTAMP)

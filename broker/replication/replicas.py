@@ -174,12 +174,13 @@ class Replicas:
         self._wanted.set()
 
     def _end_of_other_topic(self, place: Place) -> None:
-        """End the role of a log that is not the one of its place any more."""
+        """End the role of a log that is not the one of its place any more, and let nobody ask for its end."""
         local = self._here.get(place)
         if local is not None:
             found = self._assigned(place)
             if found is None or found[0] != local.key:
                 local.end()
+                local.partition.is_of_deleted_topic = local.key.topic not in self._node.image.names
 
     def _all_places(self) -> list[Place]:
         """Return the places of which the image, or the disk, has a replica."""
@@ -224,7 +225,8 @@ class Replicas:
         if self._node.since == self._first_epoch:
             self._lost.clear()  # in another history they are not eligible anyway
         for place in sorted(self._lost - self._here.keys()):
-            logger.error("%s-%d: the log of an in-sync replica is gone; it begins anew", *place)
+            if not self._partitions.may_be_offline(*place):
+                logger.error("%s-%d: the log of an in-sync or eligible replica is missing; it begins anew", *place)
         self._untried.update(self._all_places())
         self._due.update(dict.fromkeys(self._untried))
         self._unmark_removed()
@@ -347,7 +349,7 @@ class Replicas:
     def _missing(self) -> list[Place]:
         """Return the places that are said to have committed records, and have no log, before this broker registers.
 
-        Later an election may have given them an epoch in which the log is not missed.
+        After that, an election may give the entry a newer epoch, and the missing log would go unnoticed.
         """
         image, found = self._node.image, list[Place]()
         for key in image.held.get(self._node.id, ()):

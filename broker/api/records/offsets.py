@@ -67,7 +67,10 @@ class _Asker(NamedTuple):
 
     def partition(self, partitions: Partitions, topic: str, index: int) -> Partition | None:
         """Return a partition that this broker leads, or of which it has a log if that is enough."""
-        return partitions.local(topic, index) if self.replica_id == DEBUGGER else partitions.get(topic, index)
+        if self.replica_id != DEBUGGER:
+            return partitions.get(topic, index)
+        found = partitions.local(topic, index)
+        return None if found is None or found.is_of_deleted_topic else found
 
     def end_of(self, log: PartitionLog) -> int:
         """Return the end of the log."""

@@ -40,7 +40,7 @@ def needs_election(image: ClusterImage, state: PartitionState) -> bool:
 
 
 def log_end_holders(image: ClusterImage, state: PartitionState) -> tuple[Member, ...]:
-    """Return the replicas of which the longest log has to be found, if all of ISR and ELR are back, and none is good.
+    """Return the replicas to ask for the ends of their logs, if all of ISR and ELR are back, and none is good.
 
     They are followed by the other replicas that live: one of these may have what all of the first have lost. Ask where
     the logs end, and pass the answers to `elect`: they are of no use any more once one has registered again.
@@ -134,7 +134,7 @@ def _from_elr(image: ClusterImage, state: PartitionState) -> _Choice | None:
 
 
 def _longest(image: ClusterImage, state: PartitionState, log_ends: Mapping[Member, LogEnd]) -> _Choice | None:
-    """Choose the longest log of those that have told, which all of ISR and ELR must; of equal ones, one of these."""
+    """Choose the longest of the logs reported; all of ISR and ELR must have reported. Prefer these among equals."""
     members = set(_registered(image, [member.broker for member in (*state.isr, *state.elr)]))
     holders = {each.broker: each for each in log_end_holders(image, state) if each in log_ends}
     if not holders or not members <= log_ends.keys():

@@ -6,9 +6,9 @@ Invariants:
 1. Snapshots outside the log are removed first. A damaged one is skipped for the next older one; without any, all
    batches are read. Only after a clean shutdown does a log without snapshots have no producers.
 2. The states where the active segment begins are written to a snapshot, if its roll left none, so that a start reads no
-   older segment for them. None is written at the log end: it would have only the last batch of each producer, while one
-   that was not answered before a kill repeats up to five.
-3. What the scans have found, and what was known `before`, adds batches from before the snapshot to the states.
+   older segment for them. One at the log end is written only if it loses nothing: a snapshot has the last batch of each
+   producer, while one that was not answered before a kill repeats up to five.
+3. Batches from before the snapshot are taken from the scans, and from the states known `before`.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, ProducerStateManager.truncateAndReload.
 """
@@ -92,6 +92,8 @@ def rebuild_producers(
     _advance(producers, segments, scanned, Bounds(max(begin, active), bounds.end))
     if before is not None:
         _complete(producers, before.with_several_batches())
+    if begin < bounds.end and next(producers.capture().with_several_batches(), None) is None:
+        _write(snapshots, bounds.end, producers)
 
 
 def states_at(

@@ -20,6 +20,7 @@ from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, ImageDelta
 from broker.cluster.node import ClusterNode
 from broker.cluster.rules import SHARED
 from broker.cluster.store import StoreError
+from broker.cluster.topics import PARTITIONS_PER_STEP
 from broker.cluster.values import TopicState, TopicStatus
 from broker.metadata.assignment import InvalidAssignmentError
 from broker.metadata.store import MetadataError, MetadataTimeoutError
@@ -118,7 +119,8 @@ class ClusterTopics:
             failures[topic.name] = TopicExistsError(str(error)) if is_there else error
         except MetadataTimeoutError as error:
             failures[topic.name] = error
-            self._unfinished[topic.id] = topic
+            if topic.partitions > PARTITIONS_PER_STEP:  # others are created in one transaction
+                self._unfinished[topic.id] = topic
             while len(self._unfinished) > MAX_UNFINISHED:
                 self._unfinished.popitem(last=False)
             self._finish_begun()
@@ -135,9 +137,10 @@ class ClusterTopics:
         """Finish creations that have begun although nobody waits for them any more: else their names stay unusable."""
         del delta
         image = image or self._node.image
-        for topic in [each for each in self._unfinished.values() if _is_begun(image, each)]:
+        for topic in [each for each in self._unfinished.values() if each.name in image.topics]:
             del self._unfinished[topic.id]
-            self._node.spawn(partial(self._finish_creation, topic))
+            if _is_begun(image, topic):
+                self._node.spawn(partial(self._finish_creation, topic))
 
     async def _finish_creation(self, topic: Topic) -> None:
         while _is_begun(self._node.image, topic):

@@ -10,6 +10,7 @@ import trio
 from broker.cluster import admin
 from broker.cluster.admin import COMMIT_TIMEOUT_S
 from broker.cluster.keys import PRODUCER_IDS_KEY
+from broker.cluster.rules import needs_election
 from broker.cluster.store import Delete, Transaction
 from broker.maintenance.failed_logs import FailedLogs
 from broker.metadata.store import MetadataTimeoutError
@@ -262,6 +263,54 @@ def test_producer_ids_in_logs_are_not_given_out_by_a_store_that_was_restored() -
     simulate(main)
 
 
+def test_the_log_of_a_deleted_topic_does_not_count_as_the_longest_of_its_successor() -> None:
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(1, 2, 3)
+        await brokers.create([1, 2, 3])
+        for _ in range(3):
+            await brokers.stored(b"old")
+        await brokers.alike(1, 2, 3)
+        slow_to_remove(brokers, 3, 60)
+        await brokers.delete()
+        await brokers.create([1, 2, 3])
+        await brokers.until(lambda: brokers.in_sync() == {1, 2})
+        await brokers.stored(b"kept")
+        await brokers.kill(2)
+        await brokers.kill(1)
+        await brokers.start(1, 2)
+        await brokers.until(lambda: brokers.leader() is not None)
+        await trio.sleep(60)
+        assert b"kept" in await brokers.alike(1, 2, 3)
+
+    simulate(main)
+
+
+def test_elections_do_not_wait_for_a_silent_replica_outside_of_the_isr_twice() -> None:
+    indexes = range(64)  # twice as many as are asked about at once
+
+    async def main(brokers: Brokers) -> None:
+        await brokers.start(2)
+        await brokers.start(1, 3)
+        await brokers.create_all([[1, 3]] * len(indexes))
+        for other in (1, 2):
+            brokers.cut(3, other)
+            brokers.cut(other, 3)
+        for index in indexes:
+            await brokers.append(b"v", index=index, replicas_ms=-1)
+        await brokers.until(lambda: all(brokers.in_sync("t", index) == {1} for index in indexes))
+        await brokers.kill(1)
+        await brokers.until(lambda: brokers.node(2).image.current(1) is None)
+        brokers.machines[1].start()
+        image = brokers.node(2).image
+        await brokers.until(lambda: image.current(1) is not None)
+        at = trio.current_time()
+        await brokers.until(lambda: all(not needs_election(image, brokers.state("t", index)) for index in indexes))
+        assert 3 in image.brokers
+        assert trio.current_time() < at + 60
+
+    simulate(main)
+
+
 async def appended(brokers: Brokers, index: int, *values: bytes) -> Append:
     """Append with acks=all as soon as broker 1 leads the partition."""
     partition = await brokers.until(lambda: brokers[1].partitions.get("t", index))
@@ -270,13 +319,13 @@ async def appended(brokers: Brokers, index: int, *values: bytes) -> Append:
     return append
 
 
-def slow_to_remove(brokers: Brokers, number: int) -> None:
-    """Let a broker take 10 s for the removal of a log."""
+def slow_to_remove(brokers: Brokers, number: int, seconds: float = 10) -> None:
+    """Let a broker take some time for the removal of a log."""
     directories = brokers[number].partitions.directories
     move_away = directories.move_away
 
     async def slow(*arguments: Any, **named: Any) -> Any:
-        await trio.sleep(10)
+        await trio.sleep(seconds)
         return await move_away(*arguments, **named)
 
     directories.move_away = slow
