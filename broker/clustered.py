@@ -276,11 +276,11 @@ class ClusterMember:
             await trio.to_thread.run_sync(lambda: replace_file(self._disk, self._path, data, sync=True))
 
     async def _raise_producer_ids(self, partitions: Partitions) -> None:
-        """Have no id given out that producers of the logs here have: the store may have been restored."""
+        """Have the store allocate no producer id that is in a log here: it may have been restored from a snapshot."""
         needed = largest_producer_id(partitions) + 1
         if needed > self.node.image.producer_ids.next_id:
-            logger.warning("etcd would give producer id %d out again: the next one is %d", needed - 1, needed)
-            with suppress(StoreError):  # this broker gives none out that is in a log here; the others see to theirs
+            logger.warning("logs here have producer ids up to %d: the cluster goes on from there", needed - 1)
+            with suppress(StoreError):  # this broker allocates none that is in a log here in any case
                 await admin.take_producer_ids(self.node, 0, at_least=needed)
 
     async def _remember_now_and_then(self) -> None:

@@ -43,20 +43,20 @@ class LogEnds:
             return found
         known = {member.broker for member in (*state.isr, *state.elr)}
         needed = {member for member in members if member.broker in known}
-        others = set(members) - needed - self._silent
+        asked = [member for member in members if member in needed or member not in self._silent]
+        waiting = set(asked)
 
         async def ask(member: Member) -> None:
             await self._ask_one(name, key.partition, member, found)
+            waiting.discard(member)
             if needed <= found.keys():
                 scope.deadline = min(scope.deadline, trio.current_time() + OTHERS_TIMEOUT_S)
 
         with trio.move_on_after(TIMEOUT_S) as scope:
             async with trio.open_nursery() as nursery:
-                for member in members:
-                    if member in needed or member in others:
-                        nursery.start_soon(ask, member)
-        if scope.cancelled_caught and needed <= found.keys():
-            self._silent.update(others - found.keys())
+                for member in asked:
+                    nursery.start_soon(ask, member)
+        self._silent |= waiting - needed
         return {member: end for member, end in found.items() if self._node.image.current(member.broker) == member}
 
     async def _ask_one(self, topic: str, index: int, member: Member, found: dict[Member, LogEnd]) -> None:

@@ -126,7 +126,7 @@ def _complete(states: States, earlier: Iterable[ProducerState]) -> None:
 
 
 def _scanned_before(scanned: Scanned, end: int) -> Iterable[ProducerState]:
-    """Return the states of which the scanned batches below offset `end` tell. Raises OSError."""
+    """Return the states that follow from the scanned batches below offset `end`. Raises OSError."""
     states: dict[int, ProducerState] = {}
     for segment, batches in scanned.trails:
         with suppress(ProtocolError):  # as in `replay`

@@ -60,7 +60,7 @@ class ClusterTopics:
         self._configs = configs
         self._unfinished: OrderedDict[UUID, Topic] = OrderedDict()
         node.on_change.append(self._follow)
-        node.on_change.append(self._finish_begun)
+        node.on_change.append(lambda image, _: self._finish_begun(image))
         self._note_deleted(node.image, node.image.gone)
 
     # -- create --------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class ClusterTopics:
                 self._unfinished[topic.id] = topic
             while len(self._unfinished) > MAX_UNFINISHED:
                 self._unfinished.popitem(last=False)
-            self._finish_begun()
+            self._finish_begun(self._node.image)
         except MetadataError as error:
             failures[topic.name] = error
 
@@ -133,10 +133,8 @@ class ClusterTopics:
         state = TopicState(id=topic.id, partitions=topic.partitions, configs=topic.configs)
         await admin.create_topic(self._node, topic.name, state, topic.assignment)
 
-    def _finish_begun(self, image: ClusterImage | None = None, delta: ImageDelta | None = None) -> None:
-        """Finish creations that have begun although nobody waits for them any more: else their names stay unusable."""
-        del delta
-        image = image or self._node.image
+    def _finish_begun(self, image: ClusterImage) -> None:
+        """Finish creations that have begun and timed out for their clients: their names cannot be used until then."""
         for topic in [each for each in self._unfinished.values() if each.name in image.topics]:
             del self._unfinished[topic.id]
             if _is_begun(image, topic):
@@ -362,7 +360,7 @@ def _is_deleted(topic_id: UUID, state: TopicState | None) -> bool:
 
 
 def _is_begun(image: ClusterImage, topic: Topic) -> bool:
-    """Whether a topic lacks some of its partitions."""
+    """Whether this creation of a topic has begun, and lacks some of its partitions."""
     state = image.topics.get(topic.name)
     return state is not None and state.id == topic.id and state.status is TopicStatus.CREATING
 
