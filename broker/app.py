@@ -19,34 +19,34 @@ from uuid import uuid4
 
 import trio
 
-from broker.api.records.producers import largest_producer_id
-from broker.frontend import Core, Frontend
-from broker.groups.service import GroupService
-from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
-from broker.log.errors import DataDirectoryError, DirectoryFailedError
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.io.page_cache import choose_method
-from broker.log.io.residency import Residency
-from broker.log.producers.table import ProducerBudget
-from broker.maintenance.disk_watch import DiskWatch
-from broker.maintenance.log_moves import LogMoves
-from broker.maintenance.schedule import Maintenance
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.store import MetadataStore
-from broker.metrics.loop_guard import LoopGuard
-from broker.metrics.registry import Metrics
-from broker.metrics.requests import wall_clock_ms
-from broker.net.http import HttpListener
-from broker.net.listener import bind
-from broker.net.turn import ServingTurn
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.storage import Storage
-from broker.partitions.log_metrics import declare_file_metrics, declare_log_metrics, declare_startup_metrics
-from broker.partitions.partition_metrics import declare_partition_metrics
-from broker.partitions.partitions import Partitions
-from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
-from broker.process import (
+from warmlog.broker.api.records.producers import largest_producer_id
+from warmlog.broker.frontend import Core, Frontend
+from warmlog.broker.groups.service import GroupService
+from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.io.page_cache import choose_method
+from warmlog.broker.log.io.residency import Residency
+from warmlog.broker.log.producers.table import ProducerBudget
+from warmlog.broker.maintenance.disk_watch import DiskWatch
+from warmlog.broker.maintenance.log_moves import LogMoves
+from warmlog.broker.maintenance.schedule import Maintenance
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metadata.store import MetadataStore
+from warmlog.broker.metrics.loop_guard import LoopGuard
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.metrics.requests import wall_clock_ms
+from warmlog.broker.net.http import HttpListener
+from warmlog.broker.net.listener import bind
+from warmlog.broker.net.turn import ServingTurn
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.storage import Storage
+from warmlog.broker.partitions.log_metrics import declare_file_metrics, declare_log_metrics, declare_startup_metrics
+from warmlog.broker.partitions.partition_metrics import declare_partition_metrics
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
+from warmlog.broker.process import (
     SWITCH_INTERVAL_S,
     open_files_limit,
     raise_descriptor_limit,
@@ -54,18 +54,18 @@ from broker.process import (
     stop_on_signal,
     tune_garbage_collector,
 )
-from broker.settings.live import LiveSettings
-from broker.settings.settings import Settings
-from broker.start_errors import BrokenError, StartError, first_of, start_errors
-from broker.transactions.markers import Marker, MarkerWriter, append_marker
-from broker.transactions.producer_ids import ProducerIds
-from broker.transactions.service import TransactionService
-from protocol.transactions import TopicIndex
-from protocol.version import VERSION
+from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.start_errors import BrokenError, StartError, first_of, start_errors
+from warmlog.broker.transactions.markers import Marker, MarkerWriter, append_marker
+from warmlog.broker.transactions.producer_ids import ProducerIds
+from warmlog.broker.transactions.service import TransactionService
+from warmlog.protocol.transactions import TopicIndex
+from warmlog.protocol.version import VERSION
 
 if TYPE_CHECKING:
-    from broker.clustered import ClusterMember, Reachable
-    from broker.mirror.service import Mirror
+    from warmlog.broker.clustered import ClusterMember, Reachable
+    from warmlog.broker.mirror.service import Mirror
 
 logger = logging.getLogger(__name__)
 
@@ -184,8 +184,8 @@ class Broker:
 
     def _join_cluster(self, stack: ExitStack) -> "ClusterMember":
         """Prepare to be a member of a cluster. Raises ClusterStartError, DataDirectoryError, OSError."""
-        from broker.cluster.metadata import ClusterMetadata  # a broker by itself needs none of this
-        from broker.clustered import ClusterMember
+        from warmlog.broker.cluster.metadata import ClusterMetadata  # a broker by itself needs none of this
+        from warmlog.broker.clustered import ClusterMember
 
         if self._store.load():
             raise DataDirectoryError(
@@ -304,7 +304,7 @@ class Broker:
 
     def _reachable(self, sockets: dict[str, socket.socket]) -> "Reachable":
         """Return where other brokers reach this one: as advertised, or as bound."""
-        from broker.clustered import Reachable
+        from warmlog.broker.clustered import Reachable
 
         bound = {name: sock.getsockname()[:2] for name, sock in sockets.items() if name != "http"}
         return Reachable({name: self._settings.advertised(name) or address for name, address in bound.items()})
@@ -363,7 +363,7 @@ class Broker:
     def _mirror(self, partitions: Partitions, groups: GroupService) -> "Mirror | None":
         if not self._settings.warmlog_mirror_from:
             return None
-        from broker.mirror.service import Mirror, mirror_options  # most brokers never need them
+        from warmlog.broker.mirror.service import Mirror, mirror_options  # most brokers never need them
 
         mirror = Mirror(mirror_options(self._live_settings), partitions, groups)
         mirror.declare(self._metrics)

@@ -19,35 +19,35 @@ from random import Random
 import msgspec
 import trio
 
-from broker.api.records.producers import largest_producer_id
-from broker.cluster import admin
-from broker.cluster.controller import Controller, Rebalancing
-from broker.cluster.etcd.account import Account, PasswordFileError
-from broker.cluster.etcd.endpoints import parse_endpoints
-from broker.cluster.etcd.etcd_store import EtcdStore
-from broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
-from broker.cluster.image import BROKER_DEFAULTS
-from broker.cluster.node import ClusterNode, Identity
-from broker.cluster.rules import SHARED
-from broker.cluster.store import KnownStore, StoreError, StoreMismatchError
-from broker.cluster.values import NO_EPOCH, Endpoint
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.directory.data_directory import CLUSTER_STATE
-from broker.log.errors import DataDirectoryError
-from broker.log.io.directory_names import decode_topic_id
-from broker.log.io.disk import Disk, replace_file
-from broker.metrics.registry import Metrics
-from broker.net.deadlines import Deadlines
-from broker.partitions.partitions import Partitions
-from broker.replication.following.fetcher import FetchLimits
-from broker.replication.following.follower import Follower
-from broker.replication.peers.brokers import ClusterBrokers
-from broker.replication.peers.connection import PeerSettings
-from broker.replication.replicas import Replicas, judge
-from broker.replication.self_fencing import SelfFencing
-from broker.settings.settings import Settings
-from broker.settings.types import as_text
-from protocol.version import VERSION
+from warmlog.broker.api.records.producers import largest_producer_id
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.controller import Controller, Rebalancing
+from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
+from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
+from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
+from warmlog.broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
+from warmlog.broker.cluster.image import BROKER_DEFAULTS
+from warmlog.broker.cluster.node import ClusterNode, Identity
+from warmlog.broker.cluster.rules import SHARED
+from warmlog.broker.cluster.store import KnownStore, StoreError, StoreMismatchError
+from warmlog.broker.cluster.values import NO_EPOCH, Endpoint
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.data_directory import CLUSTER_STATE
+from warmlog.broker.log.errors import DataDirectoryError
+from warmlog.broker.log.io.directory_names import decode_topic_id
+from warmlog.broker.log.io.disk import Disk, replace_file
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.net.deadlines import Deadlines
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.replication.following.fetcher import FetchLimits
+from warmlog.broker.replication.following.follower import Follower
+from warmlog.broker.replication.peers.brokers import ClusterBrokers
+from warmlog.broker.replication.peers.connection import PeerSettings
+from warmlog.broker.replication.replicas import Replicas, judge
+from warmlog.broker.replication.self_fencing import SelfFencing
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.settings.types import as_text
+from warmlog.protocol.version import VERSION
 
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # addresses that nobody can connect to
 REMEMBER_S = 10.0  # how often the file is written

@@ -9,61 +9,61 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from broker.api.addresses import Advertised, container_gateway
-from broker.api.cluster.cluster import ClusterApi
-from broker.api.cluster.controller import ControllerApi
-from broker.api.cluster.features import Features
-from broker.api.cluster.greeting import GreetingApi
-from broker.api.cluster.security import SecurityApi
-from broker.api.configs.configs import ConfigsApi
-from broker.api.current_leaders import CurrentLeaders
-from broker.api.dispatch import Dispatcher
-from broker.api.fetch.fetches import Fetches
-from broker.api.fetch.sessions import FetchSessions
-from broker.api.groups.kafka_groups import group_families
-from broker.api.groups.native_groups import NativeGroupsApi
-from broker.api.handler import Family
-from broker.api.pacing import Pacer
-from broker.api.records.delete_records import RecordsApi
-from broker.api.records.epochs import EpochsApi
-from broker.api.records.explain import ExplainApi
-from broker.api.records.native_producers import NativeProducersApi
-from broker.api.records.offsets import OffsetsApi
-from broker.api.records.producers import ProducersApi
-from broker.api.topics.assignments import AssignmentsApi
-from broker.api.topics.describe_topics import DescribeTopicsApi
-from broker.api.topics.log_dirs import LogDirsApi
-from broker.api.topics.metadata import MetadataApi
-from broker.api.topics.mirrors import MirrorsApi
-from broker.api.topics.topics import TopicsApi
-from broker.api.transactions.listing import ListTransactionsApi
-from broker.api.transactions.markers import TransactionMarkersApi
-from broker.api.transactions.requests import TransactionsApi
-from broker.groups.service import GroupService
-from broker.log.directory.data_directories import DataDirectories
-from broker.maintenance.log_moves import LogMoves
-from broker.metadata.store import MetadataStore
-from broker.metrics.registry import Metrics
-from broker.metrics.requests import wall_clock_ms
-from broker.net.inflight import InflightBytes
-from broker.net.listener import Limits, Listener, declare_listener_metrics
-from broker.net.sendfile import SlicePath
-from broker.net.services import Services
-from broker.net.turn import ServingTurn
-from broker.net.wire import KafkaWire, NativeWire, Wire
-from broker.partitions.partitions import Partitions
-from broker.partitions.reads.read_ahead import ReadAhead
-from broker.process import connections_limit
-from broker.settings.live import LiveSettings
-from broker.settings.settings import Settings
-from broker.transactions.service import TransactionService
-from protocol.kafka.api import Codec as KafkaCodec
-from protocol.response import HelloResponse
-from protocol.version import VERSION
+from warmlog.broker.api.addresses import Advertised, container_gateway
+from warmlog.broker.api.cluster.cluster import ClusterApi
+from warmlog.broker.api.cluster.controller import ControllerApi
+from warmlog.broker.api.cluster.features import Features
+from warmlog.broker.api.cluster.greeting import GreetingApi
+from warmlog.broker.api.cluster.security import SecurityApi
+from warmlog.broker.api.configs.configs import ConfigsApi
+from warmlog.broker.api.current_leaders import CurrentLeaders
+from warmlog.broker.api.dispatch import Dispatcher
+from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.sessions import FetchSessions
+from warmlog.broker.api.groups.kafka_groups import group_families
+from warmlog.broker.api.groups.native_groups import NativeGroupsApi
+from warmlog.broker.api.handler import Family
+from warmlog.broker.api.pacing import Pacer
+from warmlog.broker.api.records.delete_records import RecordsApi
+from warmlog.broker.api.records.epochs import EpochsApi
+from warmlog.broker.api.records.explain import ExplainApi
+from warmlog.broker.api.records.native_producers import NativeProducersApi
+from warmlog.broker.api.records.offsets import OffsetsApi
+from warmlog.broker.api.records.producers import ProducersApi
+from warmlog.broker.api.topics.assignments import AssignmentsApi
+from warmlog.broker.api.topics.describe_topics import DescribeTopicsApi
+from warmlog.broker.api.topics.log_dirs import LogDirsApi
+from warmlog.broker.api.topics.metadata import MetadataApi
+from warmlog.broker.api.topics.mirrors import MirrorsApi
+from warmlog.broker.api.topics.topics import TopicsApi
+from warmlog.broker.api.transactions.listing import ListTransactionsApi
+from warmlog.broker.api.transactions.markers import TransactionMarkersApi
+from warmlog.broker.api.transactions.requests import TransactionsApi
+from warmlog.broker.groups.service import GroupService
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.maintenance.log_moves import LogMoves
+from warmlog.broker.metadata.store import MetadataStore
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.metrics.requests import wall_clock_ms
+from warmlog.broker.net.inflight import InflightBytes
+from warmlog.broker.net.listener import Limits, Listener, declare_listener_metrics
+from warmlog.broker.net.sendfile import SlicePath
+from warmlog.broker.net.services import Services
+from warmlog.broker.net.turn import ServingTurn
+from warmlog.broker.net.wire import KafkaWire, NativeWire, Wire
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.partitions.reads.read_ahead import ReadAhead
+from warmlog.broker.process import connections_limit
+from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.transactions.service import TransactionService
+from warmlog.protocol.kafka.api import Codec as KafkaCodec
+from warmlog.protocol.response import HelloResponse
+from warmlog.protocol.version import VERSION
 
 if TYPE_CHECKING:
-    from broker.cluster.node import ClusterNode
-    from broker.mirror.service import Mirror  # most brokers never need it
+    from warmlog.broker.cluster.node import ClusterNode
+    from warmlog.broker.mirror.service import Mirror  # most brokers never need it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import signal
 
 import trio
 
-from broker.settings.settings import Settings
+from warmlog.broker.settings.settings import Settings
 
 # A garbage collection holds the event loop for up to 1 us per object, and requests and connections leave no cycles. So
 # young collections are small, and full ones are rare. `Pacer` keeps the objects of large requests out of both.

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from broker.log.errors import LogError
-from broker.metadata.store import MetadataError
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.metadata.store import MetadataError
 
 
 class StartError(Exception):
@@ -38,10 +38,10 @@ def start_errors() -> Iterator[None]:
 def _expected() -> tuple[type[Exception], ...]:
     """Return the expected errors of a start; those of a cluster can be raised only if its modules are there."""
     failures: list[type[Exception]] = [LogError, MetadataError]
-    if "broker.clustered" in sys.modules:
-        from broker.cluster.node import UsedIdError
-        from broker.cluster.store import StoreMismatchError, StoreRefusedError
-        from broker.clustered import ClusterStartError
+    if "warmlog.broker.clustered" in sys.modules:
+        from warmlog.broker.cluster.node import UsedIdError
+        from warmlog.broker.cluster.store import StoreMismatchError, StoreRefusedError
+        from warmlog.broker.clustered import ClusterStartError
 
         failures += [UsedIdError, StoreMismatchError, StoreRefusedError, ClusterStartError]
     return tuple(failures)

@@ -14,8 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.kafka_node import KAFKA_VERSION, java
-from protocol.kafka.codec.schema import Struct
 from tests.protocol.kafka.messages import DATA_MESSAGES, DATA_TABLES, MESSAGES, TABLES, sample, to_kafka_json
+from warmlog.protocol.kafka.codec.schema import Struct
 
 TARGETS = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_VERSION
 

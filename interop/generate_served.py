@@ -15,8 +15,8 @@ import trio
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.kafka_node import KAFKA_VERSION, KafkaNode, create_topics
-from protocol.kafka.config_values import ConfigSource, ResourceType
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.protocol.kafka.config_values import ConfigSource, ResourceType
 
 TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_VERSION / "served.json"
 TOPIC = "served"

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.generate_fixtures import wait_until
 from interop.kafka_node import KAFKA_VERSION, KafkaNode, create_topics
-from protocol.records.compression import Codec, compress
 from tests.protocol.records.handmade import batch, record
+from warmlog.protocol.records.compression import Codec, compress
 
 TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_VERSION / "verdicts.jsonl"
 #: Produce, the last version without compact fields: record errors and a message are in it.

@@ -19,14 +19,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import click
 
-from broker.partitions.partition_metrics import LABELS
-from broker.settings.documentation import documentation_of
-from broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
-from broker.settings.settings import FIELDS, Settings
-from broker.settings.topics import FIXED_SETTINGS, MIN_ISR, REPLICA_LISTS, TOPIC_SETTINGS, effective_settings
-from broker.settings.types import as_text
-from protocol.kafka.api import APIS
+from warmlog.broker.partitions.partition_metrics import LABELS
+from warmlog.broker.settings.documentation import documentation_of
+from warmlog.broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
+from warmlog.broker.settings.settings import FIELDS, Settings
+from warmlog.broker.settings.topics import FIXED_SETTINGS, MIN_ISR, REPLICA_LISTS, TOPIC_SETTINGS, effective_settings
+from warmlog.broker.settings.types import as_text
 from warmlog.cli.root import root
+from warmlog.protocol.kafka.api import APIS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

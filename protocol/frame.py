@@ -19,7 +19,7 @@ Invariants:
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
 
-from protocol.errors import FrameError
+from warmlog.protocol.errors import FrameError
 
 LENGTH = Struct(">i")
 LENGTH_SIZE = LENGTH.size

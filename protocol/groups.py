@@ -7,8 +7,8 @@ bytes to the coordinator. Durations are milliseconds.
 from enum import IntEnum, StrEnum
 from typing import ClassVar, TypeAlias
 
-from protocol.errors import ErrorCode
-from protocol.request import Entries, Int32, Int64, Value
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import Entries, Int32, Int64, Value
 
 NO_GENERATION = -1
 NO_OFFSET = -1

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from msgspec import UNSET, UnsetType
 
-from protocol.errors import ErrorCode
-from protocol.request import Value
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import Value
 
 
 class ErrorResponse(Value, frozen=True, kw_only=True, gc=False):

@@ -5,10 +5,10 @@ A response has exactly one entry per entry of the request, in the same order. Du
 
 from typing import ClassVar
 
-from protocol.errors import ErrorCode
-from protocol.groups import NO_GENERATION, NO_MEMBER, CommittedPartition, OffsetToCommit, TopicPartition
-from protocol.request import Entries, Int16, Int32, Int64, Value
-from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import NO_GENERATION, NO_MEMBER, CommittedPartition, OffsetToCommit, TopicPartition
+from warmlog.protocol.request import Entries, Int16, Int32, Int64, Value
+from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000  # transaction.timeout.ms of Kafka's producer
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from msgspec import UnsetType
 from msgspec.structs import fields
 
-from protocol.request import Value
-from protocol.response import FetchResponse, ProduceResponse
+from warmlog.protocol.request import Value
+from warmlog.protocol.response import FetchResponse, ProduceResponse
 
 _FLAT = (ProduceResponse, FetchResponse)  # measured on every turn, and their partitions hold few values
 _PLAIN = (int, str, bytes, memoryview, float, Enum, NoneType, UnsetType)  # types of values without parts

@@ -48,7 +48,7 @@ def _refuse_stale_libraries() -> None:
 def _no_stalls_of_other_loops() -> None:
     """Drop what brokers in threads of their own log about their loops: a busy machine stalls them during any test."""
     main = threading.main_thread().ident
-    logging.getLogger("broker.metrics.loop_guard").addFilter(lambda record: record.thread == main)
+    logging.getLogger("warmlog.broker.metrics.loop_guard").addFilter(lambda record: record.thread == main)
 
 
 @pytest.fixture(autouse=True)

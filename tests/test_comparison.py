@@ -8,7 +8,7 @@ import pytest
 from interop.compare.difference import ENDED_EARLY, MISSING, Difference, Expected, differences, unexpected
 from interop.compare.normal import Normaliser
 from interop.compare.session import CLOSED, UNANSWERED, Barrier, Session, Step
-from protocol.records.builder import build_batch
+from warmlog.protocol.records.builder import build_batch
 
 FIRST_FETCH, MIDDLE_FETCH, LAST_FETCH = 4, 11, 18
 FIRST_ID, SECOND_ID = bytes(range(16)), bytes(range(16, 32))

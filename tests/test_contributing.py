@@ -5,10 +5,10 @@ import textwrap
 
 import pytest
 
-from broker.settings.documentation import documentation_of
-from broker.settings.settings import FIELDS
-from protocol.kafka.api import APIS
 from tests.documents import ROOT
+from warmlog.broker.settings.documentation import documentation_of
+from warmlog.broker.settings.settings import FIELDS
+from warmlog.protocol.kafka.api import APIS
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 EXAMPLES = [

@@ -12,9 +12,9 @@ from urllib.request import urlopen
 import pytest
 
 from interop.reference_pages import NOT_SERVED
-from protocol.kafka.api import APIS
 from tests.requires import lacks
 from warmlog import Client
+from warmlog.protocol.kafka.api import APIS
 from warmlog.testing import Broker
 
 ROOT = Path(__file__).parent.parent

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.settings.live import DYNAMIC_SETTINGS
-from broker.settings.settings import FIELDS
-from broker.settings.topics import SETTING_NAMES
 from interop.reference_pages import BLOCKS, DOCS, NOT_SERVED, PAGES, SERVED, declared_metrics, generated, is_of_cluster
-from protocol.kafka.api import APIS, Api
 from warmlog import Client
+from warmlog.broker.settings.live import DYNAMIC_SETTINGS
+from warmlog.broker.settings.settings import FIELDS
+from warmlog.broker.settings.topics import SETTING_NAMES
+from warmlog.protocol.kafka.api import APIS, Api
 from warmlog.testing import Broker
 
 # org.apache.kafka.server.config.QuotaConfig: DescribeConfigs reports them only if they are set

@@ -15,7 +15,7 @@ test fixture live in this package too and rarely need the client.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from protocol.version import VERSION
+from warmlog.protocol.version import VERSION
 
 if TYPE_CHECKING:
     from warmlog.client import (

@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from broker.app import Addresses
-    from broker.settings.settings import Settings
+    from warmlog.broker.app import Addresses
+    from warmlog.broker.settings.settings import Settings
 
 __all__ = ["Broker"]
 
@@ -47,7 +47,7 @@ class Broker:
     `settings`: names as for `warmlog serve --set` (`{"log.segment.bytes": 1 << 20}`). Environment variables are
     ignored, so that a test behaves the same everywhere.
 
-    Entering raises what `warmlog serve` reports: broker.settings.types.SettingError, broker.start_errors.StartError.
+    Entering raises what `warmlog serve` reports: SettingError (`broker.settings`), StartError (`broker.start_errors`).
     Leaving raises the error of a broker that crashed. Call all methods from one thread.
     """
 
@@ -91,7 +91,7 @@ class Broker:
 
     def start(self) -> None:
         """Start, and return when all listeners accept. Entering the context calls it."""
-        from broker.settings.settings import load_settings  # imported here: see 1 above
+        from warmlog.broker.settings.settings import load_settings  # imported here: see 1 above
 
         if self._thread is not None:
             raise RuntimeError("the broker is running")
@@ -164,8 +164,8 @@ def _run(
     """Serve on a trio loop in this thread until asked to stop. Any error ends in one of the two futures."""
     import trio
 
-    from broker.app import serve
-    from broker.metrics.loop_guard import LoopGuard
+    from warmlog.broker.app import serve
+    from warmlog.broker.metrics.loop_guard import LoopGuard
 
     kafka, native, http = listen
     guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)

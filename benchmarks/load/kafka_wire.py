@@ -20,9 +20,9 @@ from confluent_kafka.admin import (
 )
 
 from benchmarks.load.native import ANSWER_S, Address, SetupError
-from protocol.frame import LENGTH
-from protocol.kafka.api import API_BY_KEY
-from protocol.kafka.codec.engine import ENGINE
+from warmlog.protocol.frame import LENGTH
+from warmlog.protocol.kafka.api import API_BY_KEY
+from warmlog.protocol.kafka.codec.engine import ENGINE
 
 PRODUCE, PRODUCE_VERSION = 0, 11
 FETCH, FETCH_VERSION = 1, 12

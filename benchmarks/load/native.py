@@ -7,9 +7,9 @@ import socket
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
-from protocol.errors import ErrorCode
-from protocol.native.codec import decode_response, encode_request
-from protocol.request import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.native.codec import decode_response, encode_request
+from warmlog.protocol.request import (
     CreateTopicsRequest,
     FetchPartition,
     FetchRequest,
@@ -21,7 +21,7 @@ from protocol.request import (
     Request,
     Value,
 )
-from protocol.response import CreateTopicsResponse, ErrorResponse, MetadataResponse
+from warmlog.protocol.response import CreateTopicsResponse, ErrorResponse, MetadataResponse
 
 Address = tuple[str, int]
 R = TypeVar("R", bound=Value)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
-from protocol.records.builder import build_batch
-from protocol.records.layout import HEADER_SIZE, Codec
-from protocol.records.reencode import reencode_batches
-from protocol.records.validation import BatchRules, check_batches
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import HEADER_SIZE, Codec
+from warmlog.protocol.records.reencode import reencode_batches
+from warmlog.protocol.records.validation import BatchRules, check_batches
 
 NOW_MS = 1_700_000_000_000
 RECORD_COUNTS = (1, 10, 100, 1000, 5000)

@@ -16,7 +16,8 @@ from pathlib import Path
 from time import process_time_ns
 from typing import Any, NamedTuple
 
-from protocol.groups import (
+from tests.protocol.kafka.messages import TABLES, body, frame, with_defaults
+from warmlog.protocol.groups import (
     CommittedPartition,
     FetchedOffset,
     FetchedOffsets,
@@ -24,9 +25,9 @@ from protocol.groups import (
     OffsetCommitResponse,
     OffsetFetchResponse,
 )
-from protocol.kafka.api import APIS, Codec
-from protocol.kafka.values import KafkaFetchResponse
-from protocol.response import (
+from warmlog.protocol.kafka.api import APIS, Codec
+from warmlog.protocol.kafka.values import KafkaFetchResponse
+from warmlog.protocol.response import (
     BrokerMetadata,
     FetchedPartition,
     FoundOffset,
@@ -37,7 +38,6 @@ from protocol.response import (
     ProduceResponse,
     TopicMetadata,
 )
-from tests.protocol.kafka.messages import TABLES, body, frame, with_defaults
 
 ROUND_NS = 300_000  # short enough to fit between two interruptions
 TOPIC_ID = b"i" * 16

@@ -35,13 +35,13 @@ from time import perf_counter, process_time
 from typing import NamedTuple, TypeAlias
 
 from benchmarks.questions.index_search import ENTRY
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.search import PAGE_SIZE, floor_slot
-from broker.log.io.disk import Disk
-from broker.log.io.files import Descriptor
-from broker.log.io.page_cache import Cachestat
-from broker.log.segments.log_scan import BatchEnd, find_batch
-from protocol.records.builder import build_batch
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.search import PAGE_SIZE, floor_slot
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import Descriptor
+from warmlog.broker.log.io.page_cache import Cachestat
+from warmlog.broker.log.segments.log_scan import BatchEnd, find_batch
+from warmlog.protocol.records.builder import build_batch
 
 RECORDS = 1_000_000
 GROUP = 1_000  # records that are written together, and a transaction of the tree

@@ -26,10 +26,10 @@ from time import perf_counter
 from typing import Literal, TextIO
 
 from benchmarks.harness import Conditions, Figures
-from broker.log.config import SearchName
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.search import PAGE_SIZE, floor_slot
-from broker.log.io.page_cache import Cachestat
+from warmlog.broker.log.config import SearchName
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.search import PAGE_SIZE, floor_slot
+from warmlog.broker.log.io.page_cache import Cachestat
 
 ENTRY = Struct(">ii")
 PER_PAGE = PAGE_SIZE // ENTRY.size

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.records.builder import build_batch
 from tests.broker.kafka_client import BY_NAME
 from tests.protocol.kafka.messages import TABLES, body, frame, with_defaults
+from warmlog.protocol.records.builder import build_batch
 
 LENGTH_BYTES = 4
 TOPICS, WIDE = 1000, 2000

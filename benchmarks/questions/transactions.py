@@ -29,8 +29,8 @@ from benchmarks.questions.large_frames import kafka_frame
 from benchmarks.questions.large_requests import Asker, start_held
 from benchmarks.servers.kafka import start_kafka
 from interop.kafka_node import MissingToolError
-from protocol.records.builder import build_batch
-from protocol.records.layout import TRANSACTIONAL_BIT
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
 
 PARTITIONS = 16
 VALUE = b"v" * 100

@@ -17,7 +17,7 @@ from benchmarks.load.generator import Flow, LoadError
 from benchmarks.load.kafka_wire import KafkaWire
 from benchmarks.load.paced import Pace, PaceResult
 from benchmarks.servers.contestants import Broker, Running, start_warmlog
-from protocol.records.builder import build_batch
+from warmlog.protocol.records.builder import build_batch
 
 WORKED_ON, LIVE = "worked-on", "live"
 PARTITIONS = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Outcome, Plan, Spread, Target
-from protocol.records.codec import compiled
+from warmlog.protocol.records.codec import compiled
 
 # How a figure is called in the table, and the decimals that mean something.
 LABELS = {

@@ -23,8 +23,8 @@ from matplotlib import pyplot as plt
 
 from benchmarks.load.generator import ROOT
 from benchmarks.questions.index_search import PER_PAGE, RECORDS_AN_ENTRY, write_index
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.search import touched_pages
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.search import touched_pages
 
 PLACE = ROOT / "docs" / "figures"
 WARM, PLAIN, QUIET = "#1f77b4", "#d62728", "#888888"

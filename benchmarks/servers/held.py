@@ -15,8 +15,8 @@ from time import perf_counter, thread_time
 
 import trio
 
-from broker.app import run
-from broker.settings.settings import load_settings
+from warmlog.broker.app import run
+from warmlog.broker.settings.settings import load_settings
 
 NONE = "none"
 

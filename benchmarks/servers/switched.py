@@ -21,14 +21,14 @@ from typing import Any
 import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT, SystemClock  # nothing public changes the clock of a loop that runs
 
-from broker.app import Addresses, Broker
-from broker.log.io.page_cache import Off
-from broker.log.io.page_faults import PageFaults, Where
-from broker.metrics.loop_guard import LoopGuard
-from broker.metrics.registry import Counter, Histogram, RequestMetrics
-from broker.metrics.requests import Staged
-from broker.net.listener import bind
-from broker.settings.settings import Settings, load_settings
+from warmlog.broker.app import Addresses, Broker
+from warmlog.broker.log.io.page_cache import Off
+from warmlog.broker.log.io.page_faults import PageFaults, Where
+from warmlog.broker.metrics.loop_guard import LoopGuard
+from warmlog.broker.metrics.registry import Counter, Histogram, RequestMetrics
+from warmlog.broker.metrics.requests import Staged
+from warmlog.broker.net.listener import bind
+from warmlog.broker.settings.settings import Settings, load_settings
 
 BACKLOG = 16
 TRIOS_CLOCK = SystemClock(offset=0.0)  # the same time as the guard's, so that deadlines hold on either side

@@ -22,7 +22,7 @@ from benchmarks.servers.contestants import (
     SyncLoop,
 )
 from benchmarks.servers.restart import restart
-from protocol.records.builder import build_batch
+from warmlog.protocol.records.builder import build_batch
 
 PARTITIONS = 1_000
 CONNECTIONS = 200

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.api.context import Session
-from broker.partitions.topics.catalog import BrokerInfo, Catalog
-from broker.settings.settings import Settings
-from protocol.kafka.values import KafkaBrokerMetadata
+from warmlog.broker.api.context import Session
+from warmlog.broker.partitions.topics.catalog import BrokerInfo, Catalog
+from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.kafka.values import KafkaBrokerMetadata
 
 logger = logging.getLogger(__name__)
 

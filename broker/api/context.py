@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from broker.api.pacing import Pacer
+from warmlog.broker.api.pacing import Pacer
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")

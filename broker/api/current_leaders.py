@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 from msgspec.structs import asdict, replace
 
-from broker.api.addresses import Advertised, described_brokers
-from broker.api.context import Session
-from broker.partitions.partitions import Partitions
-from broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
-from protocol.errors import ErrorCode
-from protocol.kafka.values import (
+from warmlog.broker.api.addresses import Advertised, described_brokers
+from warmlog.broker.api.context import Session
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import (
     FetchLedElsewhere,
     KafkaBrokerMetadata,
     KafkaFetchResponse,
     KafkaProduceResponse,
     ProduceLedElsewhere,
 )
-from protocol.response import FetchedPartition, ProducedPartition, ProduceResponse
+from warmlog.protocol.response import FetchedPartition, ProducedPartition, ProduceResponse
 
 MAX_PARTITIONS = 512  # of a response; with more, clients ask for metadata, as older ones do
 _IN_FETCHES = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})

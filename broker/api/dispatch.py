@@ -7,19 +7,19 @@ authorization, quotas and tracing have a single place. Produces are queued; othe
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from broker.api.context import Context, Session
-from broker.api.current_leaders import CurrentLeaders
-from broker.api.errors import EXPECTED, describe
-from broker.api.fetch.fetch import Fetch
-from broker.api.fetch.fetches import Fetches
-from broker.api.handler import Family, Handler
-from broker.api.records import produce
-from broker.api.transactions.admission import Admit
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode
-from protocol.kafka.values import KafkaFetchResponse
-from protocol.request import FetchRequest, ProduceRequest, Request
-from protocol.response import ErrorResponse, FetchResponse, Response
+from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.current_leaders import CurrentLeaders
+from warmlog.broker.api.errors import EXPECTED, describe
+from warmlog.broker.api.fetch.fetch import Fetch
+from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.handler import Family, Handler
+from warmlog.broker.api.records import produce
+from warmlog.broker.api.transactions.admission import Admit
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import KafkaFetchResponse
+from warmlog.protocol.request import FetchRequest, ProduceRequest, Request
+from warmlog.protocol.response import ErrorResponse, FetchResponse, Response
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The one table from exceptions to the error codes and messages of responses."""
 
-from broker.log.errors import (
+from warmlog.broker.log.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,
     LogError,
@@ -13,13 +13,13 @@ from broker.log.errors import (
     TooManyProducersError,
     TransactionCoordinatorFencedError,
 )
-from broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError
-from broker.metadata.store import MetadataError, MetadataTimeoutError
-from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, MirroredTopicError, RefusedError
-from broker.partitions.partition import Partition, StorageError
-from broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
-from broker.settings.types import SettingError
-from protocol.errors import ErrorCode, ProtocolError
+from warmlog.broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError
+from warmlog.broker.metadata.store import MetadataError, MetadataTimeoutError
+from warmlog.broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, MirroredTopicError, RefusedError
+from warmlog.broker.partitions.partition import Partition, StorageError
+from warmlog.broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
+from warmlog.broker.settings.types import SettingError
+from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 MAX_MESSAGE_LENGTH = 480  # characters, of at most four bytes each
 

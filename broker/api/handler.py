@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from broker.api.context import Context
+from warmlog.broker.api.context import Context
 
 Handler: TypeAlias = Callable[[Any, Context], Awaitable[Any]]  # (request, context) -> response
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from protocol.weight import release
+from warmlog.protocol.weight import release
 
 T = TypeVar("T")
 PIECE_S = 0.002  # a pass of the loop costs some 0.05 ms; a client needs two or three passes for a small request

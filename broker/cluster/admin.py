@@ -15,10 +15,10 @@ from uuid import UUID
 import trio
 from msgspec.structs import replace
 
-from broker.cluster import topics
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.node import ClusterNode
-from broker.cluster.rules import (
+from warmlog.broker.cluster import topics
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.rules import (
     Change,
     Decision,
     Refusal,
@@ -28,12 +28,12 @@ from broker.cluster.rules import (
     reassign,
     transaction,
 )
-from broker.cluster.store import StoreError
-from broker.cluster.topics import PARTITIONS_PER_STEP, Assignment
-from broker.cluster.values import PartitionState, TopicState, TopicStatus
-from broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError, assign_replicas
-from broker.metadata.store import MetadataError, MetadataTimeoutError
-from broker.metadata.topic import RefusedError
+from warmlog.broker.cluster.store import StoreError
+from warmlog.broker.cluster.topics import PARTITIONS_PER_STEP, Assignment
+from warmlog.broker.cluster.values import PartitionState, TopicState, TopicStatus
+from warmlog.broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError, assign_replicas
+from warmlog.broker.metadata.store import MetadataError, MetadataTimeoutError
+from warmlog.broker.metadata.topic import RefusedError
 
 PARTITIONS_PER_CHANGE = 50  # decided in one step: a millisecond or two
 COMMIT_TIMEOUT_S = 20.0  # less than clients wait for a reply, usually 30 s

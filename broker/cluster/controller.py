@@ -18,10 +18,10 @@ from itertools import chain, islice
 
 import trio
 
-from broker.cluster.admin import finish_topic
-from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
-from broker.cluster.node import ClusterNode
-from broker.cluster.rules import (
+from warmlog.broker.cluster.admin import finish_topic
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.rules import (
     Change,
     LogEnd,
     Refusal,
@@ -34,10 +34,10 @@ from broker.cluster.rules import (
     needs_election,
     transaction,
 )
-from broker.cluster.store import LeaseExpiredError, StoreError
-from broker.cluster.topics import is_abandoned, resign_control, take_control
-from broker.cluster.values import Member, TopicStatus
-from broker.metadata.topic import RefusedError
+from warmlog.broker.cluster.store import LeaseExpiredError, StoreError
+from warmlog.broker.cluster.topics import is_abandoned, resign_control, take_control
+from warmlog.broker.cluster.values import Member, TopicStatus
+from warmlog.broker.metadata.topic import RefusedError
 
 PARTITIONS_PER_PIECE = 200  # looked at in one step: less than a millisecond
 RETRY_S = 0.5  # after the store, or a replica that was asked for its log end, did not answer

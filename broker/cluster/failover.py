@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from broker.cluster.reachability import listens
-from broker.cluster.topics import end_registration
-from broker.cluster.values import Endpoint, Registration
+from warmlog.broker.cluster.reachability import listens
+from warmlog.broker.cluster.topics import end_registration
+from warmlog.broker.cluster.values import Endpoint, Registration
 
 if TYPE_CHECKING:
-    from broker.cluster.node import ClusterNode
+    from warmlog.broker.cluster.node import ClusterNode
 
 SUSPECT_PAUSE_S = 0.2  # between two suspicions of the same broker
 LOOK_AGAIN_S = 0.02  # a process that dies may lose its connections before its ports

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from broker.cluster.store import ABSENT, Changes, Deleted, KeyValue, Range, StoreMismatchError
-from broker.cluster.values import (
+from warmlog.broker.cluster.store import ABSENT, Changes, Deleted, KeyValue, Range, StoreMismatchError
+from warmlog.broker.cluster.values import (
     Configs,
     Controller,
     Features,

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import msgspec
 
-from broker.cluster.image import BROKER_DEFAULTS, PartitionKey
+from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
 
 CONTROLLER_KEY = "controller"
 FEATURES_KEY = "features"

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import trio
 
-from broker.cluster.store import (
+from warmlog.broker.cluster.store import (
     ABSENT,
     NO_LEASE,
     Changes,

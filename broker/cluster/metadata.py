@@ -5,10 +5,10 @@ from uuid import UUID
 
 import trio
 
-from broker.cluster import admin
-from broker.cluster.node import ClusterNode
-from broker.metadata.store import MetadataStore
-from broker.metadata.topic import Mirror, Topic
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.metadata.store import MetadataStore
+from warmlog.broker.metadata.topic import Mirror, Topic
 
 
 class ClusterMetadata:

@@ -20,11 +20,11 @@ from uuid import UUID
 
 import trio
 
-from broker.cluster.failover import Failover
-from broker.cluster.image import EMPTY, ClusterImage, ImageDelta
-from broker.cluster.reachability import listens
-from broker.cluster.rules import Decision, Refusal
-from broker.cluster.store import (
+from warmlog.broker.cluster.failover import Failover
+from warmlog.broker.cluster.image import EMPTY, ClusterImage, ImageDelta
+from warmlog.broker.cluster.reachability import listens
+from warmlog.broker.cluster.rules import Decision, Refusal
+from warmlog.broker.cluster.store import (
     NO_LEASE,
     CompactedError,
     LeaseExpiredError,
@@ -33,10 +33,10 @@ from broker.cluster.store import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from broker.cluster.topics import drain, register
-from broker.cluster.values import NO_EPOCH, Endpoint, Member, Registration
-from broker.metadata.topic import RefusedError
-from protocol.backoff import delays_s
+from warmlog.broker.cluster.topics import drain, register
+from warmlog.broker.cluster.values import NO_EPOCH, Endpoint, Member, Registration
+from warmlog.broker.metadata.topic import RefusedError
+from warmlog.protocol.backoff import delays_s
 
 CHECKS_PER_LEASE = 4  # how often a lease is renewed during its time
 LEASES_UNTIL_REFUSED = 1.5  # how long a registration of other directories may outlive its broker

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import trio
 
-from broker.cluster.values import Endpoint
+from warmlog.broker.cluster.values import Endpoint
 
 TIMEOUT_S = 1.0
 

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.keys import (
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.keys import (
     CONTROLLER_KEY,
     FEATURES_KEY,
     PRODUCER_IDS_KEY,
@@ -24,9 +24,9 @@ from broker.cluster.keys import (
     partition_key,
     topic_key,
 )
-from broker.cluster.rules import Decision, Refusal
-from broker.cluster.store import ABSENT, MAX_OPERATIONS, Compare, Delete, Operation, Put, Transaction
-from broker.cluster.values import (
+from warmlog.broker.cluster.rules import Decision, Refusal
+from warmlog.broker.cluster.store import ABSENT, MAX_OPERATIONS, Compare, Delete, Operation, Put, Transaction
+from warmlog.broker.cluster.values import (
     NO_EPOCH,
     Configs,
     Controller,

@@ -18,14 +18,14 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
-from broker.coordinator_log.term import Term
-from broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, LogError, LogFailedError
-from broker.log.producers.transactions import Origin
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Append
-from protocol.errors import BatchTooLargeError, ErrorCode, ProtocolError
-from protocol.records.builder import build_batch, record_size_bound
-from protocol.records.layout import HEADER_SIZE, TRANSACTIONAL_BIT
+from warmlog.broker.coordinator_log.term import Term
+from warmlog.broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, LogError, LogFailedError
+from warmlog.broker.log.producers.transactions import Origin
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partition import Append
+from warmlog.protocol.errors import BatchTooLargeError, ErrorCode, ProtocolError
+from warmlog.protocol.records.builder import build_batch, record_size_bound
+from warmlog.protocol.records.layout import HEADER_SIZE, TRANSACTIONAL_BIT
 
 logger = logging.getLogger(__name__)
 

@@ -14,18 +14,18 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from broker.coordinator_log.appends import UNLIMITED_MS, CoordinatorAppends, LogProducer, Rows, Settled
-from broker.coordinator_log.reading import read_partition
-from broker.coordinator_log.term import Shards, Term, TermState
-from broker.coordinator_log.topic import CoordinatorTopic, partition_of
-from broker.log.errors import LogError
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, RefusedError
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Partition, StorageError
-from broker.partitions.partitions import Partitions, TopicExistsError
-from broker.settings.types import SettingError
-from protocol.errors import ErrorCode, ProtocolError
+from warmlog.broker.coordinator_log.appends import UNLIMITED_MS, CoordinatorAppends, LogProducer, Rows, Settled
+from warmlog.broker.coordinator_log.reading import read_partition
+from warmlog.broker.coordinator_log.term import Shards, Term, TermState
+from warmlog.broker.coordinator_log.topic import CoordinatorTopic, partition_of
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, RefusedError
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partition import Partition, StorageError
+from warmlog.broker.partitions.partitions import Partitions, TopicExistsError
+from warmlog.broker.settings.types import SettingError
+from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 logger = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from typing import TypeAlias
 
 import trio
 
-from broker.coordinator_log.replay import Replay
-from broker.log.io.files import FileSlice
-from broker.log.io.residency import ColdReadError
-from broker.partitions.partition import Partition, StorageError
-from broker.partitions.reads.waiters import FetchWaiter
-from protocol.records.batch import headers, verify_crc
-from protocol.records.layout import BatchHeader
-from protocol.records.reader import Record, decode_batch
+from warmlog.broker.coordinator_log.replay import Replay
+from warmlog.broker.log.io.files import FileSlice
+from warmlog.broker.log.io.residency import ColdReadError
+from warmlog.broker.partitions.partition import Partition, StorageError
+from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.protocol.records.batch import headers, verify_crc
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.reader import Record, decode_batch
 
 READ_BYTES = 1 << 20  # per read: some thousands of records, a few ms in the worker
 PIECE = 500  # records processed between two checkpoints: half a millisecond

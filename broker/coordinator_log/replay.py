@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from protocol.records.layout import BatchHeader
-from protocol.records.reader import Record
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.reader import Record
 
 _MARKER = struct.Struct(">hh")  # a control record's key: version, type
 _COMMIT = 1

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import trio
 
-from broker.coordinator_log.replay import Replay
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode
+from warmlog.broker.coordinator_log.replay import Replay
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.errors import ErrorCode
 
 
 class TermState(Enum):

@@ -11,7 +11,7 @@ from operator import mul
 from sys import byteorder
 from typing import Final, NamedTuple
 
-from broker.settings.settings import Settings
+from warmlog.broker.settings.settings import Settings
 
 _UTF_16: Final = "utf-16-le" if byteorder == "little" else "utf-16-be"
 _BITS_32: Final = 0xFFFFFFFF

@@ -14,24 +14,24 @@ from functools import partial
 
 import trio
 
-from broker.coordinator_log.appends import LogProducer, Rows
-from broker.groups.loading import Obsolete
-from broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter
-from broker.groups.pending_offsets import PendingOffset
-from broker.groups.registry import Checkpoint, GroupRegistry
-from broker.groups.shard import GroupShard
-from broker.groups.state import Group
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode
-from protocol.groups import GroupState, OffsetToCommit
-from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
-from protocol.kafka.group_records import (
+from warmlog.broker.coordinator_log.appends import LogProducer, Rows
+from warmlog.broker.groups.loading import Obsolete
+from warmlog.broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter
+from warmlog.broker.groups.pending_offsets import PendingOffset
+from warmlog.broker.groups.registry import Checkpoint, GroupRegistry
+from warmlog.broker.groups.shard import GroupShard
+from warmlog.broker.groups.state import Group
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import GroupState, OffsetToCommit
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
+from warmlog.protocol.kafka.group_records import (
     NO_TIME,
     OffsetAndMetadata,
     encode_offset_key,
     encode_offsets,
 )
-from protocol.records.record import MAX_INT64
+from warmlog.protocol.records.record import MAX_INT64
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ Source: org.apache.kafka.coordinator.group.GroupCoordinatorService, GroupMetadat
 
 from collections.abc import Callable, Iterator, Sequence
 
-from broker.groups.effects import Client
-from broker.groups.registry import GroupRegistry, PendingAnswer
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.broker.groups.effects import Client
+from warmlog.broker.groups.registry import GroupRegistry, PendingAnswer
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     NO_MEMBER,
     DescribedGroup,
     DescribedMember,

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from broker.groups.members import JoinParameters, Member, Waiter
-from protocol.groups import GroupProtocol, JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
-from protocol.kafka.group_records import StoredGroup
+from warmlog.broker.groups.members import JoinParameters, Member, Waiter
+from warmlog.protocol.groups import GroupProtocol, JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
+from warmlog.protocol.kafka.group_records import StoredGroup
 
 NEVER: Final = math.inf  # a deadline that does not exist
 

@@ -9,9 +9,9 @@ Source: org.apache.kafka.coordinator.group.classic.ClassicGroup.
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from broker.groups.members import Member, Members
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.broker.groups.members import Member, Members
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     CONSUMER_PROTOCOL_TYPE,
     NO_MEMBER,
     GroupProtocol,
@@ -21,8 +21,8 @@ from protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.group_records import StoredGroup, StoredMember, subscribed_topics
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.group_records import StoredGroup, StoredMember, subscribed_topics
 
 
 class Generation:

@@ -12,14 +12,14 @@ from typing import TypeAlias, TypeVar
 
 import trio
 
-from broker.coordinator_log.reading import PIECE
-from broker.coordinator_log.replay import Latest, Replay
-from broker.groups.pending_offsets import PendingOffset
-from broker.groups.shard import GroupShard
-from broker.groups.state import Group
-from broker.groups.topic import TOPIC
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.group_records import (
+from warmlog.broker.coordinator_log.reading import PIECE
+from warmlog.broker.coordinator_log.replay import Latest, Replay
+from warmlog.broker.groups.pending_offsets import PendingOffset
+from warmlog.broker.groups.shard import GroupShard
+from warmlog.broker.groups.state import Group
+from warmlog.broker.groups.topic import TOPIC
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.group_records import (
     GroupKey,
     Key,
     OffsetAndMetadata,

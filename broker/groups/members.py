@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from protocol.groups import GroupProtocol
+from warmlog.protocol.groups import GroupProtocol
 
 Waiter: TypeAlias = object  # the identity of a request that waits for a response
 DISCONNECTED: Final[Waiter] = object()  # in place of a waiter whose client disconnected: the member has still joined

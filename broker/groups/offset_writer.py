@@ -6,11 +6,11 @@ from typing import Self
 
 import trio
 
-from broker.coordinator_log.appends import LogProducer, Rows
-from broker.groups.registry import GroupRegistry
-from broker.groups.shard import GroupShard
-from protocol.errors import ErrorCode
-from protocol.kafka.group_records import OffsetAndMetadata, encode_group_key, encode_offset_key
+from warmlog.broker.coordinator_log.appends import LogProducer, Rows
+from warmlog.broker.groups.registry import GroupRegistry
+from warmlog.broker.groups.shard import GroupShard
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.group_records import OffsetAndMetadata, encode_group_key, encode_offset_key
 
 OFFSETS_PER_STEP = 128  # written as one batch between two checkpoints: about 2 ms
 

@@ -8,9 +8,9 @@ Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirati
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from broker.groups.state import Group
-from protocol.groups import GroupState
-from protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
+from warmlog.broker.groups.state import Group
+from warmlog.protocol.groups import GroupState
+from warmlog.protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
 
 
 class Committed(NamedTuple):

@@ -1,10 +1,10 @@
 """The effects that a group has produced and its owner has not carried out yet."""
 
-from broker.groups.effects import Answer, Effect, Purpose, Store
-from broker.groups.members import DISCONNECTED, Member, Waiter
-from protocol.errors import ErrorCode
-from protocol.groups import JoinGroupResponse, SyncGroupResponse
-from protocol.kafka.group_records import StoredGroup
+from warmlog.broker.groups.effects import Answer, Effect, Purpose, Store
+from warmlog.broker.groups.members import DISCONNECTED, Member, Waiter
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import JoinGroupResponse, SyncGroupResponse
+from warmlog.protocol.kafka.group_records import StoredGroup
 
 
 class Outbox:

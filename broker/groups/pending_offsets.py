@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from protocol.kafka.group_records import OffsetAndMetadata
-from protocol.records.markers import Outcome
+from warmlog.protocol.kafka.group_records import OffsetAndMetadata
+from warmlog.protocol.records.markers import Outcome
 
 _Place: TypeAlias = tuple[str, str, int]  # group, topic, partition
 

@@ -24,13 +24,13 @@ GroupMetadataManager; KIP-62 (rebalance timeout), KIP-134 (initial delay), KIP-3
 from collections.abc import Mapping
 from typing import Self
 
-from broker.groups.effects import NEVER, Assigned, Emptied, Instant, Limits, Purpose
-from broker.groups.generation import Generation
-from broker.groups.members import Member, Members
-from broker.groups.outbox import Outbox
-from protocol.errors import ErrorCode
-from protocol.groups import NO_MEMBER, GroupState, SyncGroupResponse
-from protocol.kafka.group_records import StoredGroup
+from warmlog.broker.groups.effects import NEVER, Assigned, Emptied, Instant, Limits, Purpose
+from warmlog.broker.groups.generation import Generation
+from warmlog.broker.groups.members import Member, Members
+from warmlog.broker.groups.outbox import Outbox
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import NO_MEMBER, GroupState, SyncGroupResponse
+from warmlog.protocol.kafka.group_records import StoredGroup
 
 # How long a new member may wait for its first rebalance. It has no id to send heartbeats with until then.
 # Kafka: CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS.

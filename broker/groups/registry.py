@@ -15,22 +15,22 @@ from typing import TypeAlias
 
 import trio
 
-from broker.coordinator_log.appends import Rows
-from broker.coordinator_log.log import CoordinatorLog
-from broker.coordinator_log.replay import Replay
-from broker.coordinator_log.term import Term
-from broker.groups.effects import Answer, Instant, Limits, Purpose, Store
-from broker.groups.loading import Obsolete, ShardLoad
-from broker.groups.members import Waiter
-from broker.groups.shard import GroupShard
-from broker.groups.state import Group
-from broker.groups.timers import Timers
-from broker.settings.settings import Settings
-from protocol.errors import ErrorCode
-from protocol.groups import JoinGroupResponse, SyncGroupResponse
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.group_records import MAX_TEXT_BYTES, encode_group, encode_group_key
-from protocol.records.markers import Outcome
+from warmlog.broker.coordinator_log.appends import Rows
+from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.coordinator_log.replay import Replay
+from warmlog.broker.coordinator_log.term import Term
+from warmlog.broker.groups.effects import Answer, Instant, Limits, Purpose, Store
+from warmlog.broker.groups.loading import Obsolete, ShardLoad
+from warmlog.broker.groups.members import Waiter
+from warmlog.broker.groups.shard import GroupShard
+from warmlog.broker.groups.state import Group
+from warmlog.broker.groups.timers import Timers
+from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import JoinGroupResponse, SyncGroupResponse
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.group_records import MAX_TEXT_BYTES, encode_group, encode_group_key
+from warmlog.protocol.records.markers import Outcome
 
 logger = logging.getLogger(__name__)
 

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterator, Mapping
 
 import trio
 
-from broker.coordinator_log.log import CoordinatorLog
-from broker.groups.commits import OffsetCommits
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets import Committed
-from broker.groups.registry import GroupRegistry
-from broker.groups.topic import OFFSETS_TOPIC, TOPIC
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partitions import Partitions
-from broker.settings.settings import Settings
-from protocol.groups import GroupState
-from protocol.records.markers import Outcome
+from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.groups.commits import OffsetCommits
+from warmlog.broker.groups.coordinator import GroupCoordinator
+from warmlog.broker.groups.offsets import Committed
+from warmlog.broker.groups.registry import GroupRegistry
+from warmlog.broker.groups.topic import OFFSETS_TOPIC, TOPIC
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.groups import GroupState
+from warmlog.protocol.records.markers import Outcome
 
 
 class GroupService:

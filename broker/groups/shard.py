@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import trio
 
-from broker.coordinator_log.term import Term
-from broker.groups.offsets import Offsets
-from broker.groups.pending_offsets import PendingOffset, PendingOffsets, Transaction
-from broker.groups.state import Group
-from protocol.records.markers import Outcome
+from warmlog.broker.coordinator_log.term import Term
+from warmlog.broker.groups.offsets import Offsets
+from warmlog.broker.groups.pending_offsets import PendingOffset, PendingOffsets, Transaction
+from warmlog.broker.groups.state import Group
+from warmlog.protocol.records.markers import Outcome
 
 ENDED_PER_STEP = 500  # offsets of a transaction, applied between two checkpoints: about 1 ms
 FREED_PER_STEP = 1000  # offsets, between two checkpoints: less than 1 ms

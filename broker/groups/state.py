@@ -20,7 +20,7 @@ and KIP-814 (static members), KIP-389 (maximum size), KIP-394 (member id before 
 from collections.abc import Iterable
 from typing import Self
 
-from broker.groups.effects import (
+from warmlog.broker.groups.effects import (
     Assigned,
     Client,
     Effect,
@@ -30,12 +30,12 @@ from broker.groups.effects import (
     Restarted,
     SavedParameters,
 )
-from broker.groups.generation import Generation
-from broker.groups.members import DISCONNECTED, Member, Members, Waiter
-from broker.groups.outbox import Outbox
-from broker.groups.rebalance import Rebalance, State
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.broker.groups.generation import Generation
+from warmlog.broker.groups.members import DISCONNECTED, Member, Members, Waiter
+from warmlog.broker.groups.outbox import Outbox
+from warmlog.broker.groups.rebalance import Rebalance, State
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     NO_MEMBER,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -43,7 +43,7 @@ from protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from protocol.kafka.group_records import StoredGroup
+from warmlog.protocol.kafka.group_records import StoredGroup
 
 # Characters of the client id or instance id used in a member id. Either may be as long as a Kafka string; a member id
 # derived from all of it could be neither sent nor stored, and its group would rebalance forever.

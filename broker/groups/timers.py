@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import trio
 
-from broker.groups.effects import NEVER
-from broker.groups.state import Group
+from warmlog.broker.groups.effects import NEVER
+from warmlog.broker.groups.state import Group
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService.groupMetadataTopicConfigs.
 """
 
-from broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
-from broker.settings.settings import Settings
+from warmlog.broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
+from warmlog.broker.settings.settings import Settings
 
 TOPIC = "__consumer_offsets"
 

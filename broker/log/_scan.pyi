@@ -1,6 +1,6 @@
 # What the compiled short cuts of recovery offer; see `index_rebuild.scan_segment` and `producer_replay.replay`.
 
-from broker.log.recovery.rebuild import Scan
+from warmlog.broker.log.recovery.rebuild import Scan
 
 AVAILABLE: bool
 

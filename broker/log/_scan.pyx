@@ -14,9 +14,9 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from broker.log.index.mapped import MAX_RELATIVE_OFFSET
-from broker.log.producers.state import BATCHES_KEPT
-from protocol.records import layout
+from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET
+from warmlog.broker.log.producers.state import BATCHES_KEPT
+from warmlog.protocol.records import layout
 
 cdef extern from *:
     """

@@ -9,11 +9,11 @@ Invariants:
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from broker.log.append import IndexEntries
-from broker.log.index.transaction import AbortedTransaction
-from broker.log.io.disk import is_out_of_room
-from broker.log.io.shared_writes import FileWrite, SharedWrites
-from broker.log.segments.segment import Segment
+from warmlog.broker.log.append import IndexEntries
+from warmlog.broker.log.index.transaction import AbortedTransaction
+from warmlog.broker.log.io.disk import is_out_of_room
+from warmlog.broker.log.io.shared_writes import FileWrite, SharedWrites
+from warmlog.broker.log.segments.segment import Segment
 
 
 class ActiveWriter:

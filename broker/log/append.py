@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from broker.log.config import LogConfig
-from broker.log.index.mapped import MAX_RELATIVE_OFFSET
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.time import NO_TIMESTAMP, TimeIndex
-from broker.log.producers.state import ProducerBatch, ProducerState
-from broker.log.producers.transactions import Effects
-from protocol.errors import InvalidRecordError
-from protocol.records.batch import rewritten_start
-from protocol.records.codec import stamped_batch
-from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, STALE_CRC
-from protocol.records.record import MAX_INT64
-from protocol.records.validation import CheckedBatches
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.time import NO_TIMESTAMP, TimeIndex
+from warmlog.broker.log.producers.state import ProducerBatch, ProducerState
+from warmlog.broker.log.producers.transactions import Effects
+from warmlog.protocol.errors import InvalidRecordError
+from warmlog.protocol.records.batch import rewritten_start
+from warmlog.protocol.records.codec import stamped_batch
+from warmlog.protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, STALE_CRC
+from warmlog.protocol.records.record import MAX_INT64
+from warmlog.protocol.records.validation import CheckedBatches
 
 Buffer = bytes | bytearray | memoryview
 

@@ -8,16 +8,16 @@ Invariants:
    that timestamps and codec are changed if the topic's settings require it. Copies are stored as fetched.
 """
 
-from broker.log.append import Buffer, PlannedAppend
-from broker.log.appender import PreparedRoll
-from broker.log.flush import FlushPlan
-from broker.log.io.shared_writes import FileWrite, SharedWrites
-from broker.log.log_state import HighWatermarkSource, LogState
-from broker.log.producers.transactions import Origin, TransactionMarker
-from broker.log.segments.segment import Segment
-from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
-from protocol.records.reencode import reencode_batches
-from protocol.records.validation import NeedsReencodingError
+from warmlog.broker.log.append import Buffer, PlannedAppend
+from warmlog.broker.log.appender import PreparedRoll
+from warmlog.broker.log.flush import FlushPlan
+from warmlog.broker.log.io.shared_writes import FileWrite, SharedWrites
+from warmlog.broker.log.log_state import HighWatermarkSource, LogState
+from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
+from warmlog.protocol.records.reencode import reencode_batches
+from warmlog.protocol.records.validation import NeedsReencodingError
 
 _END = HighWatermarkSource.END  # bound once, as in `log_state`
 

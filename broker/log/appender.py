@@ -17,8 +17,8 @@ Source: org.apache.kafka.storage.internals.log.LogSegment.append, kafka.log.Loca
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from broker.log.active_writer import ActiveWriter
-from broker.log.append import (
+from warmlog.broker.log.active_writer import ActiveWriter
+from warmlog.broker.log.append import (
     BatchExtent,
     Buffer,
     IndexEntries,
@@ -31,24 +31,24 @@ from broker.log.append import (
     stamped,
     whole,
 )
-from broker.log.errors import RecordListTooLargeError
-from broker.log.index.mapped import MAX_RELATIVE_OFFSET
-from broker.log.index.transaction import AbortedTransaction
-from broker.log.io.shared_writes import FileWrite, SharedWrites
-from broker.log.leader_epochs import LeaderEpochs
-from broker.log.producers.copies import check_copies, effects_of
-from broker.log.producers.snapshot import ProducerSnapshots
-from broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
-from broker.log.producers.table import Producers
-from broker.log.producers.transactions import Effects, Origin, ProducerStep, TransactionMarker
-from broker.log.recovery.context import LogContext
-from broker.log.recovery.contiguity import Contiguity
-from broker.log.segments.segment import Segment
-from broker.log.segments.segment_map import Segments
-from protocol.records.batch import read_header
-from protocol.records.layout import NO_TIMESTAMP, BatchHeader
-from protocol.records.markers import EndMarker, Outcome, marker_batch
-from protocol.records.validation import CheckedBatches, check_batches, with_append_time
+from warmlog.broker.log.errors import RecordListTooLargeError
+from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET
+from warmlog.broker.log.index.transaction import AbortedTransaction
+from warmlog.broker.log.io.shared_writes import FileWrite, SharedWrites
+from warmlog.broker.log.leader_epochs import LeaderEpochs
+from warmlog.broker.log.producers.copies import check_copies, effects_of
+from warmlog.broker.log.producers.snapshot import ProducerSnapshots
+from warmlog.broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
+from warmlog.broker.log.producers.table import Producers
+from warmlog.broker.log.producers.transactions import Effects, Origin, ProducerStep, TransactionMarker
+from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.recovery.contiguity import Contiguity
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.segment_map import Segments
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.layout import NO_TIMESTAMP, BatchHeader
+from warmlog.protocol.records.markers import EndMarker, Outcome, marker_batch
+from warmlog.protocol.records.validation import CheckedBatches, check_batches, with_append_time
 
 _CLIENT = Origin.CLIENT  # bound once: reading a member of an enum takes longer than the rest of a comparison
 

@@ -23,7 +23,7 @@ import json
 from contextlib import suppress
 from typing import NamedTuple
 
-from broker.log.io.disk import Disk, read_file, replace_file
+from warmlog.broker.log.io.disk import Disk, read_file, replace_file
 
 ARRIVAL = ".arrival"
 VERSION = 0

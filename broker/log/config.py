@@ -6,9 +6,9 @@ Names and defaults are Kafka's (source: org.apache.kafka.storage.internals.log.L
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from protocol.records.layout import Codec
-from protocol.records.record import MAX_INT64
-from protocol.records.validation import BatchRules
+from warmlog.protocol.records.layout import Codec
+from warmlog.protocol.records.record import MAX_INT64
+from warmlog.protocol.records.validation import BatchRules
 
 SearchName: TypeAlias = Literal["warm", "plain"]
 TimestampTypeName: TypeAlias = Literal["CreateTime", "LogAppendTime"]

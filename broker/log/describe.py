@@ -1,7 +1,7 @@
 """Describe segments. Blocking: the largest timestamp of a closed segment is read from its index."""
 
-from broker.log.descriptions import SegmentFacts
-from broker.log.segments.segment import Segment
+from warmlog.broker.log.descriptions import SegmentFacts
+from warmlog.broker.log.segments.segment import Segment
 
 
 def describe_segment(segment: Segment, log_end_offset: int) -> SegmentFacts:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from broker.log.index.search import Section
-from broker.log.index.transaction import AbortedTransaction
-from broker.log.io.files import FileSlice
+from warmlog.broker.log.index.search import Section
+from warmlog.broker.log.index.transaction import AbortedTransaction
+from warmlog.broker.log.io.files import FileSlice
 
 
 class LogRead(NamedTuple):

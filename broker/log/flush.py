@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from broker.log.active_writer import ActiveWriter
-from broker.log.io.disk import Disk
-from broker.log.segments.segment import Segment
-from broker.log.segments.segment_map import Segments
+from warmlog.broker.log.active_writer import ActiveWriter
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.segment_map import Segments
 
 
 class SyncTurns:

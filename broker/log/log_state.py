@@ -12,25 +12,25 @@ from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
-from broker.log.appender import Appender
-from broker.log.compaction.plan import Cleaning
-from broker.log.config import LogConfig
-from broker.log.describe import describe_segment
-from broker.log.descriptions import LogDescription, RecoveryReport
-from broker.log.directory.checkpoint import LEADER_EPOCHS, write_epochs
-from broker.log.directory.disk_reserve import SpaceStatus
-from broker.log.errors import LogFailedError
-from broker.log.flush import Durability, SyncTurns
-from broker.log.io.page_faults import PageFaults
-from broker.log.io.residency import Residency
-from broker.log.leader_epochs import LeaderEpochs
-from broker.log.log_view import LogBounds, LogView
-from broker.log.producers.table import Producers
-from broker.log.reads.explain import LogSnapshot, take_snapshot
-from broker.log.recovery.context import LogContext
-from broker.log.recovery.index_repair import IndexRepair
-from broker.log.recovery.load import LoadedLog
-from broker.log.removal import OldSegments
+from warmlog.broker.log.appender import Appender
+from warmlog.broker.log.compaction.plan import Cleaning
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.describe import describe_segment
+from warmlog.broker.log.descriptions import LogDescription, RecoveryReport
+from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, write_epochs
+from warmlog.broker.log.directory.disk_reserve import SpaceStatus
+from warmlog.broker.log.errors import LogFailedError
+from warmlog.broker.log.flush import Durability, SyncTurns
+from warmlog.broker.log.io.page_faults import PageFaults
+from warmlog.broker.log.io.residency import Residency
+from warmlog.broker.log.leader_epochs import LeaderEpochs
+from warmlog.broker.log.log_view import LogBounds, LogView
+from warmlog.broker.log.producers.table import Producers
+from warmlog.broker.log.reads.explain import LogSnapshot, take_snapshot
+from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.recovery.index_repair import IndexRepair
+from warmlog.broker.log.recovery.load import LoadedLog
+from warmlog.broker.log.removal import OldSegments
 
 
 class HighWatermarkSource(Enum):

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from broker.log.recovery.context import LogContext
-from broker.log.recovery.contiguity import Contiguity
-from broker.log.segments.segment_map import Segments
+from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.recovery.contiguity import Contiguity
+from warmlog.broker.log.segments.segment_map import Segments
 
 
 class LogBounds(NamedTuple):

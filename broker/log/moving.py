@@ -25,10 +25,10 @@ from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
 
-from broker.log.arrival import Arrival, read_arrival, write_arrival
-from broker.log.directory.checkpoint import CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA, write_epochs
-from broker.log.index.mapped import MappedIndex
-from broker.log.io.directory_names import (
+from warmlog.broker.log.arrival import Arrival, read_arrival, write_arrival
+from warmlog.broker.log.directory.checkpoint import CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA, write_epochs
+from warmlog.broker.log.index.mapped import MappedIndex
+from warmlog.broker.log.io.directory_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -41,12 +41,12 @@ from broker.log.io.directory_names import (
     partition_directory,
     segment_path,
 )
-from broker.log.io.disk import Disk, read_file, sync_file, write_all
-from broker.log.producers.snapshot import ProducerSnapshots
-from broker.log.producers.table import CapturedProducers
-from broker.log.recovery.context import LogContext
-from broker.log.segments.segment import Segment
-from broker.log.segments.segment_map import Segments
+from warmlog.broker.log.io.disk import Disk, read_file, sync_file, write_all
+from warmlog.broker.log.producers.snapshot import ProducerSnapshots
+from warmlog.broker.log.producers.table import CapturedProducers
+from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.segment_map import Segments
 
 PIECE_BYTES = 1 << 20  # copied by one call
 

@@ -23,32 +23,32 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from broker.log.append import PlannedAppend, RollReason
-from broker.log.appendable_log import AppendableLog
-from broker.log.appender import PreparedRoll
-from broker.log.config import LogConfig
-from broker.log.descriptions import LogRead
-from broker.log.directory.disk_reserve import SpaceStatus
-from broker.log.errors import LogFailedError, OffsetOutOfRangeError
-from broker.log.flush import FlushPlan
-from broker.log.index.time import TimestampOffset
-from broker.log.io.directory_names import deleted_directory
-from broker.log.io.files import OpenFiles
-from broker.log.log_state import HighWatermarkSource
-from broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
-from broker.log.producers.replay import Bounds, states_at
-from broker.log.producers.snapshot import ProducerSnapshots
-from broker.log.producers.table import ProducerBudget, Producers
-from broker.log.producers.transactions import UnstableTransactions
-from broker.log.reads.reading import aborted_in, read_slice
-from broker.log.reads.time_search import TimeView, first_at_or_past, largest
-from broker.log.recovery.context import LogContext
-from broker.log.recovery.load import load_log
-from broker.log.recovery.rebuild_transactions import rebuild_sealed
-from broker.log.recovery.reopen import FailedLog, Reopened, Reopening
-from broker.log.recovery.truncate import cut_segments, restart_at
-from broker.log.segments.segment import Segment
-from broker.log.segments.segment_map import Segments
+from warmlog.broker.log.append import PlannedAppend, RollReason
+from warmlog.broker.log.appendable_log import AppendableLog
+from warmlog.broker.log.appender import PreparedRoll
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.descriptions import LogRead
+from warmlog.broker.log.directory.disk_reserve import SpaceStatus
+from warmlog.broker.log.errors import LogFailedError, OffsetOutOfRangeError
+from warmlog.broker.log.flush import FlushPlan
+from warmlog.broker.log.index.time import TimestampOffset
+from warmlog.broker.log.io.directory_names import deleted_directory
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.log_state import HighWatermarkSource
+from warmlog.broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
+from warmlog.broker.log.producers.replay import Bounds, states_at
+from warmlog.broker.log.producers.snapshot import ProducerSnapshots
+from warmlog.broker.log.producers.table import ProducerBudget, Producers
+from warmlog.broker.log.producers.transactions import UnstableTransactions
+from warmlog.broker.log.reads.reading import aborted_in, read_slice
+from warmlog.broker.log.reads.time_search import TimeView, first_at_or_past, largest
+from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.recovery.load import load_log
+from warmlog.broker.log.recovery.rebuild_transactions import rebuild_sealed
+from warmlog.broker.log.recovery.reopen import FailedLog, Reopened, Reopening
+from warmlog.broker.log.recovery.truncate import cut_segments, restart_at
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.segment_map import Segments
 
 __all__ = [
     "FlushPlan",

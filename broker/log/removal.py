@@ -23,13 +23,19 @@ from contextlib import suppress
 from time import perf_counter, sleep
 from typing import NamedTuple
 
-from broker.log.errors import IndexCorruptError
-from broker.log.io.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_path
-from broker.log.io.disk import Disk
-from broker.log.log_view import LogView
-from broker.log.recovery.index_repair import IndexRepair
-from broker.log.retention import Candidate, RemovalReason, removal_reasons
-from broker.log.segments.segment import Segment
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.io.directory_names import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    segment_path,
+)
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.log_view import LogView
+from warmlog.broker.log.recovery.index_repair import IndexRepair
+from warmlog.broker.log.retention import Candidate, RemovalReason, removal_reasons
+from warmlog.broker.log.segments.segment import Segment
 
 DROP_BYTES = 4 << 20  # evicted at a time, in 0.3 ms
 

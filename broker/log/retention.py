@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from broker.log.config import LogConfig
+from warmlog.broker.log.config import LogConfig
 
 
 class RemovalReason(StrEnum):

@@ -26,16 +26,22 @@ from typing import Any
 
 import trio
 
-from broker.log.compaction.run import CleanerLimits
-from broker.log.errors import LogError
-from broker.maintenance.cleaner_child import ChildDiedError, CleanedGroup, CleanerChild, CompactionSummary, Failure
-from broker.maintenance.dirty_logs import DirtyLogs, Due
-from broker.maintenance.file_removal import FileRemoval
-from broker.metrics.registry import Metrics
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from broker.settings.settings import Settings
-from protocol.errors import ProtocolError
+from warmlog.broker.log.compaction.run import CleanerLimits
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.maintenance.cleaner_child import (
+    ChildDiedError,
+    CleanedGroup,
+    CleanerChild,
+    CompactionSummary,
+    Failure,
+)
+from warmlog.broker.maintenance.dirty_logs import DirtyLogs, Due
+from warmlog.broker.maintenance.file_removal import FileRemoval
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 

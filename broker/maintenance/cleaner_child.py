@@ -16,8 +16,8 @@ from typing import Self
 import msgspec
 import trio
 
-from broker.log.compaction.child_process import GO, Failure, Progress, Reply, decode_reply, encode_job
-from broker.log.compaction.run import CleanedGroup, CompactionJob, CompactionSummary
+from warmlog.broker.log.compaction.child_process import GO, Failure, Progress, Reply, decode_reply, encode_job
+from warmlog.broker.log.compaction.run import CleanedGroup, CompactionJob, CompactionSummary
 
 __all__ = ["ChildDiedError", "CleanedGroup", "CleanerChild", "CompactionSummary", "Failure", "Progress"]
 
@@ -47,7 +47,7 @@ class CleanerChild:
     @classmethod
     async def start(cls) -> Self:
         """Start a process. Raises OSError."""
-        command = [sys.executable, "-P", "-m", "broker.log.compaction.child_process"]
+        command = [sys.executable, "-P", "-m", "warmlog.broker.log.compaction.child_process"]
         process = await trio.lowlevel.open_process(command, stdin=PIPE, stdout=PIPE, env=_environment(os.environ))
         return cls(process)
 

@@ -14,12 +14,12 @@ from itertools import islice
 
 import trio
 
-from broker.log.compaction.cleanable import Cleanable
-from broker.log.errors import LogError
-from broker.log.partition_log import PartitionLog
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from protocol.errors import ProtocolError
+from warmlog.broker.log.compaction.cleanable import Cleanable
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ProtocolError
 
 LOGS_PER_CALL = 64  # per call of a worker thread, which then takes some milliseconds
 PARTITIONS_PER_TURN = 500  # considered per turn of the event loop

@@ -20,16 +20,16 @@ from functools import partial
 
 import trio
 
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.errors import DirectoryFailedError
-from broker.log.io.disk import DiskSpace, is_disk_failure, is_out_of_room
-from broker.log.partition_log import PartitionLog
-from broker.maintenance.pieces import in_pieces
-from broker.maintenance.wakeups import sleep_until_wakeup
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.refusal_log import RefusalLog
-from broker.partitions.partitions import Partitions
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.errors import DirectoryFailedError
+from warmlog.broker.log.io.disk import DiskSpace, is_disk_failure, is_out_of_room
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.maintenance.pieces import in_pieces
+from warmlog.broker.maintenance.wakeups import sleep_until_wakeup
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.refusal_log import RefusalLog
+from warmlog.broker.partitions.partitions import Partitions
 
 logger = logging.getLogger(__name__)
 

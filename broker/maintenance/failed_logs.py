@@ -17,12 +17,12 @@ from pathlib import Path
 
 import trio
 
-from broker.log.errors import LogError
-from broker.log.recovery.reopen import Reopened
-from broker.maintenance.pieces import in_pieces
-from broker.metrics.registry import Metrics
-from broker.partitions.partition import Partition
-from protocol.errors import ProtocolError
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.recovery.reopen import Reopened
+from warmlog.broker.maintenance.pieces import in_pieces
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 

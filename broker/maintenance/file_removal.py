@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import trio
 
-from broker.log.partition_log import PartitionLog
+from warmlog.broker.log.partition_log import PartitionLog
 
 
 class _Waiting(NamedTuple):

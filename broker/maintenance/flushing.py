@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import trio
 
-from broker.maintenance.pieces import in_pieces
-from broker.partitions.appends.log_flushes import LogFlushes
-from broker.partitions.disks.disk_workers import DiskWorkers
-from broker.partitions.partition import Partition
-from broker.settings.settings import MAX_FLUSH_CHECK_MS, MIN_FLUSH_CHECK_MS
-from protocol.records.record import MAX_INT64
+from warmlog.broker.maintenance.pieces import in_pieces
+from warmlog.broker.partitions.appends.log_flushes import LogFlushes
+from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.settings.settings import MAX_FLUSH_CHECK_MS, MIN_FLUSH_CHECK_MS
+from warmlog.protocol.records.record import MAX_INT64
 
 
 class Flushing:

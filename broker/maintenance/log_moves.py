@@ -28,16 +28,16 @@ from typing import NamedTuple
 
 import trio
 
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.errors import LogError, NoRoomError
-from broker.log.moving import LogMove
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.disk_workers import DiskWorkers
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from protocol.errors import ProtocolError
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.errors import LogError, NoRoomError
+from warmlog.broker.log.moving import LogMove
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ import math
 
 import trio
 
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.refusal_log import RefusalLog
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from broker.settings.settings import Settings
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.refusal_log import RefusalLog
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 
 import trio
 
-from broker.log.errors import LogError
-from broker.log.removal import Removable
-from broker.log.retention import RemovalReason
-from broker.maintenance.file_removal import FileRemoval
-from broker.metrics.registry import Metrics
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from protocol.errors import ProtocolError
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.removal import Removable
+from warmlog.broker.log.retention import RemovalReason
+from warmlog.broker.maintenance.file_removal import FileRemoval
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 

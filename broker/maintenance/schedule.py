@@ -10,17 +10,17 @@ from typing import TypeAlias
 
 import trio
 
-from broker.maintenance.cleaner import Cleaner
-from broker.maintenance.failed_logs import FailedLogs
-from broker.maintenance.file_removal import FileRemoval
-from broker.maintenance.flushing import Flushing
-from broker.maintenance.producer_upkeep import ProducerUpkeep
-from broker.maintenance.retention import Retention
-from broker.maintenance.wakeups import next_wakeup, sleep_until_wakeup
-from broker.metadata.store import MetadataError
-from broker.metrics.registry import Metrics
-from broker.partitions.partitions import Partitions
-from broker.settings.settings import Settings
+from warmlog.broker.maintenance.cleaner import Cleaner
+from warmlog.broker.maintenance.failed_logs import FailedLogs
+from warmlog.broker.maintenance.file_removal import FileRemoval
+from warmlog.broker.maintenance.flushing import Flushing
+from warmlog.broker.maintenance.producer_upkeep import ProducerUpkeep
+from warmlog.broker.maintenance.retention import Retention
+from warmlog.broker.maintenance.wakeups import next_wakeup, sleep_until_wakeup
+from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 

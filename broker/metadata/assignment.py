@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from random import Random
 
-from broker.metadata.topic import RefusedError
+from warmlog.broker.metadata.topic import RefusedError
 
 
 class TooFewBrokersError(RefusedError):

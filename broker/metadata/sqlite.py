@@ -24,8 +24,8 @@ from threading import Lock
 from typing import Any, TypeVar
 from uuid import UUID
 
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import Mirror, Topic
+from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.topic import Mirror, Topic
 
 # The migrations from each layout version to the next, beginning with an empty file. A released step never changes.
 _STEPS = (

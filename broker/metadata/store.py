@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from broker.metadata.topic import Mirror, Topic
+from warmlog.broker.metadata.topic import Mirror, Topic
 
 
 class MetadataError(Exception):

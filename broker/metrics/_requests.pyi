@@ -1,7 +1,7 @@
 # What the compiled twin of `measuring` offers.
 
-from broker.metrics.requests import Counter as Counter
-from broker.metrics.requests import Histogram as Histogram
-from broker.metrics.requests import LoopClock as LoopClock
-from broker.metrics.requests import StageHistograms as StageHistograms
-from broker.metrics.requests import wall_clock_ms as wall_clock_ms
+from warmlog.broker.metrics.requests import Counter as Counter
+from warmlog.broker.metrics.requests import Histogram as Histogram
+from warmlog.broker.metrics.requests import LoopClock as LoopClock
+from warmlog.broker.metrics.requests import StageHistograms as StageHistograms
+from warmlog.broker.metrics.requests import wall_clock_ms as wall_clock_ms

@@ -26,8 +26,8 @@ from types import FrameType
 import trio
 from trio.lowlevel import Task
 
-from broker.metrics.registry import Metrics
-from broker.metrics.requests import LoopClock
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.metrics.requests import LoopClock
 
 logger = logging.getLogger(__name__)
 

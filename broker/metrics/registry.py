@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.metrics import requests
+from warmlog.broker.metrics import requests
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from broker.metrics.exposition import Exposition
+    from warmlog.broker.metrics.exposition import Exposition
 
 # 50 us to 10 s: a request served from memory takes 0.1 ms, a stalled disk seconds.
 LATENCY_BOUNDS_S = (
@@ -164,7 +164,7 @@ class Metrics:
 
     @cached_property
     def _exposition(self) -> "Exposition":
-        from broker.metrics.exposition import Exposition  # imports prometheus_client
+        from warmlog.broker.metrics.exposition import Exposition  # imports prometheus_client
 
         return Exposition(self._families)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Protocol
 
-from protocol.records.codec import compiled
+from warmlog.protocol.records.codec import compiled
 
 __all__ = ["Counter", "Histogram", "LoopClock", "StageHistograms", "Staged", "wall_clock_ms"]
 
@@ -124,4 +124,4 @@ def wall_clock_ms() -> int:
 
 if not TYPE_CHECKING and compiled:
     with suppress(ImportError):
-        from broker.metrics._requests import Counter, Histogram, LoopClock, StageHistograms, wall_clock_ms
+        from warmlog.broker.metrics._requests import Counter, Histogram, LoopClock, StageHistograms, wall_clock_ms

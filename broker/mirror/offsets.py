@@ -9,12 +9,12 @@ Offsets are the same here and there, so that they are copied as they are. Invari
 
 from collections.abc import Iterable, Iterator
 
-from broker.groups.commits import Committer
-from broker.groups.service import GroupService
-from broker.mirror.source import GroupOffsets
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode
-from protocol.groups import NO_OFFSET, FetchedOffset, GroupState, OffsetToCommit
+from warmlog.broker.groups.commits import Committer
+from warmlog.broker.groups.service import GroupService
+from warmlog.broker.mirror.source import GroupOffsets
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import NO_OFFSET, FetchedOffset, GroupState, OffsetToCommit
 
 _OUTSIDE = Committer(generation=-1, member_id="", instance_id=None)
 

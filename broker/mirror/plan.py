@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from broker.metadata.topic import (
+from warmlog.broker.metadata.topic import (
     InvalidPartitionsError,
     InvalidTopicError,
     Mirror,
@@ -18,10 +18,10 @@ from broker.metadata.topic import (
     check_partitions,
     is_internal,
 )
-from broker.settings.settings import Settings
-from broker.settings.topics import check_topic_configs, check_topic_setting
-from broker.settings.types import SettingError
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.settings.topics import check_topic_configs, check_topic_setting
+from warmlog.broker.settings.types import SettingError
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,27 +16,27 @@ from typing import TypeAlias
 
 import trio
 
-from broker.groups.service import GroupService
-from broker.log.errors import LogError
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import Topic
-from broker.metrics.registry import Metrics
-from broker.mirror.offsets import OffsetCopies
-from broker.mirror.plan import Action, Configure, Create, Delete, Grow, Refusal, plan
-from broker.mirror.source import Source
-from broker.partitions.partition import Partition, StorageError
-from broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
-from broker.replication.following.follower import Follower
-from broker.replication.following.replica import PartitionReplica
-from broker.replication.peers.errors import PeerError
-from broker.replication.peers.peer import PeerCluster, open_cluster
-from broker.replication.throttle import Throttle
-from broker.settings.live import LiveSettings
-from broker.settings.mirrors import chosen_by, source_addresses
-from broker.settings.types import SettingError
-from protocol.backoff import delays_s
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.native.mirrors import MirroredPartition
+from warmlog.broker.groups.service import GroupService
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.mirror.offsets import OffsetCopies
+from warmlog.broker.mirror.plan import Action, Configure, Create, Delete, Grow, Refusal, plan
+from warmlog.broker.mirror.source import Source
+from warmlog.broker.partitions.partition import Partition, StorageError
+from warmlog.broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
+from warmlog.broker.replication.following.follower import Follower
+from warmlog.broker.replication.following.replica import PartitionReplica
+from warmlog.broker.replication.peers.errors import PeerError
+from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
+from warmlog.broker.replication.throttle import Throttle
+from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.mirrors import chosen_by, source_addresses
+from warmlog.broker.settings.types import SettingError
+from warmlog.protocol.backoff import delays_s
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.native.mirrors import MirroredPartition
 
 Key: TypeAlias = tuple[str, int]  # topic, partition
 

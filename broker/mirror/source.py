@@ -8,16 +8,16 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from broker.metadata.topic import is_internal
-from broker.mirror.plan import SourceTopic, usable_configs
-from broker.replication.peers.cluster_view import KnownTopic
-from broker.replication.peers.errors import PeerError, PeerUnavailableError
-from broker.replication.peers.peer import PeerCluster
-from broker.settings.settings import Settings
-from protocol.errors import ErrorCode
-from protocol.groups import FetchedOffset, GroupType, ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest
-from protocol.kafka.config_values import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
-from protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
+from warmlog.broker.metadata.topic import is_internal
+from warmlog.broker.mirror.plan import SourceTopic, usable_configs
+from warmlog.broker.replication.peers.cluster_view import KnownTopic
+from warmlog.broker.replication.peers.errors import PeerError, PeerUnavailableError
+from warmlog.broker.replication.peers.peer import PeerCluster
+from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import FetchedOffset, GroupType, ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest
+from warmlog.protocol.kafka.config_values import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
+from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
 
 TOPICS_PER_REQUEST = 200
 GROUPS_PER_REQUEST = 50

@@ -1,6 +1,6 @@
 # The thread that sends for the event loop.
 
-from broker.net.turn import Served
+from warmlog.broker.net.turn import Served
 
 class SendThread:
     def __len__(self) -> int: ...

@@ -26,19 +26,19 @@ from typing import Any
 
 import trio
 
-from broker.api.context import Session
-from broker.api.fetch.fetch import Fetch
-from broker.net.connection import Connection, Exchange
-from broker.net.inflight import Share
-from broker.net.large_work import LargeWork
-from broker.net.pending_fetch import PendingFetch
-from broker.net.sender import Sender, shutdown
-from broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
-from broker.net.services import Services
-from protocol.errors import FrameError, ProtocolError
-from protocol.kafka.codec.bounds import LargeMessageError
-from protocol.request import FetchRequest, ProduceRequest
-from protocol.response import Response
+from warmlog.broker.api.context import Session
+from warmlog.broker.api.fetch.fetch import Fetch
+from warmlog.broker.net.connection import Connection, Exchange
+from warmlog.broker.net.inflight import Share
+from warmlog.broker.net.large_work import LargeWork
+from warmlog.broker.net.pending_fetch import PendingFetch
+from warmlog.broker.net.sender import Sender, shutdown
+from warmlog.broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
+from warmlog.broker.net.services import Services
+from warmlog.protocol.errors import FrameError, ProtocolError
+from warmlog.protocol.kafka.codec.bounds import LargeMessageError
+from warmlog.protocol.request import FetchRequest, ProduceRequest
+from warmlog.protocol.response import Response
 
 logger = logging.getLogger(__name__)
 

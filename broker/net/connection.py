@@ -19,17 +19,17 @@ from collections.abc import Callable, Sequence, Sized
 from functools import partial
 from typing import Any
 
-from broker.api.context import Context, Session
-from broker.api.pacing import Pacer
-from broker.api.records.produce import LARGE, Produce
-from broker.log.io.files import FileSlice
-from broker.metrics.registry import RequestMetrics
-from broker.net.inflight import Share
-from broker.net.wire import LOOP_WORK, Wire
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.frame import FrameReader
-from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError, ReplyTooLargeError, refuse_size
-from protocol.response import ErrorResponse, Response
+from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.pacing import Pacer
+from warmlog.broker.api.records.produce import LARGE, Produce
+from warmlog.broker.log.io.files import FileSlice
+from warmlog.broker.metrics.registry import RequestMetrics
+from warmlog.broker.net.inflight import Share
+from warmlog.broker.net.wire import LOOP_WORK, Wire
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.frame import FrameReader
+from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError, ReplyTooLargeError, refuse_size
+from warmlog.protocol.response import ErrorResponse, Response
 
 LARGE_REQUEST_BYTES = 16 << 10  # frame size above which freeing the request may take a millisecond
 MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; may be exceeded by one frame, so that any frame can be served

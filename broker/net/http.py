@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 if TYPE_CHECKING:
-    from broker.net.http_connection import Answer, HttpConnection
+    from warmlog.broker.net.http_connection import Answer, HttpConnection
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class HttpListener:
 
 
 def _import_connection() -> "type[HttpConnection]":
-    from broker.net.http_connection import HttpConnection
+    from warmlog.broker.net.http_connection import HttpConnection
 
     return HttpConnection
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import trio
 
-from broker.net.connection import Connection
-from broker.net.inflight import Share
-from broker.net.services import Services
-from broker.net.turn import Served
-from protocol.kafka.codec.bounds import ReplyTooLargeError
+from warmlog.broker.net.connection import Connection
+from warmlog.broker.net.inflight import Share
+from warmlog.broker.net.services import Services
+from warmlog.broker.net.turn import Served
+from warmlog.protocol.kafka.codec.bounds import ReplyTooLargeError
 
 FREE_REPLY_BYTES = 1 << 20
 

@@ -10,12 +10,12 @@ from time import perf_counter
 
 import trio
 
-from broker.api.context import Session
-from broker.maintenance.wakeups import sleep_until_wakeup
-from broker.metrics.registry import Metrics
-from broker.net.channel import Channel
-from broker.net.inflight import InflightBytes
-from broker.net.services import Services
+from warmlog.broker.api.context import Session
+from warmlog.broker.maintenance.wakeups import sleep_until_wakeup
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.net.channel import Channel
+from warmlog.broker.net.inflight import InflightBytes
+from warmlog.broker.net.services import Services
 
 logger = logging.getLogger(__name__)
 

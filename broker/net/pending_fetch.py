@@ -4,11 +4,11 @@ from typing import TypeAlias
 
 import trio
 
-from broker.api.context import Context
-from broker.api.dispatch import Dispatcher
-from broker.api.fetch.fetch import Fetch
-from broker.net.turn import Served, ServingTurn
-from protocol.response import ErrorResponse, FetchResponse
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.dispatch import Dispatcher
+from warmlog.broker.api.fetch.fetch import Fetch
+from warmlog.broker.net.turn import Served, ServingTurn
+from warmlog.protocol.response import ErrorResponse, FetchResponse
 
 NO_TICK = -1  # no deadline is set
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 from os import sched_getaffinity
 from typing import TYPE_CHECKING
 
-from protocol.records.codec import compiled
+from warmlog.protocol.records.codec import compiled
 
 if TYPE_CHECKING:
-    from broker.net._send_thread import SendThread
-    from broker.net.turn import Served
+    from warmlog.broker.net._send_thread import SendThread
+    from warmlog.broker.net.turn import Served
 
 MIN_REPLIES = 4  # of a turn
 MIN_TURN_S = 0.0002  # that it took to prepare them
@@ -21,7 +21,7 @@ MIN_TURN_S = 0.0002  # that it took to prepare them
 thread_class: "type[SendThread] | None" = None  # if it is compiled
 if compiled:
     with suppress(ImportError):
-        from broker.net._send_thread import SendThread as thread_class  # noqa: N813
+        from warmlog.broker.net._send_thread import SendThread as thread_class  # noqa: N813
 start = thread_class if len(sched_getaffinity(0)) > 1 else None
 
 

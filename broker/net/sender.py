@@ -11,11 +11,11 @@ from collections.abc import Sequence, Sized
 
 import trio
 
-from broker.api.context import Session
-from broker.log.io.files import FileSlice
-from broker.net.sendfile import COLD, FULL, HANDED_OVER, SENT, SliceSend, TruncatedSliceError
-from broker.net.services import Services
-from broker.net.turn import Served
+from warmlog.broker.api.context import Session
+from warmlog.broker.log.io.files import FileSlice
+from warmlog.broker.net.sendfile import COLD, FULL, HANDED_OVER, SENT, SliceSend, TruncatedSliceError
+from warmlog.broker.net.services import Services
+from warmlog.broker.net.turn import Served
 
 FULL_ERRNOS = frozenset({errno.EAGAIN, errno.EINTR})
 LARGE_BYTES = 1 << 20  # a piece of this size is sent by itself: joining it with others would copy it

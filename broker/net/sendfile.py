@@ -16,9 +16,9 @@ from time import perf_counter
 
 import trio
 
-from broker.log.io.files import FileSlice
-from broker.log.io.residency import KNOWN_S
-from broker.partitions.reads.read_ahead import ReadAhead
+from warmlog.broker.log.io.files import FileSlice
+from warmlog.broker.log.io.residency import KNOWN_S
+from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 
 CHUNK_BYTES = 1 << 20  # per turn of a socket: 1 MiB takes about half a millisecond over loopback
 SEND_THREADS = 2  # for chunks that do not stay resident, where the disk limits the speed

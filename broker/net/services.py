@@ -5,15 +5,15 @@ import math
 from collections.abc import Iterable
 from time import perf_counter
 
-from broker.api.context import Session
-from broker.api.dispatch import Dispatcher
-from broker.api.pacing import Pacer
-from broker.metrics.registry import Metrics, RequestMetrics
-from broker.net.inflight import InflightBytes, Share
-from broker.net.sendfile import SlicePath
-from broker.net.turn import ServingTurn
-from broker.net.wire import Wire
-from protocol.errors import ProtocolError
+from warmlog.broker.api.context import Session
+from warmlog.broker.api.dispatch import Dispatcher
+from warmlog.broker.api.pacing import Pacer
+from warmlog.broker.metrics.registry import Metrics, RequestMetrics
+from warmlog.broker.net.inflight import InflightBytes, Share
+from warmlog.broker.net.sendfile import SlicePath
+from warmlog.broker.net.turn import ServingTurn
+from warmlog.broker.net.wire import Wire
+from warmlog.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 

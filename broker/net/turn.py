@@ -26,9 +26,9 @@ from typing import Protocol
 
 import trio
 
-from broker.metrics.loop_guard import LoopGuard
-from broker.net.deadlines import Deadlines
-from broker.net.send_thread import SharedSends
+from warmlog.broker.metrics.loop_guard import LoopGuard
+from warmlog.broker.net.deadlines import Deadlines
+from warmlog.broker.net.send_thread import SharedSends
 
 logger = logging.getLogger(__name__)
 

@@ -5,16 +5,16 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from broker.api.context import Context
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.api import Codec, RefusedError
-from protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError
-from protocol.kafka.codec.engine import ENGINE
-from protocol.native import codec as native_codec
-from protocol.native.messages import FIRST_WITH_COMMITTED_FETCH
-from protocol.request import FetchRequest, HelloRequest, Isolation, Request
-from protocol.response import ErrorResponse, Response
-from protocol.weight import weight
+from warmlog.broker.api.context import Context
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.kafka.api import Codec, RefusedError
+from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError
+from warmlog.protocol.kafka.codec.engine import ENGINE
+from warmlog.protocol.native import codec as native_codec
+from warmlog.protocol.native.messages import FIRST_WITH_COMMITTED_FETCH
+from warmlog.protocol.request import FetchRequest, HelloRequest, Isolation, Request
+from warmlog.protocol.response import ErrorResponse, Response
+from warmlog.protocol.weight import weight
 
 LOOP_WORK = ENGINE.loop_work
 MAX_VALUES = 1024  # in a response encoded on the event loop: about 1 ms where the field tables convert them

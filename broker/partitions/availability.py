@@ -9,15 +9,15 @@ from functools import partial
 
 import trio
 
-from broker.log.errors import DirectoryFailedError
-from broker.log.partition_log import PartitionLog
-from broker.metadata.topic import Topic
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.storage import Storage
-from broker.partitions.partition import Partition
-from broker.partitions.topics.topic_map import TopicMap
-from broker.settings.topics import LogConfigs
+from warmlog.broker.log.errors import DirectoryFailedError
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.storage import Storage
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.settings.topics import LogConfigs
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Assign the leader epochs of logs that this broker leads. Nothing else begins an epoch: the log layer never does."""
 
-from broker.log.log_state import HighWatermarkSource
-from broker.log.partition_log import PartitionLog
+from warmlog.broker.log.log_state import HighWatermarkSource
+from warmlog.broker.log.partition_log import PartitionLog
 
 
 def assign_epoch(log: PartitionLog, *, records_lost: bool, known: int = -1) -> None:

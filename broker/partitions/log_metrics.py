@@ -1,10 +1,10 @@
 """Declare the metrics of all logs together, of their files, and of startup."""
 
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.io.files import OpenFiles
-from broker.metrics.registry import Metrics
-from broker.partitions.disks.startup import StartProgress
-from broker.partitions.partitions import Partitions
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.disks.startup import StartProgress
+from warmlog.broker.partitions.partitions import Partitions
 
 
 def declare_log_metrics(metrics: Metrics, partitions: Partitions) -> None:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from broker.log.errors import DataDirectoryError, DirectoryFailedError
-from broker.metadata.topic import Topic
-from broker.partitions.availability import OUT_OF_SERVICE, Availability
-from broker.partitions.disks.checkpoints import Checkpoints
-from broker.partitions.disks.startup import Start
-from broker.partitions.disks.storage import Storage
-from broker.partitions.topics.catalog import Catalog
-from broker.partitions.topics.topic_map import TopicMap
-from broker.settings.live import LiveSettings
-from broker.settings.topics import LogConfigs
+from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions.availability import OUT_OF_SERVICE, Availability
+from warmlog.broker.partitions.disks.checkpoints import Checkpoints
+from warmlog.broker.partitions.disks.startup import Start
+from warmlog.broker.partitions.disks.storage import Storage
+from warmlog.broker.partitions.topics.catalog import Catalog
+from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.topics import LogConfigs
 
 if TYPE_CHECKING:
-    from broker.cluster.node import ClusterNode
+    from warmlog.broker.cluster.node import ClusterNode
 
 logger = logging.getLogger(__name__)
 

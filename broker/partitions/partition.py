@@ -14,27 +14,27 @@ from typing import NamedTuple
 
 import trio
 
-from broker.log.append import RollReason
-from broker.log.config import LogConfig
-from broker.log.directory.disk_reserve import SpaceStatus
-from broker.log.errors import IndexCorruptError, LogError, LogFailedError
-from broker.log.io.files import FileSlice
-from broker.log.io.residency import ColdReadError
-from broker.log.moving import LogMove, MovedLog
-from broker.log.partition_log import LogRead, PartitionLog
-from broker.log.producers.transactions import Origin, TransactionMarker
-from broker.log.recovery.reopen import Reopened
-from broker.log.segments.segment import LOOKUP_FAULTS, Segment
-from broker.metadata.topic import INTERNAL_TOPICS
-from broker.partitions.appends.append import Append, StorageError
-from broker.partitions.appends.append_queue import LOCAL, AppendQueue
-from broker.partitions.appends.log_tasks import LogTasks
-from broker.partitions.appends.replication import Replication
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.disk_workers import DiskWorkers
-from broker.partitions.epochs import assign_epoch
-from broker.partitions.reads.waiters import Waiter, WaitingFetches
-from protocol.errors import ProtocolError
+from warmlog.broker.log.append import RollReason
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.disk_reserve import SpaceStatus
+from warmlog.broker.log.errors import IndexCorruptError, LogError, LogFailedError
+from warmlog.broker.log.io.files import FileSlice
+from warmlog.broker.log.io.residency import ColdReadError
+from warmlog.broker.log.moving import LogMove, MovedLog
+from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
+from warmlog.broker.log.recovery.reopen import Reopened
+from warmlog.broker.log.segments.segment import LOOKUP_FAULTS, Segment
+from warmlog.broker.metadata.topic import INTERNAL_TOPICS
+from warmlog.broker.partitions.appends.append import Append, StorageError
+from warmlog.broker.partitions.appends.append_queue import LOCAL, AppendQueue
+from warmlog.broker.partitions.appends.log_tasks import LogTasks
+from warmlog.broker.partitions.appends.replication import Replication
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.broker.partitions.reads.waiters import Waiter, WaitingFetches
+from warmlog.protocol.errors import ProtocolError
 
 __all__ = ["Append", "Destination", "Partition", "StorageError"]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from broker.log.partition_log import PartitionLog
-from broker.metrics.registry import Metrics
-from broker.partitions.partition import Partition
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.partition import Partition
 
 LABELS = ("topic", "partition")
 

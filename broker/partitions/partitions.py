@@ -13,36 +13,36 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from broker.log.errors import LogError, NotReadyError, OfflineError
-from broker.log.producers.table import ProducerBudget
-from broker.metadata.topic import Topic
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.errors import NotLeaderError
-from broker.partitions.appends.writer import Writer
-from broker.partitions.availability import Availability
-from broker.partitions.disks.checkpoints import Checkpoints
-from broker.partitions.disks.startup import StartProgress
-from broker.partitions.disks.storage import Storage
-from broker.partitions.opening import Opening
-from broker.partitions.partition import NOT_READABLE, Partition
-from broker.partitions.relocation import Relocation
-from broker.partitions.topics.catalog import Catalog, LocalCatalog
-from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
-from broker.partitions.topics.replica_logs import ReplicaLogs
-from broker.partitions.topics.topic_changes import (
+from warmlog.broker.log.errors import LogError, NotReadyError, OfflineError
+from warmlog.broker.log.producers.table import ProducerBudget
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.errors import NotLeaderError
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.availability import Availability
+from warmlog.broker.partitions.disks.checkpoints import Checkpoints
+from warmlog.broker.partitions.disks.startup import StartProgress
+from warmlog.broker.partitions.disks.storage import Storage
+from warmlog.broker.partitions.opening import Opening
+from warmlog.broker.partitions.partition import NOT_READABLE, Partition
+from warmlog.broker.partitions.relocation import Relocation
+from warmlog.broker.partitions.topics.catalog import Catalog, LocalCatalog
+from warmlog.broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
+from warmlog.broker.partitions.topics.replica_logs import ReplicaLogs
+from warmlog.broker.partitions.topics.topic_changes import (
     Change,
     TopicChanges,
     TopicExistsError,
     UnknownTopicError,
 )
-from broker.partitions.topics.topic_map import TopicMap
-from broker.settings.live import LiveSettings, Overrides
-from broker.settings.settings import Settings
-from broker.settings.topics import LogConfigs
+from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.settings.live import LiveSettings, Overrides
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.settings.topics import LogConfigs
 
 if TYPE_CHECKING:
-    from broker.cluster.node import ClusterNode
-    from broker.partitions.topics.cluster_topics import ClusterTopics as _ClusterTopics
+    from warmlog.broker.cluster.node import ClusterNode
+    from warmlog.broker.partitions.topics.cluster_topics import ClusterTopics as _ClusterTopics
 
 __all__ = ["LogStatistics", "Partitions", "TopicExistsError", "UnknownTopicError"]
 
@@ -94,8 +94,10 @@ class Partitions:
                 publish=self.availability.publish,
             )
         else:
-            from broker.partitions.topics.cluster_catalog import ClusterCatalog  # a broker by itself needs neither
-            from broker.partitions.topics.cluster_topics import ClusterTopics
+            from warmlog.broker.partitions.topics.cluster_catalog import (
+                ClusterCatalog,  # a broker by itself needs neither
+            )
+            from warmlog.broker.partitions.topics.cluster_topics import ClusterTopics
 
             self.catalog = ClusterCatalog(node, self._map)
             self.changes = ClusterTopics(node, self._map, settings, self._configs)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import trio
 
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.moving import LogMove
-from broker.log.partition_log import PartitionLog
-from broker.partitions.disks.checkpoints import Checkpoints
-from broker.partitions.partition import Destination, Partition
-from broker.partitions.topics.partition_directories import PartitionDirectories
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.moving import LogMove
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.disks.checkpoints import Checkpoints
+from warmlog.broker.partitions.partition import Destination, Partition
+from warmlog.broker.partitions.topics.partition_directories import PartitionDirectories
 
 logger = logging.getLogger(__name__)
 

@@ -19,22 +19,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from broker.cluster.image import PartitionKey
-from broker.cluster.node import ClusterNode
-from broker.cluster.rules import min_isr
-from broker.cluster.values import NO_EPOCH, PartitionState
-from broker.partitions.appends.errors import NotLeaderError
-from broker.partitions.partition import NOT_READABLE, Partition
-from broker.partitions.partitions import Partitions
-from broker.replication.following.fetcher import Following
-from broker.replication.following.follower import Follower
-from broker.replication.following.replica import PartitionReplica
-from broker.replication.leading.leader import Deadlines, PartitionLeader
-from broker.replication.leading.proposals import IsrProposals
-from broker.replication.peers.leaders import Leaders
-from broker.replication.throttle import Throttle
-from broker.settings.settings import Settings
-from broker.settings.topics import FOLLOWER_THROTTLED, LEADER_THROTTLED, names_replica
+from warmlog.broker.cluster.image import PartitionKey
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.rules import min_isr
+from warmlog.broker.cluster.values import NO_EPOCH, PartitionState
+from warmlog.broker.partitions.appends.errors import NotLeaderError
+from warmlog.broker.partitions.partition import NOT_READABLE, Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.replication.following.fetcher import Following
+from warmlog.broker.replication.following.follower import Follower
+from warmlog.broker.replication.following.replica import PartitionReplica
+from warmlog.broker.replication.leading.leader import Deadlines, PartitionLeader
+from warmlog.broker.replication.leading.proposals import IsrProposals
+from warmlog.broker.replication.peers.leaders import Leaders
+from warmlog.broker.replication.throttle import Throttle
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.settings.topics import FOLLOWER_THROTTLED, LEADER_THROTTLED, names_replica
 
 logger = logging.getLogger(__name__)
 

@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from broker.cluster.image import PartitionKey
-from broker.cluster.node import ClusterNode
-from broker.cluster.rules import LogEnd
-from broker.cluster.values import Member
-from broker.partitions.partitions import Partitions
-from broker.replication.peers.errors import PeerError
-from broker.replication.peers.leaders import Leaders
-from protocol.errors import ErrorCode
-from protocol.kafka.peer_apis import LIST_OFFSETS
-from protocol.kafka.values import DEBUGGER, KafkaListOffsetsRequest
-from protocol.request import LATEST_TIMESTAMP, OffsetQuery
+from warmlog.broker.cluster.image import PartitionKey
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.rules import LogEnd
+from warmlog.broker.cluster.values import Member
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.replication.peers.errors import PeerError
+from warmlog.broker.replication.peers.leaders import Leaders
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS
+from warmlog.protocol.kafka.values import DEBUGGER, KafkaListOffsetsRequest
+from warmlog.protocol.request import LATEST_TIMESTAMP, OffsetQuery
 
 TIMEOUT_S = 5.0
 OTHERS_TIMEOUT_S = 0.5  # for those that are neither in the ISR nor in the ELR, once all of these have answered

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from broker.metrics.registry import Metrics
-from broker.replication.local_replica import LocalReplica, Surroundings
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.replication.local_replica import LocalReplica, Surroundings
 
 
 def declare_replication_metrics(

@@ -26,27 +26,27 @@ from uuid import UUID
 
 import trio
 
-from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
-from broker.cluster.node import ClusterNode
-from broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, step_aside, transaction
-from broker.cluster.store import StoreError
-from broker.cluster.topics import removed
-from broker.cluster.values import NO_EPOCH, Member, PartitionState
-from broker.log.directory.data_directories import Verdict
-from broker.log.errors import LogError
-from broker.metadata.topic import RefusedError
-from broker.metrics.registry import Metrics
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from broker.replication.following.follower import Follower
-from broker.replication.leading.leader import Deadlines
-from broker.replication.leading.proposals import IsrProposals
-from broker.replication.local_replica import LocalReplica, Surroundings
-from broker.replication.log_ends import LogEnds
-from broker.replication.metrics import declare_replication_metrics
-from broker.replication.peers.brokers import ClusterBrokers
-from broker.replication.throttle import Throttle
-from broker.settings.settings import Settings
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, step_aside, transaction
+from warmlog.broker.cluster.store import StoreError
+from warmlog.broker.cluster.topics import removed
+from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
+from warmlog.broker.log.directory.data_directories import Verdict
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.metadata.topic import RefusedError
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.replication.following.follower import Follower
+from warmlog.broker.replication.leading.leader import Deadlines
+from warmlog.broker.replication.leading.proposals import IsrProposals
+from warmlog.broker.replication.local_replica import LocalReplica, Surroundings
+from warmlog.broker.replication.log_ends import LogEnds
+from warmlog.broker.replication.metrics import declare_replication_metrics
+from warmlog.broker.replication.peers.brokers import ClusterBrokers
+from warmlog.broker.replication.throttle import Throttle
+from warmlog.broker.settings.settings import Settings
 
 CREATIONS = 256  # of logs at the same time, or deletions
 COMMITS = 256  # at the same time

@@ -13,14 +13,14 @@ from random import Random
 
 import trio
 
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.node import ClusterNode
-from broker.log.io.directory_names import encode_topic_id
-from broker.replication.peers.brokers import ClusterBrokers
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.peer_apis import METADATA
-from protocol.kafka.values import KafkaMetadataRequest
-from protocol.response import MetadataResponse
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.log.io.directory_names import encode_topic_id
+from warmlog.broker.replication.peers.brokers import ClusterBrokers
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.peer_apis import METADATA
+from warmlog.protocol.kafka.values import KafkaMetadataRequest
+from warmlog.protocol.response import MetadataResponse
 
 SAMPLE = 20  # partitions to ask about; some may have nobody else who could lead them
 QUESTIONS_PER_LEASE = 3

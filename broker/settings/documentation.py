@@ -5,7 +5,7 @@ A broker setting that is the default of a topic setting has that setting's text.
 
 from collections.abc import Mapping
 
-from broker.settings.topics import TOPIC_SETTINGS
+from warmlog.broker.settings.topics import TOPIC_SETTINGS
 
 _NO_REMOTE = "There is no tiered storage: "
 _THROTTLED = "Replicas, as PARTITION:BROKER separated by commas or * for all, to which "

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from broker.settings.settings import FIELDS, Settings, check_together
-from broker.settings.types import SettingError, as_text, check_value, nearest
+from warmlog.broker.settings.settings import FIELDS, Settings, check_together
+from warmlog.broker.settings.types import SettingError, as_text, check_value, nearest
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from functools import lru_cache
 
-from broker.settings.patterns import PatternError, compile_pattern
-from broker.settings.types import SettingError, parts
+from warmlog.broker.settings.patterns import PatternError, compile_pattern
+from warmlog.broker.settings.types import SettingError, parts
 
 MAX_PORT = 65_535
 

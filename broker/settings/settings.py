@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from broker.settings.mirrors import chosen_by, source_addresses
-from broker.settings.types import (
+from warmlog.broker.settings.mirrors import chosen_by, source_addresses
+from warmlog.broker.settings.types import (
     MAX_INT32,
     BufferBytes,
     Bytes,
@@ -45,7 +45,7 @@ from broker.settings.types import (
     nearest,
     parts,
 )
-from protocol.records.record import MAX_INT64
+from warmlog.protocol.records.record import MAX_INT64
 
 MAX_PORT = 65535
 MS_PER_MINUTE = 60_000

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from broker.log.config import LogConfig
-from broker.settings.live import LiveSettings
-from broker.settings.settings import Settings
-from broker.settings.types import (
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.settings.types import (
     Bytes,
     CleanupPolicy,
     Compression,

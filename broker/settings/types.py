@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from protocol.records.record import MAX_INT64
+from warmlog.protocol.records.record import MAX_INT64
 
 MAX_INT32 = (1 << 31) - 1
 MAX_HINTED_LENGTH = 100  # of an unknown name; comparing a longer one with all known names takes milliseconds

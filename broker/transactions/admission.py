@@ -8,13 +8,13 @@ from typing import Protocol
 
 import trio
 
-from broker.settings.settings import Settings
-from broker.transactions.effects import Producer
-from broker.transactions.peers import Peers, RemoteCoordinators
-from broker.transactions.topic import TOPIC
-from broker.transactions.verification import TransactionSupport
-from protocol.errors import ErrorCode
-from protocol.transactions import TopicIndex, TransactionVersion
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.peers import Peers, RemoteCoordinators
+from warmlog.broker.transactions.topic import TOPIC
+from warmlog.broker.transactions.verification import TransactionSupport
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.transactions import TopicIndex, TransactionVersion
 
 
 class Coordinator(Protocol):

@@ -13,7 +13,7 @@ Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateMa
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from broker.transactions.effects import (
+from warmlog.broker.transactions.effects import (
     Answer,
     Append,
     Discard,
@@ -25,12 +25,12 @@ from broker.transactions.effects import (
     Waiter,
     WriteMarkers,
 )
-from broker.transactions.metadata import Metadata, State
-from broker.transactions.state import Transaction
-from protocol.errors import ErrorCode
-from protocol.kafka.transaction_records import StoredTransaction
-from protocol.records.markers import Outcome
-from protocol.transactions import NO_TIMEOUT_MS, TopicIndex, TransactionVersion
+from warmlog.broker.transactions.metadata import Metadata, State
+from warmlog.broker.transactions.state import Transaction
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.transaction_records import StoredTransaction
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import NO_TIMEOUT_MS, TopicIndex, TransactionVersion
 
 IDS_A_STEP = 500  # looked at between two turns of the event loop
 MAX_ID_BYTES = 32_767  # the limit of a record's key

@@ -3,10 +3,10 @@
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from protocol.errors import ErrorCode
-from protocol.kafka.transaction_records import StoredTransaction
-from protocol.records.markers import Outcome
-from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.transaction_records import StoredTransaction
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
 
 Waiter: TypeAlias = Hashable  # whoever sent a request; opaque here
 

@@ -30,10 +30,10 @@ Source: kafka.coordinator.transaction.TransactionCoordinator.endTransaction, end
 
 from typing import Final
 
-from broker.transactions.effects import Producer
-from broker.transactions.metadata import LAST_CLIENT_EPOCH, PREPARED, Metadata, State
-from protocol.errors import ErrorCode
-from protocol.records.markers import Outcome
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.metadata import LAST_CLIENT_EPOCH, PREPARED, Metadata, State
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.markers import Outcome
 
 DECIDE: Final = None  # beside codes; NONE: it is done already
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import trio
 
-from broker.coordinator_log.replay import Replay
-from broker.coordinator_log.term import Term
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.replay import ReplayedTransactions
-from broker.transactions.topic import TOPIC
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.transaction_records import StoredTransaction
+from warmlog.broker.coordinator_log.replay import Replay
+from warmlog.broker.coordinator_log.term import Term
+from warmlog.broker.transactions.coordinator import TransactionCoordinator
+from warmlog.broker.transactions.replay import ReplayedTransactions
+from warmlog.broker.transactions.topic import TOPIC
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.transaction_records import StoredTransaction
 
 logger = logging.getLogger(__name__)
 

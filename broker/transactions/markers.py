@@ -14,16 +14,16 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import trio
 
-from broker.coordinator_log.appends import UNLIMITED_MS
-from broker.log.errors import InvalidProducerEpochError, LogError, TransactionCoordinatorFencedError
-from broker.log.producers.transactions import TransactionMarker
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Append, Partition, StorageError
-from broker.partitions.partitions import Partitions
-from broker.transactions.effects import Producer
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.records.markers import Outcome
-from protocol.transactions import TopicIndex, TransactionVersion
+from warmlog.broker.coordinator_log.appends import UNLIMITED_MS
+from warmlog.broker.log.errors import InvalidProducerEpochError, LogError, TransactionCoordinatorFencedError
+from warmlog.broker.log.producers.transactions import TransactionMarker
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partition import Append, Partition, StorageError
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.transactions.effects import Producer
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import TopicIndex, TransactionVersion
 
 logger = logging.getLogger(__name__)
 

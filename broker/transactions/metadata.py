@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from protocol.kafka.transaction_records import NO_TIME, StoredTransaction
-from protocol.records.markers import Outcome
-from protocol.transactions import (
+from warmlog.protocol.kafka.transaction_records import NO_TIME, StoredTransaction
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import (
     MAX_PRODUCER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -9,26 +9,26 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from broker.transactions.effects import Producer
-from broker.transactions.markers import Marker, Written
-from broker.transactions.peer_queue import PeerQueue
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.kafka.peer import PeerApi
-from protocol.kafka.peer_transaction_apis import ADD_PARTITIONS, WRITE_MARKERS
-from protocol.kafka.transaction_values import (
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.markers import Marker, Written
+from warmlog.broker.transactions.peer_queue import PeerQueue
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.peer_transaction_apis import ADD_PARTITIONS, WRITE_MARKERS
+from warmlog.protocol.kafka.transaction_values import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
-from protocol.records.markers import Outcome
-from protocol.transaction_requests import (
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transaction_requests import (
     AddedPartition,
     MarkersOfTransaction,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from protocol.transactions import TopicIndex
+from warmlog.protocol.transactions import TopicIndex
 
 # Connections of their own: brokers answer in order, and a marker waits for the in-sync replicas of its partition.
 MARKERS: Final = -1

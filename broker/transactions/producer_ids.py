@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import trio
 
-from broker.metadata.store import MetadataStore, MetadataTimeoutError
-from protocol.errors import ErrorCode, ProtocolError
+from warmlog.broker.metadata.store import MetadataStore, MetadataTimeoutError
+from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 BLOCK_SIZE = 1000  # ids per commit of the metadata store, as in Kafka; at most this many are lost by a restart
 NONE_KNOWN = -1

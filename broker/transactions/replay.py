@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from broker.coordinator_log.replay import Latest
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.transaction_records import (
+from warmlog.broker.coordinator_log.replay import Latest
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.transaction_records import (
     ForeignKey,
     ForeignValue,
     StoredTransaction,

@@ -11,12 +11,12 @@ from typing import Protocol
 
 import trio
 
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partitions import Partitions
-from broker.transactions.markers import MARKERS_PER_STEP, Marker, Written
-from broker.transactions.peers import Peers, RemoteMarkers
-from protocol.errors import ErrorCode
-from protocol.transactions import TopicIndex
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.transactions.markers import MARKERS_PER_STEP, Marker, Written
+from warmlog.broker.transactions.peers import Peers, RemoteMarkers
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.transactions import TopicIndex
 
 
 class MarkerSink(Protocol):

@@ -15,23 +15,32 @@ from typing import Any
 
 import trio
 
-from broker.coordinator_log.log import CoordinatorLog
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partitions import Partitions
-from broker.settings.settings import Settings
-from broker.transactions.admission import Admission
-from broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
-from broker.transactions.effects import Answer, Append, Discard, Effect, Producer, RetryLater, Stuck, WriteMarkers
-from broker.transactions.loading import LoadedIds
-from broker.transactions.markers import Marker, MarkerWriter
-from broker.transactions.peers import Peers, RemoteCoordinators, RemoteMarkers
-from broker.transactions.producer_ids import ProducerIds
-from broker.transactions.routing import MarkerRouter, MarkerSink
-from broker.transactions.topic import STATE_TOPIC, TOPIC
-from protocol.errors import ErrorCode
-from protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
-from protocol.records.markers import Outcome
-from protocol.transactions import TRANSACTION_FEATURE, TopicIndex, TransactionVersion
+from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.transactions.admission import Admission
+from warmlog.broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
+from warmlog.broker.transactions.effects import (
+    Answer,
+    Append,
+    Discard,
+    Effect,
+    Producer,
+    RetryLater,
+    Stuck,
+    WriteMarkers,
+)
+from warmlog.broker.transactions.loading import LoadedIds
+from warmlog.broker.transactions.markers import Marker, MarkerWriter
+from warmlog.broker.transactions.peers import Peers, RemoteCoordinators, RemoteMarkers
+from warmlog.broker.transactions.producer_ids import ProducerIds
+from warmlog.broker.transactions.routing import MarkerRouter, MarkerSink
+from warmlog.broker.transactions.topic import STATE_TOPIC, TOPIC
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import TRANSACTION_FEATURE, TopicIndex, TransactionVersion
 
 logger = logging.getLogger(__name__)
 

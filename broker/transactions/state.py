@@ -35,7 +35,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
-from broker.transactions.effects import (
+from warmlog.broker.transactions.effects import (
     Answer,
     Append,
     Effect,
@@ -47,11 +47,11 @@ from broker.transactions.effects import (
     Waiter,
     WriteMarkers,
 )
-from broker.transactions.ending import DECIDE, check_end_v0, check_end_v5
-from broker.transactions.metadata import EXPIRABLE, PREPARED, Metadata, State, is_exhausted
-from protocol.errors import ErrorCode
-from protocol.records.markers import Outcome
-from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
+from warmlog.broker.transactions.ending import DECIDE, check_end_v0, check_end_v5
+from warmlog.broker.transactions.metadata import EXPIRABLE, PREPARED, Metadata, State, is_exhausted
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
 
 # A partition without records of the producer can refuse its marker for its format; it needs none.
 _NEEDS_NO_MARKER = frozenset({ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})

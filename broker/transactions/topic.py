@@ -4,8 +4,8 @@ Source: kafka.coordinator.transaction.TransactionStateManager.transactionTopicCo
 org.apache.kafka.coordinator.transaction.TransactionLogConfig.
 """
 
-from broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
-from broker.settings.settings import Settings
+from warmlog.broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
+from warmlog.broker.settings.settings import Settings
 
 TOPIC = "__transaction_state"
 

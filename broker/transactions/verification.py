@@ -8,7 +8,7 @@ Source: org.apache.kafka.server.transaction.AddPartitionsToTxnManager, kafka.ser
 
 from enum import IntEnum
 
-from protocol.errors import ErrorCode
+from warmlog.protocol.errors import ErrorCode
 
 
 class TransactionSupport(IntEnum):

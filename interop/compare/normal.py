@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from protocol.records.batch import headers
+from warmlog.protocol.records.batch import headers
 
 NOT_COMPARED = "<any>"
 TEXT = "<text>"

@@ -9,7 +9,7 @@ from typing import Any
 
 from interop.compare.normal import Normaliser
 from interop.compare.wire import BY_NAME, ClosedError, Connection
-from protocol.records.builder import Codec, build_batch
+from warmlog.protocol.records.builder import Codec, build_batch
 
 # How far between its first and its last version each API is used.
 LEVELS = {"lowest": 0.0, "middle": 0.5, "highest": 1.0}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from interop.compare.operations import GROUP, MEMBER, OFFSET, TOPIC, Player
 from interop.compare.scenarios.transactions import Producer, Transactions
 from interop.compare.session import NO_ERROR, Session
-from protocol.records.layout import TRANSACTIONAL_BIT
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
 
 CONCURRENT_TRANSACTIONS = 51
 _STRANGER = 777_777

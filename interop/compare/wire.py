@@ -6,9 +6,9 @@ from struct import Struct as Layout
 from types import TracebackType
 from typing import Any, Self
 
-from protocol.kafka.api import APIS, Api
-from protocol.kafka.codec.engine import ENGINE
-from protocol.kafka.codec.schema import Array, Field, Primitive, Struct
+from warmlog.protocol.kafka.api import APIS, Api
+from warmlog.protocol.kafka.codec.engine import ENGINE
+from warmlog.protocol.kafka.codec.schema import Array, Field, Primitive, Struct
 
 BY_NAME = {api.name: api for api in APIS}
 CLIENT_ID = b"compare"

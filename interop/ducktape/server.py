@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from broker.settings.settings import FIELDS
 from interop.ducktape.installation import PROCESS_NAME
+from warmlog.broker.settings.settings import FIELDS
 
 PEER_PORT = 2380
 NATIVE_PORT = 9091

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.request import Value
-from protocol.response import TopicMetadata
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.request import Value
+from warmlog.protocol.response import TopicMetadata
 
 
 class DescribeLogDirsRequest(Value, frozen=True, kw_only=True, gc=False):

@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.codec.bounds import InvalidRequestError
-from protocol.kafka.codec.engine import ENGINE, Engine
-from protocol.kafka.codec.schema import Struct
-from protocol.kafka.messages import (
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.kafka.codec.bounds import InvalidRequestError
+from warmlog.protocol.kafka.codec.engine import ENGINE, Engine
+from warmlog.protocol.kafka.codec.schema import Struct
+from warmlog.protocol.kafka.messages import (
     admin,
     assignments,
     cluster,
@@ -41,13 +41,13 @@ from protocol.kafka.messages import (
     topics,
     transactions,
 )
-from protocol.kafka.values import (
+from warmlog.protocol.kafka.values import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     TopicNames,
     VersionRange,
 )
-from protocol.response import ErrorResponse
+from warmlog.protocol.response import ErrorResponse
 
 API_VERSIONS_KEY = 18
 

@@ -3,8 +3,8 @@
 from enum import IntEnum
 from typing import ClassVar
 
-from protocol.errors import ErrorCode
-from protocol.request import Value
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import Value
 
 
 class ResourceType(IntEnum):

@@ -20,10 +20,10 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from protocol.groups import NO_GENERATION, TopicPartition
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.codec.engine import ENGINE
-from protocol.kafka.codec.schema import BYTES, INT32, STRING, Array, Field, Flat, Struct, flat
+from warmlog.protocol.groups import NO_GENERATION, TopicPartition
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.codec.engine import ENGINE
+from warmlog.protocol.kafka.codec.schema import BYTES, INT32, STRING, Array, Field, Flat, Struct, flat
 
 RANGE = "range"  # the assignor's name in JoinGroup
 LAST_VERSION = 3

@@ -19,12 +19,12 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
-from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError, UnwritableError
-from protocol.kafka.codec.engine import ENGINE
-from protocol.kafka.codec.pure import MessageReader, MessageWriter
-from protocol.kafka.codec.schema import BYTES, INT32, INT64, STRING, UUID, Field, Struct, array
-from protocol.kafka.consumer_protocol import SUBSCRIPTION
-from protocol.request import Value
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError, UnwritableError
+from warmlog.protocol.kafka.codec.engine import ENGINE
+from warmlog.protocol.kafka.codec.pure import MessageReader, MessageWriter
+from warmlog.protocol.kafka.codec.schema import BYTES, INT32, INT64, STRING, UUID, Field, Struct, array
+from warmlog.protocol.kafka.consumer_protocol import SUBSCRIPTION
+from warmlog.protocol.request import Value
 
 NO_TIME = -1  # timestamp that is not set
 NO_EPOCH = -1

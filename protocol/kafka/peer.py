@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from struct import Struct as Layout
 from typing import Any, Generic, TypeVar
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.frame import LENGTH
-from protocol.kafka.api import API_VERSIONS_KEY, Api
-from protocol.kafka.codec.bounds import NO_LIMIT, MalformedError
-from protocol.kafka.codec.engine import ENGINE, Engine
-from protocol.kafka.codec.schema import LAST_VERSION, Struct
-from protocol.kafka.values import ApiVersionsResponse, VersionRange
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.frame import LENGTH
+from warmlog.protocol.kafka.api import API_VERSIONS_KEY, Api
+from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, MalformedError
+from warmlog.protocol.kafka.codec.engine import ENGINE, Engine
+from warmlog.protocol.kafka.codec.schema import LAST_VERSION, Struct
+from warmlog.protocol.kafka.values import ApiVersionsResponse, VersionRange
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from protocol.groups import (
+from warmlog.protocol.groups import (
     FetchedOffset,
     FetchedOffsets,
     FindCoordinatorRequest,
@@ -17,9 +17,9 @@ from protocol.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from protocol.kafka.api import API_BY_KEY
-from protocol.kafka.codec.schema import LAST_VERSION
-from protocol.kafka.config_values import (
+from warmlog.protocol.kafka.api import API_BY_KEY
+from warmlog.protocol.kafka.codec.schema import LAST_VERSION
+from warmlog.protocol.kafka.config_values import (
     ConfigEntry,
     ConfigSource,
     ConfigSynonym,
@@ -28,9 +28,9 @@ from protocol.kafka.config_values import (
     DescribeConfigsResponse,
     DescribedConfigs,
 )
-from protocol.kafka.peer import PeerApi
-from protocol.kafka.peer_apis import by_topic, error_of
-from protocol.kafka.values import MemberOffsetFetchGroup
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.peer_apis import by_topic, error_of
+from warmlog.protocol.kafka.values import MemberOffsetFetchGroup
 
 N = TypeVar("N", bound=IntEnum)
 Fields = Mapping[str, Any]

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, TypeVar
 
-from protocol.errors import ErrorCode
-from protocol.kafka.api import API_BY_KEY
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.codec.schema import LAST_VERSION
-from protocol.kafka.peer import PeerApi
-from protocol.kafka.values import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.api import API_BY_KEY
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.codec.schema import LAST_VERSION
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.values import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
@@ -32,8 +32,8 @@ from protocol.kafka.values import (
     asked_topics,
     topic_id_text,
 )
-from protocol.request import MAX_TIMESTAMP, Isolation, ListOffsetsRequest, MetadataRequest, Value
-from protocol.response import (
+from warmlog.protocol.request import MAX_TIMESTAMP, Isolation, ListOffsetsRequest, MetadataRequest, Value
+from warmlog.protocol.response import (
     AbortedTransaction,
     BrokerMetadata,
     FetchedPartition,

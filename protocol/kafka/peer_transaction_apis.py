@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from protocol.groups import TopicPartition
-from protocol.kafka.api import API_BY_KEY
-from protocol.kafka.peer import PeerApi
-from protocol.kafka.peer_apis import by_topic, error_of
-from protocol.kafka.transaction_values import (
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.kafka.api import API_BY_KEY
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.peer_apis import by_topic, error_of
+from warmlog.protocol.kafka.transaction_values import (
     AddedPartitions,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
-from protocol.transaction_requests import (
+from warmlog.protocol.transaction_requests import (
     AddedPartition,
     MarkersOfTransaction,
     WriteTxnMarkersRequest,

@@ -5,8 +5,8 @@ They only have the fields needed to reject such requests, since this broker has 
 
 from typing import ClassVar
 
-from protocol.errors import ErrorCode
-from protocol.request import Value
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import Value
 
 ANONYMOUS = ("User", "ANONYMOUS")  # the principal of an unauthenticated client
 

@@ -29,11 +29,17 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
-from protocol.kafka.codec.bounds import MalformedError, UnwritableError
-from protocol.kafka.codec.engine import ENGINE
-from protocol.kafka.codec.schema import INT8, INT16, INT32, INT64, STRING, Array, Field, Struct, array
-from protocol.request import Value
-from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionState, TransactionVersion
+from warmlog.protocol.kafka.codec.bounds import MalformedError, UnwritableError
+from warmlog.protocol.kafka.codec.engine import ENGINE
+from warmlog.protocol.kafka.codec.schema import INT8, INT16, INT32, INT64, STRING, Array, Field, Struct, array
+from warmlog.protocol.request import Value
+from warmlog.protocol.transactions import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TopicIndex,
+    TransactionState,
+    TransactionVersion,
+)
 
 NO_TIME = -1  # of a time in ms
 

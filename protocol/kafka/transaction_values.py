@@ -5,10 +5,10 @@ A response has exactly one entry per entry of the request, in the same order. Du
 
 from typing import ClassVar
 
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.request import Value
-from protocol.transaction_requests import AddedPartition
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.request import Value
+from warmlog.protocol.transaction_requests import AddedPartition
 
 
 class PartitionsOfTransaction(Value, frozen=True, kw_only=True, gc=False):

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import ClassVar, NamedTuple, TypeAlias
 
-from protocol.errors import ErrorCode
-from protocol.groups import OffsetFetchGroup, OffsetToCommit, TopicPartition
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.codec.schema import Only
-from protocol.kafka.config_values import ConfigEntry
-from protocol.request import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import OffsetFetchGroup, OffsetToCommit, TopicPartition
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.codec.schema import Only
+from warmlog.protocol.kafka.config_values import ConfigEntry
+from warmlog.protocol.request import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     FetchPartition,
@@ -32,7 +32,7 @@ from protocol.request import (
     ProduceRequest,
     Value,
 )
-from protocol.response import (
+from warmlog.protocol.response import (
     BrokerMetadata,
     CreatedTopic,
     FetchedPartition,

@@ -27,13 +27,13 @@ from msgspec import UNSET, DecodeError, Meta, defstruct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.frame import LENGTH_SIZE
-from protocol.kafka.codec.bounds import CUT_BYTES, NO_LIMIT, LargeMessageError, refuse_size
-from protocol.native.messages import OPERATION_NAMES, OPERATIONS, NativeRequest
-from protocol.request import ProduceRequest, Value
-from protocol.response import ErrorResponse, FetchedPartition, FetchResponse
-from protocol.weight import weight
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.frame import LENGTH_SIZE
+from warmlog.protocol.kafka.codec.bounds import CUT_BYTES, NO_LIMIT, LargeMessageError, refuse_size
+from warmlog.protocol.native.messages import OPERATION_NAMES, OPERATIONS, NativeRequest
+from warmlog.protocol.request import ProduceRequest, Value
+from warmlog.protocol.response import ErrorResponse, FetchedPartition, FetchResponse
+from warmlog.protocol.weight import weight
 
 RequestId = Annotated[int, Meta(ge=0, lt=1 << 32)]
 R = TypeVar("R", bound=Value)

@@ -5,7 +5,7 @@
 
 from typing import ClassVar
 
-from protocol.request import Int32, Int64, Value
+from warmlog.protocol.request import Int32, Int64, Value
 
 
 class ExplainRequest(Value, frozen=True, kw_only=True, gc=False):

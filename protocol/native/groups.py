@@ -5,9 +5,9 @@ The other group operations use the values of `protocol.groups`.
 
 from typing import ClassVar
 
-from protocol.errors import ErrorCode
-from protocol.groups import NO_LEADER_EPOCH, NO_MEMBER, NO_OFFSET, TopicPartition
-from protocol.request import Entries, Size32, Value
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import NO_LEADER_EPOCH, NO_MEMBER, NO_OFFSET, TopicPartition
+from warmlog.protocol.request import Entries, Size32, Value
 
 DEFAULT_SESSION_TIMEOUT_MS = 45_000  # Kafka's session.timeout.ms
 DEFAULT_REBALANCE_TIMEOUT_MS = 300_000  # Kafka's max.poll.interval.ms

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.groups import (
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     FindCoordinatorRequest,
@@ -29,21 +29,21 @@ from protocol.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from protocol.native.explain import ExplainRequest, ExplainResponse
-from protocol.native.groups import (
+from warmlog.protocol.native.explain import ExplainRequest, ExplainResponse
+from warmlog.protocol.native.groups import (
     DescribeConsumerGroupsRequest,
     DescribeConsumerGroupsResponse,
     JoinConsumerGroupRequest,
     JoinConsumerGroupResponse,
 )
-from protocol.native.mirrors import (
+from warmlog.protocol.native.mirrors import (
     DescribeMirrorRequest,
     DescribeMirrorResponse,
     PromoteTopicsRequest,
     PromoteTopicsResponse,
 )
-from protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse
-from protocol.request import (
+from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse
+from warmlog.protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -56,7 +56,7 @@ from protocol.request import (
     Request,
     Value,
 )
-from protocol.response import (
+from warmlog.protocol.response import (
     AlterTopicsResponse,
     CreateTopicsResponse,
     DeleteTopicsResponse,
@@ -68,7 +68,7 @@ from protocol.response import (
     MetadataResponse,
     ProduceResponse,
 )
-from protocol.transaction_requests import (
+from warmlog.protocol.transaction_requests import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,

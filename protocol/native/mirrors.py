@@ -3,8 +3,8 @@
 from enum import StrEnum
 from typing import ClassVar
 
-from protocol.errors import ErrorCode
-from protocol.request import Entries, Value
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import Entries, Value
 
 
 class MirrorState(StrEnum):

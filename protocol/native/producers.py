@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.request import Entries, Int64, Value
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.request import Entries, Int64, Value
 
 
 class DescribeProducerRequest(Value, frozen=True, kw_only=True, gc=False):

@@ -1,14 +1,14 @@
 # The compiled version of `record` and `received`; `codec` documents `accept_batch`.
 
-from protocol.records.layout import BatchHeader
-from protocol.records.received import is_plain_batch as is_plain_batch
-from protocol.records.received import stamped_batch as stamped_batch
-from protocol.records.record import Buffer
-from protocol.records.record import RecordEncoder as RecordEncoder
-from protocol.records.record import decode_records as decode_records
-from protocol.records.record import murmur2 as murmur2
-from protocol.records.record import scan_records as scan_records
-from protocol.records.record import walk_records as walk_records
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.received import is_plain_batch as is_plain_batch
+from warmlog.protocol.records.received import stamped_batch as stamped_batch
+from warmlog.protocol.records.record import Buffer
+from warmlog.protocol.records.record import RecordEncoder as RecordEncoder
+from warmlog.protocol.records.record import decode_records as decode_records
+from warmlog.protocol.records.record import murmur2 as murmur2
+from warmlog.protocol.records.record import scan_records as scan_records
+from warmlog.protocol.records.record import walk_records as walk_records
 
 def accept_batch(
     buffer: Buffer,

@@ -26,11 +26,11 @@ from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
-from protocol.records.crc import crc32c
+from warmlog.protocol.records.crc import crc32c
 
-from protocol.records import layout, received
-from protocol.records.layout import BatchHeader
-from protocol.records.record import Record, refuse_record, refuse_rest
+from warmlog.protocol.records import layout, received
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.record import Record, refuse_record, refuse_rest
 
 cdef extern from *:
     """

@@ -6,8 +6,8 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from protocol.records import record as reference
-from protocol.records.record import refuse_count, refuse_range
+from warmlog.protocol.records import record as reference
+from warmlog.protocol.records.record import refuse_count, refuse_range
 
 cdef extern from *:
     """

@@ -16,9 +16,9 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final, NoReturn
 
-from protocol.errors import CorruptBatchError, UnsupportedMagicError
-from protocol.records.crc import crc32c
-from protocol.records.layout import (
+from warmlog.protocol.errors import CorruptBatchError, UnsupportedMagicError
+from warmlog.protocol.records.crc import crc32c
+from warmlog.protocol.records.layout import (
     BASE_OFFSET_POSITION,
     CRC_POSITION,
     CRC_START,
@@ -30,7 +30,7 @@ from protocol.records.layout import (
     MIN_BATCH_LENGTH,
     BatchHeader,
 )
-from protocol.records.record import Buffer
+from warmlog.protocol.records.record import Buffer
 
 __all__ = [
     "BatchHeader",

@@ -8,10 +8,10 @@ which costs a fifth per record.
 from collections.abc import Iterable
 from struct import Struct
 
-from protocol.records.codec import RecordEncoder
-from protocol.records.compression import compress
-from protocol.records.crc import crc32c
-from protocol.records.layout import (
+from warmlog.protocol.records.codec import RecordEncoder
+from warmlog.protocol.records.compression import compress
+from warmlog.protocol.records.crc import crc32c
+from warmlog.protocol.records.layout import (
     CODEC_MASK,
     CRC_POSITION,
     CRC_START,
@@ -25,7 +25,7 @@ from protocol.records.layout import (
     NO_SEQUENCE,
     Codec,
 )
-from protocol.records.record import Headers, Row
+from warmlog.protocol.records.record import Headers, Row
 
 __all__ = ["BatchBuilder", "Codec", "build_batch", "record_size_bound"]
 

@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocol.records.layout import BatchHeader
-from protocol.records.record import Buffer, Record
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.record import Buffer, Record
 
 __all__ = [
     "Record",
@@ -29,7 +29,7 @@ def _load_compiled() -> bool:
     if os.environ.get("WARMLOG_PURE", "") not in {"", "0"}:
         return False
     try:
-        import protocol.records._codec  # noqa: F401 - only checks that it exists
+        import warmlog.protocol.records._codec  # noqa: F401 - only checks that it exists
     except ImportError as error:
         logging.getLogger(__name__).warning(
             "cannot import the compiled record codec; falling back to the slower pure Python one: %s", error
@@ -48,10 +48,10 @@ compiled = _load_compiled()
 accept_batch: Callable[[Buffer, bool, bool, int, int, int, bool], BatchHeader | None] | None = None
 
 if TYPE_CHECKING or not compiled:
-    from protocol.records.received import is_plain_batch, stamped_batch
-    from protocol.records.record import RecordEncoder, decode_records, murmur2, scan_records, walk_records
+    from warmlog.protocol.records.received import is_plain_batch, stamped_batch
+    from warmlog.protocol.records.record import RecordEncoder, decode_records, murmur2, scan_records, walk_records
 else:
-    from protocol.records._codec import (
+    from warmlog.protocol.records._codec import (
         RecordEncoder,
         accept_batch,
         decode_records,

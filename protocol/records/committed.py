@@ -8,8 +8,8 @@ Source: org.apache.kafka.clients.consumer.internals.CompletedFetch; KIP-98.
 
 from collections.abc import Iterable
 
-from protocol.records.layout import BatchHeader
-from protocol.response import AbortedTransaction
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.response import AbortedTransaction
 
 
 class AbortedFilter:

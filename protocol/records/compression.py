@@ -33,9 +33,9 @@ from itertools import chain
 from struct import Struct
 from typing import TypeAlias
 
-from protocol.errors import CompressionError
-from protocol.records.layout import Codec
-from protocol.records.record import Buffer
+from warmlog.protocol.errors import CompressionError
+from warmlog.protocol.records.layout import Codec
+from warmlog.protocol.records.record import Buffer
 
 __all__ = ["DEFAULT_MAX_DECOMPRESSED_SIZE", "Codec", "compress", "decompress"]
 

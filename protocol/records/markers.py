@@ -11,9 +11,9 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
-from protocol.records.builder import build_batch
-from protocol.records.codec import Record
-from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.codec import Record
+from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")

@@ -9,12 +9,19 @@ record: batches may be empty after compaction, or hold control records.
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
-from protocol.errors import UnsupportedCompressionError
-from protocol.records.batch import headers, refuse_cut, verify_crc
-from protocol.records.codec import Record, decode_records
-from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
-from protocol.records.layout import CODEC_MASK, FIRST_UNKNOWN_CODEC, HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Codec
-from protocol.records.record import Buffer
+from warmlog.protocol.errors import UnsupportedCompressionError
+from warmlog.protocol.records.batch import headers, refuse_cut, verify_crc
+from warmlog.protocol.records.codec import Record, decode_records
+from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
+from warmlog.protocol.records.layout import (
+    CODEC_MASK,
+    FIRST_UNKNOWN_CODEC,
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Codec,
+)
+from warmlog.protocol.records.record import Buffer
 
 __all__ = ["Record", "decode_batch", "decoded_batches", "max_record_timestamp", "records_in"]
 

@@ -6,7 +6,7 @@ The reference for the functions of the same names in `_codec`; `codec` imports t
 from struct import Struct
 from typing import Final
 
-from protocol.records.layout import (
+from warmlog.protocol.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH_POSITION,
     HEADER_SIZE,
@@ -17,7 +17,7 @@ from protocol.records.layout import (
     TRANSACTIONAL_BIT,
     UNUSUAL_BITS,
 )
-from protocol.records.record import Buffer
+from warmlog.protocol.records.record import Buffer
 
 #: Copying a batch of up to this many bytes costs less than a view of it, which is one more buffer to write.
 MAX_COPIED_SIZE: Final = 2048

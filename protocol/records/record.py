@@ -29,8 +29,8 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
 
-from protocol.errors import InvalidRecordError
-from protocol.records.layout import HEADER_SIZE, MAX_BATCH_SIZE, NO_TIMESTAMP
+from warmlog.protocol.errors import InvalidRecordError
+from warmlog.protocol.records.layout import HEADER_SIZE, MAX_BATCH_SIZE, NO_TIMESTAMP
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]

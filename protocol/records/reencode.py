@@ -10,11 +10,11 @@ Invariants:
 Source: org.apache.kafka.storage.internals.log.LogValidator.validateMessagesAndAssignOffsetsCompressed.
 """
 
-from protocol.records.batch import BatchHeader, rewritten_start
-from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, compress, decompress
-from protocol.records.layout import CODEC_MASK, HEADER_SIZE, KNOWN_BITS, MIN_BATCH_LENGTH, STALE_CRC, Codec
-from protocol.records.record import Buffer
-from protocol.records.validation import BatchRules, check_each, check_records, with_max_timestamp
+from warmlog.protocol.records.batch import BatchHeader, rewritten_start
+from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, compress, decompress
+from warmlog.protocol.records.layout import CODEC_MASK, HEADER_SIZE, KNOWN_BITS, MIN_BATCH_LENGTH, STALE_CRC, Codec
+from warmlog.protocol.records.record import Buffer
+from warmlog.protocol.records.validation import BatchRules, check_each, check_records, with_max_timestamp
 
 __all__ = ["reencode_batches"]
 

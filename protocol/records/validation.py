@@ -14,7 +14,7 @@ KIP-467 (record errors), KIP-937 (limits). `tests/fixtures/kafka/4.3.1/verdicts.
 
 from collections.abc import Sequence
 
-from protocol.errors import (
+from warmlog.protocol.errors import (
     BatchTooLargeError,
     ErrorCode,
     InvalidRecordError,
@@ -22,10 +22,10 @@ from protocol.errors import (
     RecordsRefusedError,
     UnsupportedCompressionError,
 )
-from protocol.records.batch import GIL_RELEASE_SIZE, BatchHeader, read_header, refuse_crc, refuse_cut
-from protocol.records.codec import accept_batch, scan_records
-from protocol.records.crc import crc32c
-from protocol.records.layout import (
+from warmlog.protocol.records.batch import GIL_RELEASE_SIZE, BatchHeader, read_header, refuse_crc, refuse_cut
+from warmlog.protocol.records.codec import accept_batch, scan_records
+from warmlog.protocol.records.crc import crc32c
+from warmlog.protocol.records.layout import (
     CODEC_MASK,
     CONTROL_BIT,
     CRC_START,
@@ -42,7 +42,7 @@ from protocol.records.layout import (
     UNUSUAL_BITS,
     Codec,
 )
-from protocol.records.record import MAX_INT64, MIN_INT64, MIN_RECORD_SIZE, Buffer
+from warmlog.protocol.records.record import MAX_INT64, MIN_INT64, MIN_RECORD_SIZE, Buffer
 
 __all__ = [
     "BatchRules",

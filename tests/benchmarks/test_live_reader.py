@@ -11,8 +11,8 @@ from benchmarks.questions.live_reader import ALLOWED_MS, Replay, evict, figures
 from benchmarks.servers.throttle import ThrottleError, disk_of, throttled
 from benchmarks.workloads.live import WARMLOG_NATIVE
 from benchmarks.workloads.native import SMALL, batch_of
-from broker.log.io.page_cache import missing_by_mincore
 from tests.broker.log.io.eviction import needs_eviction
+from warmlog.broker.log.io.page_cache import missing_by_mincore
 
 RECORDS = 100
 

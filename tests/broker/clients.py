@@ -8,15 +8,15 @@ from typing import Any
 import msgpack
 import trio
 
-from broker.app import Addresses, serve
-from broker.metrics.loop_guard import LoopGuard
-from broker.settings.settings import load_settings
-from protocol.errors import ErrorCode
-from protocol.frame import FrameReader
-from protocol.native.codec import decode_response, encode_request
-from protocol.native.messages import OPERATIONS
-from protocol.records.builder import build_batch
-from protocol.request import (
+from warmlog.broker.app import Addresses, serve
+from warmlog.broker.metrics.loop_guard import LoopGuard
+from warmlog.broker.settings.settings import load_settings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.frame import FrameReader
+from warmlog.protocol.native.codec import decode_response, encode_request
+from warmlog.protocol.native.messages import OPERATIONS
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.request import (
     CreateTopicsRequest,
     FetchPartition,
     FetchRequest,
@@ -26,7 +26,7 @@ from protocol.request import (
     ProduceRequest,
     Request,
 )
-from protocol.response import HelloResponse
+from warmlog.protocol.response import HelloResponse
 
 RECEIVED = {operation.request: operation.received for operation in OPERATIONS}
 

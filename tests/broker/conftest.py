@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.metrics.loop_guard import LoopGuard
 from tests.broker.clients import Running, running
+from warmlog.broker.metrics.loop_guard import LoopGuard
 
 
 @pytest.fixture

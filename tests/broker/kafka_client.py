@@ -10,9 +10,9 @@ from typing import Any
 
 import trio
 
-from protocol.frame import FrameReader
-from protocol.kafka.api import APIS, Api
 from tests.protocol.kafka.messages import TABLES, body, frame, parsed, reply_body, with_defaults
+from warmlog.protocol.frame import FrameReader
+from warmlog.protocol.kafka.api import APIS, Api
 
 BY_NAME = {api.name: api for api in APIS}
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import trio
 
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.maintenance.file_removal import FileRemoval
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.storage import Storage
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from broker.settings.live import LiveSettings
-from broker.settings.settings import load_settings
-from protocol.records.builder import build_batch
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.maintenance.file_removal import FileRemoval
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.storage import Storage
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.settings import load_settings
+from warmlog.protocol.records.builder import build_batch
 
 START_MS = 1_700_000_000_000
 

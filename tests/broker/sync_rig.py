@@ -12,15 +12,15 @@ from typing import Any
 
 import trio
 
-from broker.log.config import LogConfig
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Append, Partition
-from protocol.records.batch import headers
 from tests.broker.clients import batch
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partition import Append, Partition
+from warmlog.protocol.records.batch import headers
 
 
 class SyncDisk(Disk):

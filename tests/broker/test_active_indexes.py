@@ -9,16 +9,16 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log.config import LogConfig
-from broker.log.directory.disk_reserve import SpaceStatus
-from broker.log.errors import IndexCorruptError
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Destination, Partition, StorageError
-from protocol.records.builder import build_batch
-from protocol.records.reader import records_in
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.disk_reserve import SpaceStatus
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partition import Destination, Partition, StorageError
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.reader import records_in
 
 START_MS = 1_700_000_000_000
 RECORDS = 100

@@ -51,7 +51,7 @@ def _no_error_in_the_broker(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def is_ours(record: logging.LogRecord) -> bool:
-    return record.name.split(".")[0] in {"broker", "protocol", "warmlog"}
+    return record.name.split(".")[0] == "warmlog"
 
 
 @pytest.fixture(scope="session")

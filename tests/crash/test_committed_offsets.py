@@ -8,11 +8,17 @@ from random import Random
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.groups import OffsetCommitRequest, OffsetFetchGroup, OffsetFetchRequest, OffsetToCommit, TopicPartition
-from protocol.request import CreateTopicsRequest, HelloRequest, NewTopic
 from tests.broker.clients import RawClient
 from tests.crash.test_kill import broker_process
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
+    OffsetCommitRequest,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetToCommit,
+    TopicPartition,
+)
+from warmlog.protocol.request import CreateTopicsRequest, HelloRequest, NewTopic
 
 GROUPS = ("g", "h")
 

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 import trio
 
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
-from protocol.records.reader import records_in
 from tests.broker.clients import RawClient, produce_request
 from tests.crash.test_kill import broker_process, connect
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.reader import records_in
 
 SETTINGS = (
     "log.segment.bytes=4000",

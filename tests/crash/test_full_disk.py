@@ -17,11 +17,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import Topic
 from tests.clients.waiting import LIMIT_S, until
 from tests.crash.mounts import MIB, Mount, mounted
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.topic import Topic
 
 SMALL = 32 * MIB  # 2 % of it is 0.6 MB
 VALUE = bytes(20_000)
@@ -230,9 +230,9 @@ def test_the_hole_of_an_index_is_checked_on_a_full_disk(disk: Mount, kind: str, 
     """A page fault in a hole would end the process with SIGBUS."""
     module, name = kind.split(".")
     program = f"""
-from broker.log.errors import IndexCorruptError
-from broker.log.index.{module} import {name}
-from broker.log.io.files import OpenFiles
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.{module} import {name}
+from warmlog.broker.log.io.files import OpenFiles
 index = {name}(OpenFiles(), {str(disk.path / "0.index")!r}, 0, capacity_size={MIB})
 try:
     index.sanity_check({arguments})

@@ -17,7 +17,7 @@ from random import Random
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from protocol.records.reader import records_in
+from warmlog.protocol.records.reader import records_in
 
 SETTINGS = ("log.segment.bytes=200000", "log.index.interval.bytes=512", "num.partitions=2")
 PARTITIONS = 2

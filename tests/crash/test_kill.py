@@ -12,9 +12,9 @@ from random import Random
 import pytest
 import trio
 
-from protocol.records.reader import records_in
-from protocol.request import CreateTopicsRequest, NewTopic
 from tests.broker.clients import RawClient, batch, produce_request
+from warmlog.protocol.records.reader import records_in
+from warmlog.protocol.request import CreateTopicsRequest, NewTopic
 
 SETTINGS = ("log.segment.bytes=200000", "log.index.interval.bytes=512")
 

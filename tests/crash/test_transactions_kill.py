@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
 from tests.broker.api.transactions.asking import (
     commit_offset,
     committed_offset,
@@ -24,6 +23,7 @@ from tests.broker.api.transactions.asking import (
     values,
 )
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.protocol.errors import ErrorCode
 
 SETTINGS = ("transaction.abort.timed.out.transaction.cleanup.interval.ms=20",)
 

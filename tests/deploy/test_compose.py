@@ -8,9 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from broker.settings.settings import Settings, load_settings
 from tests.deploy.compose import interpolate, services_of
 from tests.deploy.files import DEPLOY, ROOT, load
+from warmlog.broker.settings.settings import Settings, load_settings
 
 COMPOSE = load(DEPLOY / "compose.yaml")
 SERVICES: dict[str, Any] = COMPOSE["services"]

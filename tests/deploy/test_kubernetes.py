@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from broker.settings.settings import FOREIGN_VARIABLES, Settings, load_settings
 from tests.deploy.files import DEPLOY, load
 from tests.deploy.kubernetes import VERSIONS, Object, errors, expanded
+from warmlog.broker.settings.settings import FOREIGN_VARIABLES, Settings, load_settings
 
 DIRECTORY = DEPLOY / "kubernetes"
 MANIFESTS = sorted(path for path in DIRECTORY.rglob("*.yaml") if path.name != "kustomization.yaml")

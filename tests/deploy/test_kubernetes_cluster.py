@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from broker.cluster.etcd.endpoints import parse_endpoints
-from broker.settings.settings import Settings, load_settings
 from tests.deploy.files import DEPLOY
 from tests.deploy.kubernetes import VERSIONS, Object, errors, expanded
 from tests.requires import lacks
+from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
+from warmlog.broker.settings.settings import Settings, load_settings
 
 pytestmark = pytest.mark.interop
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings.settings import Settings, load_settings
 from tests.deploy.conftest import Tool
 from tests.deploy.files import DEPLOY
+from warmlog.broker.settings.settings import Settings, load_settings
 
 UNIT = DEPLOY / "systemd" / "warmlog.service"
 MAX_EXPOSURE = 2.0  # of 10; below 5 systemd says OK

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.records.batch import BatchHeader, headers
+from warmlog.protocol.records.batch import BatchHeader, headers
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kafka" / "4.3.1"
 DIRECTORIES = ("clean", "recovered")

@@ -1,7 +1,7 @@
 """Our reading of Kafka's batches against what Kafka's own dump tool says of them."""
 
-from protocol.records.batch import headers, verify_crc
 from tests.golden.partitions import GoldenPartition
+from warmlog.protocol.records.batch import headers, verify_crc
 
 BATCH = (
     r"^baseOffset: (?P<base_offset>\d+) lastOffset: (?P<last_offset>\d+) count: (?P<record_count>\d+) "

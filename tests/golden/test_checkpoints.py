@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.directory.checkpoint import (
+from tests.golden.partitions import FIXTURES, GoldenPartition
+from warmlog.broker.log.directory.checkpoint import (
     CLEAN_MARKER,
     CLEANER_POINTS,
     HIGH_WATERMARKS,
@@ -22,9 +23,8 @@ from broker.log.directory.checkpoint import (
     write_offsets,
     write_topic_id,
 )
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.io.disk import Disk
-from tests.golden.partitions import FIXTURES, GoldenPartition
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.io.disk import Disk
 
 DISK = Disk()
 

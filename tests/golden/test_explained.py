@@ -2,10 +2,10 @@
 
 from bisect import bisect_right
 
-from broker.log.reads.explain import SEARCHES, explain_offset, explain_time
-from protocol.records.layout import BatchHeader
 from tests.golden.partitions import GoldenPartition
+from warmlog.broker.log.reads.explain import SEARCHES, explain_offset, explain_time
 from warmlog.inspect.log_snapshot import read_log_snapshot
+from warmlog.protocol.records.layout import BatchHeader
 
 INTERVAL = 1 << 20  # some of the topics have few entries
 

@@ -7,14 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.settings.settings import Settings
-from protocol.records.batch import headers
-from protocol.records.reader import records_in
 from tests.golden.followers import (
     BATCHES,
     DIRECTORIES,
@@ -27,9 +19,17 @@ from tests.golden.followers import (
     SEGMENT,
     TOPIC,
 )
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.settings.settings import Settings
 from warmlog.inspect.checks.directories import CheckOptions, check_directories
 from warmlog.inspect.findings import Finding, Tally
 from warmlog.inspect.repair import RepairOptions, repair_directory
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.reader import records_in
 
 #: What `verify` says of an index that another rule wrote.
 OF_FOLLOWERS = "of several batches each, as older Kafka followers wrote"

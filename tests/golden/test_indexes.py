@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.time import TimeIndex
-from broker.log.io.files import OpenFiles
 from tests.golden.partitions import GoldenPartition
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.time import TimeIndex
+from warmlog.broker.log.io.files import OpenFiles
 
 
 def entries_of(kind: type[OffsetIndex] | type[TimeIndex], file: Path, tmp_path: Path) -> list[Any]:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.partitions.epochs import assign_epoch
-from protocol.records.batch import headers, stamp
-from protocol.records.layout import CODEC_MASK, HEADER_SIZE
-from protocol.records.reader import records_in
-from protocol.records.record import Record
 from tests.golden.partitions import FIXTURES, GoldenPartition, consumed_partitions, partitions, read_seen
 from tests.protocol.records.handmade import batch
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.protocol.records.batch import headers, stamp
+from warmlog.protocol.records.layout import CODEC_MASK, HEADER_SIZE
+from warmlog.protocol.records.reader import records_in
+from warmlog.protocol.records.record import Record
 
 #: As the golden topics were made, see their README.
 SMALL = LogConfig(segment_bytes=4096, index_interval_bytes=512, segment_index_bytes=4096)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from protocol.records import codec, record
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
-from protocol.records.layout import HEADER_SIZE, Codec, TimestampType
-from protocol.records.reader import decode_batch, records_in
 from tests.golden.partitions import FIXTURES, GoldenPartition, SeenRecord, consumed_partitions, read_seen
+from warmlog.protocol.records import codec, record
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import HEADER_SIZE, Codec, TimestampType
+from warmlog.protocol.records.reader import decode_batch, records_in
 
 TYPE_NAMES = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}
 

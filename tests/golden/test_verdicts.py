@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from broker.log.append import extents, stamped
-from broker.settings.settings import Settings
-from broker.settings.topics import log_config
-from protocol.errors import ProtocolError, RecordsRefusedError
-from protocol.records.batch import headers
-from protocol.records.reader import records_in
-from protocol.records.reencode import reencode_batches
-from protocol.records.validation import NeedsReencodingError, check_batches
 from tests.golden.verdicts import ONLY_PRODUCE_REFUSES, expected_error, tells_records, verdicts
+from warmlog.broker.log.append import extents, stamped
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.settings.topics import log_config
+from warmlog.protocol.errors import ProtocolError, RecordsRefusedError
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.reader import records_in
+from warmlog.protocol.records.reencode import reencode_batches
+from warmlog.protocol.records.validation import NeedsReencodingError, check_batches
 
 FIRST_WITH_ZSTD = 7
 

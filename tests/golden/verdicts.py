@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import ErrorCode
+from warmlog.protocol.errors import ErrorCode
 
 #: Where this broker differs by intention: Kafka's error (-1: an exception that nobody expected there), and ours.
 DIFFERENCES = {

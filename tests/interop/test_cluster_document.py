@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.etcd.endpoints import parse_endpoints
-from broker.log.directory.data_directory import CLUSTER_STATE
-from broker.settings.settings import FIELDS, load_settings
 from interop.kafka_node import JVM_OPTIONS, build
 from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from tests.clients.waiting import until
 from tests.documents import ROOT, add_command, command_directory, run_block, shell_blocks
 from tests.requires import lacks
+from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
+from warmlog.broker.log.directory.data_directory import CLUSTER_STATE
+from warmlog.broker.settings.settings import FIELDS, load_settings
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

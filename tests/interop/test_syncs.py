@@ -21,13 +21,13 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.native.codec import decode_response, encode_request
-from protocol.request import HelloRequest, Value
-from protocol.response import HelloResponse, ProduceResponse
 from tests.broker.clients import batch, produce_request
 from tests.requires import lacks
 from warmlog import Client
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.native.codec import decode_response, encode_request
+from warmlog.protocol.request import HelloRequest, Value
+from warmlog.protocol.response import HelloResponse, ProduceResponse
 
 pytestmark = pytest.mark.interop
 

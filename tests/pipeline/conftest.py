@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.time import TimeIndex
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
-from protocol.records.layout import Codec
 from tests.requires import lacks
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.time import TimeIndex
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.session import check_spark
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import Codec
 
 NOW_MS = 1_700_000_000_000
 SPARK_TIMEOUT_S = 400

@@ -4,7 +4,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.backoff import FIRST_S, JITTER, MAX_S, delay_s, delays_s
+from warmlog.protocol.backoff import FIRST_S, JITTER, MAX_S, delay_s, delays_s
 
 
 @given(st.integers())

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode, FrameError
-from protocol.frame import FIRST_BUFFER_BYTES, GROWTH, LARGE_FRAME_BYTES, FrameReader
+from warmlog.protocol.errors import ErrorCode, FrameError
+from warmlog.protocol.frame import FIRST_BUFFER_BYTES, GROWTH, LARGE_FRAME_BYTES, FrameReader
 
 
 def framed(*frames: bytes) -> bytes:

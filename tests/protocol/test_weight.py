@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from protocol.groups import FetchedOffset, FetchedOffsets, OffsetFetchResponse, OffsetToCommit
-from protocol.kafka.values import KafkaOffsetQuery
-from protocol.request import PartitionRecords
-from protocol.response import DeleteTopicsResponse, ProducedPartition, ProduceResponse, TopicResult
-from protocol.weight import RELEASED, release, weight
+from warmlog.protocol.groups import FetchedOffset, FetchedOffsets, OffsetFetchResponse, OffsetToCommit
+from warmlog.protocol.kafka.values import KafkaOffsetQuery
+from warmlog.protocol.request import PartitionRecords
+from warmlog.protocol.response import DeleteTopicsResponse, ProducedPartition, ProduceResponse, TopicResult
+from warmlog.protocol.weight import RELEASED, release, weight
 
 OFFSET = FetchedOffset(topic="t", partition=0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings.types import SettingError
+from warmlog.broker.settings.types import SettingError
 from warmlog.testing import Broker
 
 
@@ -27,8 +27,8 @@ def test_loading_the_module_imports_neither_broker_nor_trio() -> None:
     assert "warmlog.testing" in loaded
     assert not loaded & {
         "broker",
-        "broker.app",
-        "broker.settings.settings",
+        "warmlog.broker.app",
+        "warmlog.broker.settings.settings",
         "trio",
         "anyio",
         "msgspec",
@@ -101,7 +101,7 @@ def test_a_bad_setting_is_named_and_leaves_nothing_behind() -> None:
 
 
 def test_a_directory_in_use_is_what_entering_raises(tmp_path: Path) -> None:
-    from broker.start_errors import StartError
+    from warmlog.broker.start_errors import StartError
 
     with Broker(data_dir=tmp_path), pytest.raises(StartError), Broker(data_dir=tmp_path):
         pass

@@ -11,7 +11,7 @@ from warmlog.cli.output import Column, counted, print_json, print_line, print_ta
 from warmlog.cli.run_with_client import run_with_client
 
 if TYPE_CHECKING:
-    from protocol.response import MetadataResponse, PartitionMetadata, TopicMetadata
+    from warmlog.protocol.response import MetadataResponse, PartitionMetadata, TopicMetadata
 
 BROKER_COLUMNS = (
     Column("broker", number=True),

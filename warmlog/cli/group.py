@@ -13,8 +13,8 @@ from warmlog.cli.output import Column, counted, print_json, print_line, print_ta
 from warmlog.cli.run_with_client import run_with_client
 
 if TYPE_CHECKING:
-    from protocol.native.groups import DescribedConsumerGroup
     from warmlog.client import AsyncClient
+    from warmlog.protocol.native.groups import DescribedConsumerGroup
 
 MEMBER_COLUMNS = (Column("member"), Column("instance"), Column("client"), Column("host"), Column("partitions"))
 POSITION_COLUMNS = (

@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from broker.cluster.local import STORE
-from broker.cluster.local.server import serve_store
-from broker.cluster.store import StoreError
-from broker.process import stop_at_eof, stop_on_signal
-from broker.start_errors import first_of
-from protocol.backoff import delays_s
+from warmlog.broker.cluster.local import STORE
+from warmlog.broker.cluster.local.server import serve_store
+from warmlog.broker.cluster.store import StoreError
+from warmlog.broker.process import stop_at_eof, stop_on_signal
+from warmlog.broker.start_errors import first_of
 from warmlog.cli.failure import CannotStart, Failure
+from warmlog.protocol.backoff import delays_s
 
 if TYPE_CHECKING:
-    from broker.settings.settings import Settings
+    from warmlog.broker.settings.settings import Settings
 
 NODES = "nodes"  # not `node-1`, which is the name of a partition's directory
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0  # before a node is started again

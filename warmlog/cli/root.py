@@ -2,8 +2,8 @@
 
 import click
 
-from protocol.version import VERSION
 from warmlog.cli.command_groups import LazyGroup, RootGroup
+from warmlog.protocol.version import VERSION
 
 COMMANDS = {
     "serve": ("warmlog.cli.serve", "serve", "Run a broker, or several as a cluster on this machine."),

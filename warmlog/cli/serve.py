@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from broker.cluster.local import STORE
+from warmlog.broker.cluster.local import STORE
 from warmlog.cli.command_groups import close_output
 from warmlog.cli.failure import CannotStart, Failure
 
 if TYPE_CHECKING:
-    from broker.app import Addresses
-    from broker.settings.settings import Settings
+    from warmlog.broker.app import Addresses
+    from warmlog.broker.settings.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -129,7 +129,7 @@ def serve_nodes(
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
     with importing():
-        from broker.settings.settings import durability_sentence
+        from warmlog.broker.settings.settings import durability_sentence
         from warmlog.cli.nodes import Node, Plan, run_nodes
 
     options = ["--log-level", log_level, *(["--log-json"] if log_json else [])]
@@ -153,8 +153,8 @@ def serve_nodes(
 def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[str, ...]) -> "Settings":
     """Read the settings from all sources. Raises CannotStart."""
     with importing():
-        from broker.settings.settings import load_settings
-        from broker.settings.types import SettingError
+        from warmlog.broker.settings.settings import load_settings
+        from warmlog.broker.settings.types import SettingError
 
     try:
         return load_settings(config, os.environ, assignments, data_dir=data_dir)
@@ -165,9 +165,9 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
 def run_broker(settings: "Settings", *, kafka: str, native: str, http: str, until_eof: bool = False) -> None:
     """Serve until a signal asks to stop, or, if wanted, standard input ends. Raises CannotStart, Failure."""
     with importing():
-        from broker.app import run
-        from broker.settings.settings import durability_sentence
-        from broker.start_errors import BrokenError, StartError
+        from warmlog.broker.app import run
+        from warmlog.broker.settings.settings import durability_sentence
+        from warmlog.broker.start_errors import BrokenError, StartError
 
     def ready(addresses: "Addresses") -> None:
         try:
@@ -233,7 +233,7 @@ def format_time(created: float) -> str:
 
 
 class TextLines(logging.Formatter):
-    """`2026-11-20T10:00:00.000Z INFO broker.app message`."""
+    """`2026-11-20T10:00:00.000Z INFO warmlog.broker.app message`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")

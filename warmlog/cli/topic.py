@@ -14,8 +14,8 @@ from warmlog.cli.output import Column, binary_size, counted, iso_time, print_jso
 from warmlog.cli.run_with_client import run_with_client
 
 if TYPE_CHECKING:
-    from protocol.response import PartitionDescription, TopicDescription
     from warmlog.client import AsyncClient
+    from warmlog.protocol.response import PartitionDescription, TopicDescription
 
 PARTITION_COLUMNS = (
     Column("partition", number=True),

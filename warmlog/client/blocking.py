@@ -18,12 +18,6 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from protocol.groups import ListedGroup
-from protocol.native.explain import ExplainResponse
-from protocol.native.groups import DescribedConsumerGroup
-from protocol.native.mirrors import DescribeMirrorResponse
-from protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
-from protocol.transaction_requests import DescribedTransaction, ListedTransaction
 from warmlog.client.client import AsyncClient, connect
 from warmlog.client.connection.cluster import Topic
 from warmlog.client.consuming.stream import BatchStream, ConsumedRecord
@@ -37,6 +31,12 @@ from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, par
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction
 from warmlog.client.transactions.blocking import BlockingTransaction
 from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S
+from warmlog.protocol.groups import ListedGroup
+from warmlog.protocol.native.explain import ExplainResponse
+from warmlog.protocol.native.groups import DescribedConsumerGroup
+from warmlog.protocol.native.mirrors import DescribeMirrorResponse
+from warmlog.protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
+from warmlog.protocol.transaction_requests import DescribedTransaction, ListedTransaction
 
 P = ParamSpec("P")
 T = TypeVar("T")

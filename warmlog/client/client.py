@@ -10,37 +10,6 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET
 
-from protocol.errors import ErrorCode
-from protocol.groups import ListedGroup
-from protocol.native.explain import ExplainRequest, ExplainResponse
-from protocol.native.groups import DescribedConsumerGroup
-from protocol.native.messages import FIRST_WITH_REPLICATION_FACTOR
-from protocol.native.mirrors import (
-    DescribeMirrorRequest,
-    DescribeMirrorResponse,
-    PromoteTopicsRequest,
-    PromoteTopicsResponse,
-)
-from protocol.request import (
-    AlterTopicsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribeTopicsRequest,
-    NewTopic,
-    TopicAlteration,
-)
-from protocol.response import (
-    AlterTopicsResponse,
-    CreatedTopic,
-    CreateTopicsResponse,
-    DeleteTopicsResponse,
-    DescribeTopicsResponse,
-    MetadataResponse,
-    TopicDescription,
-    TopicMetadata,
-    TopicResult,
-)
-from protocol.transaction_requests import DescribedTransaction, ListedTransaction
 from warmlog.client.connection.cluster import Cluster, Topic
 from warmlog.client.consuming.stream import BatchStream, RecordStream
 from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
@@ -54,6 +23,37 @@ from warmlog.client.producing.producer import GivenHeaders, Message, Producer, S
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction, TransactionAdmin
 from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S, Transaction, TransactionalProducers
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import ListedGroup
+from warmlog.protocol.native.explain import ExplainRequest, ExplainResponse
+from warmlog.protocol.native.groups import DescribedConsumerGroup
+from warmlog.protocol.native.messages import FIRST_WITH_REPLICATION_FACTOR
+from warmlog.protocol.native.mirrors import (
+    DescribeMirrorRequest,
+    DescribeMirrorResponse,
+    PromoteTopicsRequest,
+    PromoteTopicsResponse,
+)
+from warmlog.protocol.request import (
+    AlterTopicsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeTopicsRequest,
+    NewTopic,
+    TopicAlteration,
+)
+from warmlog.protocol.response import (
+    AlterTopicsResponse,
+    CreatedTopic,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    DescribeTopicsResponse,
+    MetadataResponse,
+    TopicDescription,
+    TopicMetadata,
+    TopicResult,
+)
+from warmlog.protocol.transaction_requests import DescribedTransaction, ListedTransaction
 
 
 @asynccontextmanager

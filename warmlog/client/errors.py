@@ -4,7 +4,7 @@
 bytes, a negative offset) raise TypeError and ValueError.
 """
 
-from protocol.errors import ErrorCode
+from warmlog.protocol.errors import ErrorCode
 
 # Errors that may be gone after a retry with fresh metadata.
 RETRIABLE = frozenset(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypedDict
 
-from protocol.records.layout import Codec
+from warmlog.protocol.records.layout import Codec
 
 DEFAULT_PORT = 9091
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"

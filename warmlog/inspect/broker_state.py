@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from broker.log.directory.checkpoint import CLEAN_MARKER
-from broker.log.directory.identity import LOCK_FILE
+from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER
+from warmlog.broker.log.directory.identity import LOCK_FILE
 
 IDLE_AFTER_S = 60  # sealing a segment (trim, fsync) follows its last batch; on a slow disk within seconds
 

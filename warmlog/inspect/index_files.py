@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.time import TimeIndex
-from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.time import TimeIndex
+from warmlog.broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 
 ZEROS = bytes(64 << 10)
 

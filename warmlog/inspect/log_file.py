@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_DIGITS, SWAP_SUFFIX, base_offset_of
-from broker.log.io.disk import Disk
-from broker.log.io.files import Descriptor
-from broker.log.segments.log_scan import WALK_CHUNK_SIZE, CutError, walk_headers
-from protocol.errors import ProtocolError
-from protocol.records.batch import BatchHeader, read_header, verify_crc
-from protocol.records.layout import HEADER_SIZE
+from warmlog.broker.log.io.directory_names import LOG_SUFFIX, OFFSET_DIGITS, SWAP_SUFFIX, base_offset_of
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import Descriptor
+from warmlog.broker.log.segments.log_scan import WALK_CHUNK_SIZE, CutError, walk_headers
 from warmlog.inspect.errors import SegmentGoneError
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.batch import BatchHeader, read_header, verify_crc
+from warmlog.protocol.records.layout import HEADER_SIZE
 
 WINDOW_BYTES = 4 << 20  # from 1 MiB on, reading is cheap beside decoding
 SCAN_WINDOW_BYTES = 64 << 10  # several index intervals, for lookups and headers

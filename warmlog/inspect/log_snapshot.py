@@ -10,26 +10,26 @@ import os
 from mmap import PAGESIZE
 from pathlib import Path
 
-from broker.log.append import Tail
-from broker.log.config import LogConfig
-from broker.log.directory.checkpoint import LOG_STARTS, read_offsets
-from broker.log.errors import CheckpointError, IndexCorruptError
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.time import TimeIndex
-from broker.log.io.directory_names import (
+from warmlog.broker.log.append import Tail
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.checkpoint import LOG_STARTS, read_offsets
+from warmlog.broker.log.errors import CheckpointError, IndexCorruptError
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.time import TimeIndex
+from warmlog.broker.log.io.directory_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     base_offset_of,
     parse_partition_directory,
 )
-from broker.log.io.observed_disk import ObservedDisk
-from broker.log.reads.explain import LogSnapshot, observed_files
-from broker.log.recovery.rebuild import MAX_INDEX_BYTES, resume, scan_segment
-from broker.log.segments.index_audit import check_active_indexes, check_has_no_timestamps
-from broker.log.segments.segment import Segment
-from protocol.errors import ProtocolError
+from warmlog.broker.log.io.observed_disk import ObservedDisk
+from warmlog.broker.log.reads.explain import LogSnapshot, observed_files
+from warmlog.broker.log.recovery.rebuild import MAX_INDEX_BYTES, resume, scan_segment
+from warmlog.broker.log.segments.index_audit import check_active_indexes, check_has_no_timestamps
+from warmlog.broker.log.segments.segment import Segment
 from warmlog.inspect.index_files import data_end
+from warmlog.protocol.errors import ProtocolError
 
 
 class NoSegmentsError(Exception):

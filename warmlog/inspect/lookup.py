@@ -6,13 +6,13 @@ headers from the beginning of the segment.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from broker.log.segments.log_scan import CutError
-from protocol.errors import ProtocolError
-from protocol.records.batch import BatchHeader
-from protocol.records.reader import decode_batch
+from warmlog.broker.log.segments.log_scan import CutError
 from warmlog.inspect.errors import InspectError
 from warmlog.inspect.index_files import IndexedTime, OffsetEntries, TimeEntries
 from warmlog.inspect.log_file import LogFile, Segment
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.batch import BatchHeader
+from warmlog.protocol.records.reader import decode_batch
 
 ENTRIES_TRIED = 16  # backwards from the wanted one; an index that is wrong for longer is no help
 

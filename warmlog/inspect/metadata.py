@@ -14,11 +14,11 @@ from struct import Struct
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import Topic
-from broker.settings.topics import check_setting_name
-from broker.settings.types import SettingError
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.settings.topics import check_setting_name
+from warmlog.broker.settings.types import SettingError
 from warmlog.inspect.findings import Finding
 
 METADATA_STORE = "metadata.sqlite"

@@ -10,19 +10,25 @@ from functools import cached_property
 from pathlib import Path
 from socket import gethostname
 
-from broker.log.directory.checkpoint import LOG_STARTS, PARTITION_METADATA, RECOVERY_POINTS, read_offsets, read_topic_id
-from broker.log.directory.identity import META_PROPERTIES
-from broker.log.errors import CheckpointError
-from broker.log.io.directory_names import encode_topic_id, parse_partition_directory
-from broker.log.io.disk import Disk
-from broker.log.segments.log_scan import CutError
-from protocol.errors import ProtocolError
-from protocol.records.batch import BatchHeader
+from warmlog.broker.log.directory.checkpoint import (
+    LOG_STARTS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    read_offsets,
+    read_topic_id,
+)
+from warmlog.broker.log.directory.identity import META_PROPERTIES
+from warmlog.broker.log.errors import CheckpointError
+from warmlog.broker.log.io.directory_names import encode_topic_id, parse_partition_directory
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.segments.log_scan import CutError
 from warmlog.inspect.errors import InspectError, MissingDirectoryError
 from warmlog.inspect.index_files import OffsetEntries
 from warmlog.inspect.log_file import LogFile, Segment, list_segments
 from warmlog.inspect.lookup import confirmed_entries, first_offset_at_time, position_of
 from warmlog.inspect.transactions import Transactions, find_transactions
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.batch import BatchHeader
 
 Offsets = Mapping[tuple[str, int], int]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.log.io.directory_names import (
+from warmlog.broker.log.io.directory_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_DIGITS,

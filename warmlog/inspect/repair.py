@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from broker.log.config import LogConfig
-from broker.log.descriptions import RecoveryReport
-from broker.log.directory.checkpoint import (
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.descriptions import RecoveryReport
+from warmlog.broker.log.directory.checkpoint import (
     CLEANER_POINTS,
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -26,8 +26,8 @@ from broker.log.directory.checkpoint import (
     write_epochs,
     write_topic_id,
 )
-from broker.log.directory.data_directory import CheckpointedLog, DataDirectory
-from broker.log.io.directory_names import (
+from warmlog.broker.log.directory.data_directory import CheckpointedLog, DataDirectory
+from warmlog.broker.log.io.directory_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_DIGITS,
@@ -35,19 +35,19 @@ from broker.log.io.directory_names import (
     TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
 )
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.leader_epochs import LeaderEpochs
-from broker.log.partition_log import PartitionLog
-from broker.log.recovery.context import LogContext
-from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.rebuild import rebuild_indexes
-from broker.log.recovery.rebuild_transactions import rebuild_transaction_indexes
-from broker.log.segments.segment import Segment
-from broker.metadata.topic import Topic
-from broker.partitions.epochs import assign_epoch
-from broker.settings.settings import Settings
-from broker.settings.topics import log_config
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.leader_epochs import LeaderEpochs
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.recovery.contiguity import Contiguity
+from warmlog.broker.log.recovery.rebuild import rebuild_indexes
+from warmlog.broker.log.recovery.rebuild_transactions import rebuild_transaction_indexes
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.settings.topics import log_config
 from warmlog.inspect.checks.directories import CheckOptions, DirectoryCheck
 from warmlog.inspect.checks.directory_files import CHECKPOINTS
 from warmlog.inspect.checks.partition import TEMPORARY_SUFFIX, PartitionCheck

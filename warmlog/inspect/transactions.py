@@ -15,17 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.log.errors import CorruptSnapshotError, IndexCorruptError
-from broker.log.index.transaction import read_aborted
-from broker.log.io.directory_names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
-from broker.log.io.disk import Disk
-from broker.log.producers.snapshot import decode_snapshot
-from protocol.errors import ProtocolError
-from protocol.records.batch import BatchHeader
-from protocol.records.layout import TRANSACTIONAL_BIT
-from protocol.records.markers import EndMarker, Outcome, end_marker
-from protocol.records.reader import decode_batch
+from warmlog.broker.log.errors import CorruptSnapshotError, IndexCorruptError
+from warmlog.broker.log.index.transaction import read_aborted
+from warmlog.broker.log.io.directory_names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.producers.snapshot import decode_snapshot
 from warmlog.inspect.log_file import LogFile, Segment
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.batch import BatchHeader
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
+from warmlog.protocol.records.markers import EndMarker, Outcome, end_marker
+from warmlog.protocol.records.reader import decode_batch
 
 OpenTransactions = dict[int, int]  # producer id to the first offset of its open transaction
 

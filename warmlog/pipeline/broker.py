@@ -14,13 +14,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from protocol.errors import ErrorCode
-from protocol.native.messages import NativeRequest
-from protocol.request import Value
 from warmlog.client.connection.blocking import BlockingConnection
 from warmlog.client.errors import BrokerError, ConnectError, ConnectionLostError, RequestTimeoutError, WarmlogError
 from warmlog.client.settings import DEFAULT_PORT, Settings, parse_bootstrap
 from warmlog.pipeline.errors import BusyError, PipelineError, UnavailableError
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.request import Value
 
 _log = logging.getLogger(__name__)
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from broker.api.addresses import Advertised, described_brokers, described_fenced
-from broker.api.context import Context
-from broker.api.errors import RequestError
-from broker.api.handler import Handler
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode
-from protocol.kafka.values import DescribeClusterRequest, DescribeClusterResponse
+from warmlog.broker.api.addresses import Advertised, described_brokers, described_fenced
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import RequestError
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import DescribeClusterRequest, DescribeClusterResponse
 
 _BROKERS, _CONTROLLERS = 1, 2  # endpoint types (KIP-919)
 

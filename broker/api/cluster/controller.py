@@ -6,18 +6,18 @@ Source: org.apache.kafka.controller.QuorumController; org.apache.kafka.raft.Kafk
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from broker.api.addresses import Advertised, described_brokers
-from broker.api.cluster.features import Features
-from broker.api.context import Context
-from broker.api.errors import RequestError
-from broker.api.handler import Handler
-from broker.metadata.store import MetadataStore
-from broker.metadata.topic import RefusedError
-from broker.partitions.topics.catalog import Catalog
-from broker.settings.types import MAX_INT32
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.kafka.controller_values import (
+from warmlog.broker.api.addresses import Advertised, described_brokers
+from warmlog.broker.api.cluster.features import Features
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import RequestError
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.metadata.store import MetadataStore
+from warmlog.broker.metadata.topic import RefusedError
+from warmlog.broker.partitions.topics.catalog import Catalog
+from warmlog.broker.settings.types import MAX_INT32
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.kafka.controller_values import (
     AddRaftVoterRequest,
     ControllerResponse,
     DescribeQuorumRequest,
@@ -31,7 +31,7 @@ from protocol.kafka.controller_values import (
 )
 
 if TYPE_CHECKING:
-    from broker.cluster.node import ClusterNode
+    from warmlog.broker.cluster.node import ClusterNode
 
 METADATA_LOG = TopicPartition(topic="__cluster_metadata", partition=0)
 LISTENER = "PLAINTEXT"  # Kafka's clients accept uppercase listener names only
@@ -124,7 +124,7 @@ class ControllerApi:
 
 async def _unregister_in(node: "ClusterNode", broker: int) -> None:
     """Remove a broker from the cluster's store. Raises RequestError if it is alive again, MetadataError."""
-    from broker.cluster import admin  # a broker by itself does not need it
+    from warmlog.broker.cluster import admin  # a broker by itself does not need it
 
     try:
         await admin.in_time(lambda: admin.unregister_broker(node, broker))

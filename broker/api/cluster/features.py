@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import trio
 from msgspec.structs import replace
 
-from broker.api.errors import RequestError
-from broker.metadata.store import MetadataStore
-from protocol.errors import ErrorCode
-from protocol.kafka.controller_values import FeatureUpdate
-from protocol.kafka.values import FeatureRange
-from protocol.transactions import TRANSACTION_FEATURE, TransactionVersion
+from warmlog.broker.api.errors import RequestError
+from warmlog.broker.metadata.store import MetadataStore
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.controller_values import FeatureUpdate
+from warmlog.protocol.kafka.values import FeatureRange
+from warmlog.protocol.transactions import TRANSACTION_FEATURE, TransactionVersion
 
 LATEST = max(TransactionVersion)
 #: Levels of a new cluster.

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from broker.api.cluster.features import Features
-from broker.api.context import Context
-from broker.api.handler import Handler
-from protocol.errors import ErrorCode
-from protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse
-from protocol.native.messages import VersionError, choose_version
-from protocol.request import HelloRequest
-from protocol.response import ErrorResponse, HelloResponse
+from warmlog.broker.api.cluster.features import Features
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.handler import Handler
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse
+from warmlog.protocol.native.messages import VersionError, choose_version
+from warmlog.protocol.request import HelloRequest
+from warmlog.protocol.response import ErrorResponse, HelloResponse
 
 MAX_CLIENT_LENGTH = 255  # characters of a client id, which is kept as long as its connection
 

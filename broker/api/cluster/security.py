@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from broker.api.context import Context
-from broker.api.errors import RequestError, shortened
-from broker.api.handler import Handler
-from protocol.errors import ErrorCode
-from protocol.kafka.security_values import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import RequestError, shortened
+from warmlog.broker.api.handler import Handler
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.security_values import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlterUserScramCredentialsRequest,

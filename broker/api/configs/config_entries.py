@@ -6,12 +6,18 @@ Source: kafka.server.ConfigHelper.
 from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 
-from broker.settings.documentation import documentation_of
-from broker.settings.live import DYNAMIC_SETTINGS, LiveSettings
-from broker.settings.settings import FIELDS
-from broker.settings.topics import MIN_ISR, EffectiveSetting, default_min_isr, effective_setting, effective_settings
-from broker.settings.types import Kind, as_text, kind_of
-from protocol.kafka.config_values import ConfigEntry, ConfigSource, ConfigSynonym, ConfigType
+from warmlog.broker.settings.documentation import documentation_of
+from warmlog.broker.settings.live import DYNAMIC_SETTINGS, LiveSettings
+from warmlog.broker.settings.settings import FIELDS
+from warmlog.broker.settings.topics import (
+    MIN_ISR,
+    EffectiveSetting,
+    default_min_isr,
+    effective_setting,
+    effective_settings,
+)
+from warmlog.broker.settings.types import Kind, as_text, kind_of
+from warmlog.protocol.kafka.config_values import ConfigEntry, ConfigSource, ConfigSynonym, ConfigType
 
 MAX_SHARED = 1000  # cached configurations of a few KB each
 _SOURCES = {

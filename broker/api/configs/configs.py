@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from broker.api.configs.config_entries import TopicEntries, broker_entries, cluster_entries
-from broker.api.configs.loggers import check_levels, logger_entries, set_levels
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, RequestError, describe
-from broker.api.handler import Handler
-from broker.metadata.topic import check_name
-from broker.partitions.partitions import Partitions
-from broker.partitions.topics.topic_changes import Change, UnknownTopicError
-from broker.settings.live import Overrides, check_dynamic
-from broker.settings.settings import FIELDS
-from broker.settings.topics import topic_setting_default, topic_setting_kind
-from broker.settings.types import Kind, SettingError, as_text, kind_of, parts
-from protocol.errors import ErrorCode
-from protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
-from protocol.kafka.config_values import (
+from warmlog.broker.api.configs.config_entries import TopicEntries, broker_entries, cluster_entries
+from warmlog.broker.api.configs.loggers import check_levels, logger_entries, set_levels
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, RequestError, describe
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.metadata.topic import check_name
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.partitions.topics.topic_changes import Change, UnknownTopicError
+from warmlog.broker.settings.live import Overrides, check_dynamic
+from warmlog.broker.settings.settings import FIELDS
+from warmlog.broker.settings.topics import topic_setting_default, topic_setting_kind
+from warmlog.broker.settings.types import Kind, SettingError, as_text, kind_of, parts
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
+from warmlog.protocol.kafka.config_values import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,

@@ -6,12 +6,12 @@ Source: org.apache.kafka.server.logger.RuntimeLoggerManager.
 import logging
 from collections.abc import Sequence
 
-from broker.api.errors import RequestError
-from protocol.errors import ErrorCode
-from protocol.kafka.config_values import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource
+from warmlog.broker.api.errors import RequestError
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.config_values import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource
 
 ROOT = "root"
-OWN_PACKAGES = frozenset({"broker", "protocol", "warmlog"})
+OWN_PACKAGES = frozenset({"warmlog"})
 # Without Kafka's TRACE, since nothing is logged below DEBUG.
 LEVELS = {
     "DEBUG": logging.DEBUG,

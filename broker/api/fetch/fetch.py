@@ -14,25 +14,25 @@ from typing import Any
 
 import trio
 
-from broker.api.context import Context
-from broker.api.errors import EXPECTED
-from broker.api.fetch.look import Look
-from broker.api.fetch.session import LONG_STEP, STEP, FetchSession, Finder, SessionPartition
-from broker.api.fetch.sessions import FetchSessions
-from broker.log.errors import IndexCorruptError
-from broker.partitions.partition import Partition, StorageError
-from broker.partitions.partitions import Partitions
-from broker.partitions.reads.read_ahead import ReadAhead
-from broker.partitions.reads.waiters import FetchWaiter
-from protocol.errors import ErrorCode
-from protocol.kafka.values import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED
+from warmlog.broker.api.fetch.look import Look
+from warmlog.broker.api.fetch.session import LONG_STEP, STEP, FetchSession, Finder, SessionPartition
+from warmlog.broker.api.fetch.sessions import FetchSessions
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.partitions.partition import Partition, StorageError
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.partitions.reads.read_ahead import ReadAhead
+from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import (
     CONSUMER,
     DEBUGGER,
     KafkaFetchRequest,
     KafkaFetchResponse,
 )
-from protocol.request import FetchRequest, Isolation
-from protocol.response import FetchedPartition, FetchResponse
+from warmlog.protocol.request import FetchRequest, Isolation
+from warmlog.protocol.response import FetchedPartition, FetchResponse
 
 MAX_LOOKS = 8  # while index and header pages are read from disk; a gap between batches takes several
 

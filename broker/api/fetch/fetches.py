@@ -2,21 +2,21 @@
 
 from collections.abc import Hashable, Iterator
 
-from broker.api.context import Context
-from broker.api.fetch.fetch import Fetch
-from broker.api.fetch.session import FetchSession, FetchSessionError
-from broker.api.fetch.sessions import ConnectionSessions, FetchSessions
-from broker.partitions.partitions import Partitions
-from broker.partitions.reads.read_ahead import ReadAhead
-from protocol.kafka.values import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.fetch.fetch import Fetch
+from warmlog.broker.api.fetch.session import FetchSession, FetchSessionError
+from warmlog.broker.api.fetch.sessions import ConnectionSessions, FetchSessions
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.partitions.reads.read_ahead import ReadAhead
+from warmlog.protocol.kafka.values import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     NO_SESSION,
     KafkaFetchRequest,
     KafkaFetchResponse,
 )
-from protocol.request import FetchRequest
-from protocol.response import FetchResponse
+from warmlog.protocol.request import FetchRequest
+from warmlog.protocol.response import FetchResponse
 
 
 class Fetches:

@@ -9,24 +9,24 @@ A response has records of at most `MAX_SLICES` partitions, since each slice hold
 
 from collections.abc import Iterable, Mapping, Sized
 
-from broker.api.errors import EXPECTED, RequestError, describe
-from broker.api.records.epochs import check_leader_epoch, diverged
-from broker.log.descriptions import LogRead
-from broker.log.index import transaction as log_index
-from broker.log.io.files import FileSlice
-from broker.log.io.residency import ColdReadError
-from broker.partitions.partition import Partition, StorageError
-from broker.partitions.partitions import Partitions, UnknownTopicError
-from protocol.errors import CorruptBatchError, ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.values import (
+from warmlog.broker.api.errors import EXPECTED, RequestError, describe
+from warmlog.broker.api.records.epochs import check_leader_epoch, diverged
+from warmlog.broker.log.descriptions import LogRead
+from warmlog.broker.log.index import transaction as log_index
+from warmlog.broker.log.io.files import FileSlice
+from warmlog.broker.log.io.residency import ColdReadError
+from warmlog.broker.partitions.partition import Partition, StorageError
+from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
+from warmlog.protocol.errors import CorruptBatchError, ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.values import (
     CONSUMER,
     KafkaFetchPartition,
     KafkaFetchRequest,
     RedirectedPartition,
 )
-from protocol.request import FetchPartition, FetchRequest, Isolation
-from protocol.response import AbortedTransaction, FetchedPartition
+from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation
+from warmlog.protocol.response import AbortedTransaction, FetchedPartition
 
 # Maximum partitions with records in one response: each slice holds a file open until it is sent, in addition to the
 # files that logs keep open. The remaining partitions are served by the next fetch.

@@ -31,11 +31,11 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from broker.partitions.partition import Partition
-from broker.partitions.reads.waiters import FetchWaiter
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.values import (
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.values import (
     CONSUMER,
     NO_SESSION,
     UNKNOWN_TOPIC_NAME,
@@ -45,8 +45,8 @@ from protocol.kafka.values import (
     RedirectedPartition,
     TopicNames,
 )
-from protocol.request import FetchPartition
-from protocol.response import FetchedPartition
+from warmlog.protocol.request import FetchPartition
+from warmlog.protocol.response import FetchedPartition
 
 MAX_EPOCH = MAX_ID = (1 << 31) - 1
 STEP = 256  # partitions between two yields where each is read: about 1 ms

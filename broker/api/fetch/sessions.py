@@ -15,10 +15,10 @@ from random import Random
 
 from sortedcontainers import SortedSet
 
-from broker.api.fetch.session import MAX_ID, STEP, FetchSession, FetchSessionError, SessionPartition
-from broker.metrics.registry import Metrics
-from protocol.errors import ErrorCode
-from protocol.kafka.values import (
+from warmlog.broker.api.fetch.session import MAX_ID, STEP, FetchSession, FetchSessionError, SessionPartition
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import (
     NO_SESSION,
     ForgottenPartitions,
     KafkaFetchPartition,

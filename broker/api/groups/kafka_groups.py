@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
-from broker.api.addresses import Advertised, described_brokers
-from broker.api.context import Context
-from broker.api.handler import Family, Handler
-from broker.coordinator_log.log import CoordinatorLog
-from broker.groups.commits import Committer, OffsetCommits
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.registry import GroupRegistry
-from broker.groups.service import GroupService
-from broker.groups.shard import GroupShard
-from broker.partitions.partitions import Partitions
-from broker.partitions.topics.catalog import NO_LEADER
-from broker.transactions.service import TransactionService
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.broker.api.addresses import Advertised, described_brokers
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.handler import Family, Handler
+from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.groups.commits import Committer, OffsetCommits
+from warmlog.broker.groups.coordinator import GroupCoordinator
+from warmlog.broker.groups.registry import GroupRegistry
+from warmlog.broker.groups.service import GroupService
+from warmlog.broker.groups.shard import GroupShard
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.partitions.topics.catalog import NO_LEADER
+from warmlog.broker.transactions.service import TransactionService
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     CommittedPartition,
     CoordinatorType,
     DeletedGroup,
@@ -55,8 +55,8 @@ from protocol.groups import (
     SyncGroupResponse,
     TopicPartition,
 )
-from protocol.kafka.group_records import OffsetAndMetadata
-from protocol.kafka.values import topic_id_text
+from warmlog.protocol.kafka.group_records import OffsetAndMetadata
+from warmlog.protocol.kafka.values import topic_id_text
 
 MEMBERS_PER_PIECE = 100  # removed at once; each piece is like a request of its own
 

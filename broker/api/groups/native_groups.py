@@ -14,11 +14,11 @@ from typing import Any
 import trio
 from msgspec.structs import replace
 
-from broker.api.context import Context
-from broker.api.handler import Family, Handler
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.handler import Family, Handler
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     CONSUMER_PROTOCOL_TYPE,
     NO_MEMBER,
     NO_OFFSET,
@@ -40,8 +40,8 @@ from protocol.groups import (
     SyncGroupResponse,
     TopicPartition,
 )
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.consumer_protocol import (
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.consumer_protocol import (
     RANGE,
     Assignment,
     Subscription,
@@ -51,7 +51,7 @@ from protocol.kafka.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from protocol.native.groups import (
+from warmlog.protocol.native.groups import (
     ConsumerGroupMember,
     DescribeConsumerGroupsRequest,
     DescribeConsumerGroupsResponse,
@@ -60,7 +60,7 @@ from protocol.native.groups import (
     JoinConsumerGroupRequest,
     JoinConsumerGroupResponse,
 )
-from protocol.response import ErrorResponse
+from warmlog.protocol.response import ErrorResponse
 
 PROTOCOL_VERSION = 0  # of the consumer protocol: supported by every client and sufficient for `range`
 LEAVE_TIMEOUT_S = 1  # for a member whose client disconnected; otherwise its session times out

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 import trio
 from msgspec.structs import replace
 
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, describe, describe_in
-from broker.api.handler import Handler
-from broker.log.errors import PolicyViolationError
-from broker.metadata.topic import InvalidTopicError, is_internal, mirrored_error
-from broker.partitions.appends.errors import NotLeaderError
-from broker.partitions.appends.replication import Replication
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode
-from protocol.kafka.values import DeletedRecords, DeleteRecordsRequest, DeleteRecordsResponse, RecordsToDelete
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, describe, describe_in
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.log.errors import PolicyViolationError
+from warmlog.broker.metadata.topic import InvalidTopicError, is_internal, mirrored_error
+from warmlog.broker.partitions.appends.errors import NotLeaderError
+from warmlog.broker.partitions.appends.replication import Replication
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import DeletedRecords, DeleteRecordsRequest, DeleteRecordsResponse, RecordsToDelete
 
 NO_OFFSET = -1
 HIGH_WATERMARK = -1  # as an offset: everything that consumers can read

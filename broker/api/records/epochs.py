@@ -6,14 +6,14 @@ that epoch: if it lies before the consumer's position, the log was truncated (KI
 
 from collections.abc import Mapping
 
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, RequestError, describe
-from broker.api.handler import Handler
-from broker.log.leader_epochs import UNDEFINED
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.values import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, RequestError, describe
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.log.leader_epochs import UNDEFINED
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.kafka.values import (
     DivergedPartition,
     EpochEnd,
     EpochQuery,

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 import msgspec
 import trio
 
-from broker.api.context import Context
-from broker.api.errors import RequestError
-from broker.api.handler import Handler
-from broker.log.errors import LogError
-from broker.log.partition_log import PartitionLog
-from broker.log.reads.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
-from broker.log.reads.explanation import Explanation
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode
-from protocol.native.explain import ExplainRequest, ExplainResponse
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import RequestError
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.reads.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
+from warmlog.broker.log.reads.explanation import Explanation
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.native.explain import ExplainRequest, ExplainResponse
 
 MAX_EXPLANATIONS = 1  # concurrent ones: each may read a whole segment, and none is urgent
 MAX_LOOKS = 4  # attempts while segments are rolled or removed

@@ -6,13 +6,13 @@ A producer that restarts with its previous id learns which of its records are st
 from collections.abc import Mapping
 from functools import partial
 
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, describe
-from broker.api.handler import Handler
-from broker.metadata.topic import check_name
-from broker.partitions.partitions import Partitions
-from protocol.groups import TopicPartition
-from protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, describe
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.metadata.topic import check_name
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
 
 
 class NativeProducersApi:

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, describe_in
-from broker.api.handler import Handler
-from broker.api.records.epochs import check_leader_epoch
-from broker.api.records.time_lookups import Outcome, TimeLookups, TimeQuestion
-from broker.log.errors import LogFailedError
-from broker.log.partition_log import PartitionLog
-from broker.metrics.registry import Metrics
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.values import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, describe_in
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.api.records.epochs import check_leader_epoch
+from warmlog.broker.api.records.time_lookups import Outcome, TimeLookups, TimeQuestion
+from warmlog.broker.log.errors import LogFailedError
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.kafka.values import (
     DEBUGGER,
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -22,14 +22,14 @@ from protocol.kafka.values import (
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,
 )
-from protocol.request import (
+from warmlog.protocol.request import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     Isolation,
     ListOffsetsRequest,
     OffsetQuery,
 )
-from protocol.response import FoundOffset, ListOffsetsResponse
+from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
 
 CLIENT = -1  # as a replica id
 _EARLIEST = frozenset({EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP})

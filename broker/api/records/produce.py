@@ -12,20 +12,26 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from broker.api.context import Context, Session
-from broker.api.current_leaders import CurrentLeaders
-from broker.api.errors import EXPECTED, RequestError, describe
-from broker.api.transactions.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
-from broker.log.partition_log import PartitionLog
-from broker.metadata.topic import INTERNAL_TOPICS, MAX_NAME_LENGTH, InvalidTopicError, is_internal, mirrored_error
-from broker.partitions.appends.append_queue import LOCAL
-from broker.partitions.appends.errors import NotLeaderError
-from broker.partitions.partition import Append, Partition
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
-from protocol.records.batch import read_header
-from protocol.records.codec import is_plain_batch
-from protocol.records.layout import (
+from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.current_leaders import CurrentLeaders
+from warmlog.broker.api.errors import EXPECTED, RequestError, describe
+from warmlog.broker.api.transactions.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metadata.topic import (
+    INTERNAL_TOPICS,
+    MAX_NAME_LENGTH,
+    InvalidTopicError,
+    is_internal,
+    mirrored_error,
+)
+from warmlog.broker.partitions.appends.append_queue import LOCAL
+from warmlog.broker.partitions.appends.errors import NotLeaderError
+from warmlog.broker.partitions.partition import Append, Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.codec import is_plain_batch
+from warmlog.protocol.records.layout import (
     CODEC_MASK,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -33,8 +39,8 @@ from protocol.records.layout import (
     MAGIC_POSITION,
     Codec,
 )
-from protocol.request import PartitionRecords, ProduceRequest
-from protocol.response import ProducedPartition, ProduceResponse, RecordError
+from warmlog.protocol.request import PartitionRecords, ProduceRequest
+from warmlog.protocol.response import ProducedPartition, ProduceResponse, RecordError
 
 logger = logging.getLogger(__name__)
 

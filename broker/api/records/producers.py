@@ -5,20 +5,20 @@ Source: kafka.server.ReplicaManager.activeProducerState.
 
 from collections.abc import Mapping
 
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, describe
-from broker.api.handler import Handler
-from broker.log.producers.state import ProducerState
-from broker.metadata.topic import check_name
-from broker.partitions.partitions import Partitions
-from protocol.groups import TopicPartition
-from protocol.transaction_requests import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, describe
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.log.producers.state import ProducerState
+from warmlog.broker.metadata.topic import check_name
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.transaction_requests import (
     ActiveProducer,
     DescribedProducers,
     DescribeProducersRequest,
     DescribeProducersResponse,
 )
-from protocol.transactions import NO_PRODUCER_ID
+from warmlog.protocol.transactions import NO_PRODUCER_ID
 
 
 class ProducersApi:

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import trio
 
-from broker.api.errors import EXPECTED
-from broker.log.errors import IndexCorruptError
-from broker.log.index.time import TimestampOffset
-from broker.partitions.partition import Partition
-from protocol.request import MAX_TIMESTAMP
+from warmlog.broker.api.errors import EXPECTED
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.time import TimestampOffset
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.request import MAX_TIMESTAMP
 
 MAX_THREADS = 4  # concurrent calls of all requests: each may read batches, competing with fetches for the disk
 MAX_CALLS = 2  # concurrent calls of one request: the other threads are left to other clients

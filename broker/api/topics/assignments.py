@@ -10,15 +10,15 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, RequestError, describe
-from broker.api.handler import Handler
-from broker.metadata.topic import Topic
-from broker.partitions.partitions import Partitions, UnknownTopicError
-from broker.partitions.topics.catalog import NO_LEADER, registered
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.kafka.controller_values import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, RequestError, describe
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
+from warmlog.broker.partitions.topics.catalog import NO_LEADER, registered
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.kafka.controller_values import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
@@ -31,8 +31,8 @@ from protocol.kafka.controller_values import (
 )
 
 if TYPE_CHECKING:
-    from broker.cluster.image import PartitionKey
-    from broker.cluster.node import ClusterNode
+    from warmlog.broker.cluster.image import PartitionKey
+    from warmlog.broker.cluster.node import ClusterNode
 
 PARTITIONS_PER_PIECE = 500  # of a request that are changed in the store before other tasks run: a millisecond each way
 T = TypeVar("T", TopicPartition, Reassignment)
@@ -203,14 +203,14 @@ async def _elect_in(
     node: "ClusterNode", wanted: Mapping[TopicPartition, Topic], *, is_unclean: bool
 ) -> Mapping[TopicPartition, str]:
     """Elect leaders in the cluster's store; return the reasons where that is not possible. Raises MetadataError."""
-    from broker.cluster import admin  # a broker by itself does not need it
+    from warmlog.broker.cluster import admin  # a broker by itself does not need it
 
     return await _in_pieces(wanted, lambda keys: admin.elect_leaders(node, keys, is_unclean=is_unclean))
 
 
 async def _reassign_in(node: "ClusterNode", wanted: Mapping[Reassignment, Topic]) -> Mapping[Reassignment, str]:
     """Begin or cancel reassignments in the cluster's store; see `_elect_in`."""
-    from broker.cluster import admin
+    from warmlog.broker.cluster import admin
 
     def change(keys: Mapping["PartitionKey", Reassignment]) -> Awaitable[Mapping["PartitionKey", str]]:
         return admin.reassign_partitions(node, {key: asked.replicas for key, asked in keys.items()})
@@ -223,8 +223,8 @@ async def _in_pieces(
     change: Callable[[Mapping["PartitionKey", T]], Awaitable[Mapping["PartitionKey", str]]],
 ) -> Mapping[T, str]:
     """Change partitions, some at a time; return the reasons of those that cannot be changed. Raises MetadataError."""
-    from broker.cluster import admin
-    from broker.cluster.image import PartitionKey
+    from warmlog.broker.cluster import admin
+    from warmlog.broker.cluster.image import PartitionKey
 
     refused: dict[T, str] = {}
     left = iter(wanted.items())

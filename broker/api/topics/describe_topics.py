@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 import trio
 
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, describe, describe_in
-from broker.api.handler import Handler
-from broker.log.io.directory_names import encode_topic_id
-from broker.partitions.partitions import Partitions, UnknownTopicError
-from broker.partitions.topics.catalog import NO_LEADER
-from broker.settings.topics import effective_settings
-from protocol.errors import ErrorCode
-from protocol.request import DescribeTopicsRequest
-from protocol.response import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, describe, describe_in
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.log.io.directory_names import encode_topic_id
+from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
+from warmlog.broker.partitions.topics.catalog import NO_LEADER
+from warmlog.broker.settings.topics import effective_settings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import DescribeTopicsRequest
+from warmlog.protocol.response import (
     ConfigDescription,
     DescribeTopicsResponse,
     PartitionDescription,

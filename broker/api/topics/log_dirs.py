@@ -8,20 +8,20 @@ from functools import partial
 
 import trio
 
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, RequestError, describe
-from broker.api.handler import Handler
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.io.directory_names import MAX_NAME_SIZE, future_directory
-from broker.maintenance.log_moves import LogMoves, MoveStatus
-from broker.metadata.topic import InvalidTopicError
-from broker.partitions.appends.errors import NotLeaderError
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.kafka.admin_values import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, RequestError, describe
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.io.directory_names import MAX_NAME_SIZE, future_directory
+from warmlog.broker.maintenance.log_moves import LogMoves, MoveStatus
+from warmlog.broker.metadata.topic import InvalidTopicError
+from warmlog.broker.partitions.appends.errors import NotLeaderError
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.kafka.admin_values import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     BegunMove,

@@ -11,21 +11,21 @@ from itertools import islice
 
 from msgspec import UNSET, structs
 
-from broker.api.addresses import Advertised, described_brokers
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, RequestError, describe
-from broker.api.handler import Handler
-from broker.log.io.directory_names import encode_topic_id
-from broker.metadata.topic import Topic, check_name, is_internal
-from broker.partitions.partitions import Partitions, UnknownTopicError
-from broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
-from protocol.errors import ErrorCode
-from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.values import UNKNOWN_TOPIC_NAME, KafkaPartitionMetadata, asked_topics, topic_id_text
-from protocol.native.messages import FIRST_WITH_RACKS
-from protocol.request import MetadataRequest
-from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+from warmlog.broker.api.addresses import Advertised, described_brokers
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, RequestError, describe
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.log.io.directory_names import encode_topic_id
+from warmlog.broker.metadata.topic import Topic, check_name, is_internal
+from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
+from warmlog.broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.values import UNKNOWN_TOPIC_NAME, KafkaPartitionMetadata, asked_topics, topic_id_text
+from warmlog.protocol.native.messages import FIRST_WITH_RACKS
+from warmlog.protocol.request import MetadataRequest
+from warmlog.protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
 NAMES_PER_PIECE = 1000  # sorted at once
 STATES_PER_PIECE = 256  # between two readings of the clock: about 50 us of work

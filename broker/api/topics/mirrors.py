@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, describe
-from broker.api.handler import Handler
-from broker.metadata.topic import Topic
-from broker.partitions.partitions import Partitions
-from protocol.native.mirrors import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, describe
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.native.mirrors import (
     DescribeMirrorRequest,
     DescribeMirrorResponse,
     MirroredPartition,
@@ -20,7 +20,7 @@ from protocol.native.mirrors import (
 )
 
 if TYPE_CHECKING:
-    from broker.mirror.service import Mirror  # most brokers never need it
+    from warmlog.broker.mirror.service import Mirror  # most brokers never need it
 
 
 class MirrorsApi:

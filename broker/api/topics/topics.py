@@ -11,17 +11,17 @@ from typing import TypeAlias
 
 from msgspec import UNSET, UnsetType
 
-from broker.api.configs.config_entries import TopicEntries
-from broker.api.context import Context
-from broker.api.errors import EXPECTED, RequestError, describe
-from broker.api.handler import Handler
-from broker.log.io.directory_names import encode_topic_id
-from broker.metadata.topic import Topic
-from broker.partitions.partitions import Partitions, UnknownTopicError
-from broker.partitions.topics.catalog import registered
-from broker.settings.topics import check_setting_name
-from protocol.errors import ErrorCode
-from protocol.kafka.values import (
+from warmlog.broker.api.configs.config_entries import TopicEntries
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import EXPECTED, RequestError, describe
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.log.io.directory_names import encode_topic_id
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
+from warmlog.broker.partitions.topics.catalog import registered
+from warmlog.broker.settings.topics import check_setting_name
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import (
     UNKNOWN_TOPIC_NAME,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -29,8 +29,14 @@ from protocol.kafka.values import (
     KafkaNewTopic,
     NewPartitions,
 )
-from protocol.request import AlterTopicsRequest, CreateTopicsRequest, DeleteTopicsRequest, NewTopic, TopicAlteration
-from protocol.response import (
+from warmlog.protocol.request import (
+    AlterTopicsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewTopic,
+    TopicAlteration,
+)
+from warmlog.protocol.response import (
     AlterTopicsResponse,
     CreatedTopic,
     CreateTopicsResponse,

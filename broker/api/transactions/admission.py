@@ -11,19 +11,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from broker.api.context import Context
-from broker.log.producers.transitions import continues_transaction
-from broker.partitions.partition import Partition
-from broker.partitions.partitions import Partitions
-from broker.transactions.admission import Guards
-from broker.transactions.effects import Producer
-from broker.transactions.verification import TransactionSupport, produce_error
-from broker.transactions.verification import support_of as kafka_support
-from protocol.errors import ErrorCode
-from protocol.records.batch import read_header
-from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
-from protocol.request import PartitionRecords, ProduceRequest
-from protocol.transactions import TopicIndex
+from warmlog.broker.api.context import Context
+from warmlog.broker.log.producers.transitions import continues_transaction
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.transactions.admission import Guards
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.verification import TransactionSupport, produce_error
+from warmlog.broker.transactions.verification import support_of as kafka_support
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
+from warmlog.protocol.request import PartitionRecords, ProduceRequest
+from warmlog.protocol.transactions import TopicIndex
 
 #: Called with the transactional id, its producer, the partitions, what the client knows of KIP-890, and the guards of
 #: the partitions; returns the coordinator's errors for the partitions that are refused.

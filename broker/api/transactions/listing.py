@@ -11,15 +11,15 @@ from typing import TypeAlias
 
 import trio
 
-from broker.api.context import Context
-from broker.api.errors import RequestError
-from broker.api.handler import Handler
-from broker.settings.patterns import PatternError, compile_pattern
-from broker.transactions.metadata import Metadata
-from broker.transactions.service import TransactionService
-from protocol.errors import ErrorCode
-from protocol.transaction_requests import ListedTransaction, ListTransactionsRequest, ListTransactionsResponse
-from protocol.transactions import TransactionState
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import RequestError
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.settings.patterns import PatternError, compile_pattern
+from warmlog.broker.transactions.metadata import Metadata
+from warmlog.broker.transactions.service import TransactionService
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.transaction_requests import ListedTransaction, ListTransactionsRequest, ListTransactionsResponse
+from warmlog.protocol.transactions import TransactionState
 
 STATES = {state.label: state for state in TransactionState}
 IDS_PER_SLICE = 500  # matched at once in a worker

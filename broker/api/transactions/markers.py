@@ -7,21 +7,21 @@ from collections.abc import Mapping
 
 import trio
 
-from broker.api.context import Context
-from broker.api.handler import Handler
-from broker.transactions.effects import Producer
-from broker.transactions.markers import Marker, MarkerWriter
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.records.markers import Outcome
-from protocol.transaction_requests import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.markers import Marker, MarkerWriter
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transaction_requests import (
     AddedPartition,
     MarkersOfTransaction,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
     WrittenMarkers,
 )
-from protocol.transactions import TopicIndex, TransactionVersion
+from warmlog.protocol.transactions import TopicIndex, TransactionVersion
 
 LIMIT_S = 15.0  # for the in-sync replicas to have the markers; the coordinator waits for 30
 

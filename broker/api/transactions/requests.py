@@ -10,23 +10,23 @@ from itertools import chain
 
 import trio
 
-from broker.api.context import Context
-from broker.api.handler import Handler
-from broker.api.transactions.admission import OpenGuards, support_of
-from broker.coordinator_log.appends import LogProducer
-from broker.coordinator_log.log import CoordinatorLog
-from broker.groups.commits import Committer, OffsetCommits
-from broker.groups.topic import TOPIC as OFFSETS_TOPIC
-from broker.metadata.topic import is_internal
-from broker.partitions.partitions import Partitions
-from broker.transactions.coordinator import InitRequest
-from broker.transactions.effects import Producer
-from broker.transactions.metadata import Metadata
-from broker.transactions.service import TransactionService
-from broker.transactions.verification import offset_commit_error
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
-from protocol.kafka.transaction_values import (
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.api.transactions.admission import OpenGuards, support_of
+from warmlog.broker.coordinator_log.appends import LogProducer
+from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.groups.commits import Committer, OffsetCommits
+from warmlog.broker.groups.topic import TOPIC as OFFSETS_TOPIC
+from warmlog.broker.metadata.topic import is_internal
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.transactions.coordinator import InitRequest
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.metadata import Metadata
+from warmlog.broker.transactions.service import TransactionService
+from warmlog.broker.transactions.verification import offset_commit_error
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
+from warmlog.protocol.kafka.transaction_values import (
     AddedPartitions,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -34,9 +34,9 @@ from protocol.kafka.transaction_values import (
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
-from protocol.records.layout import NO_SEQUENCE
-from protocol.records.markers import Outcome
-from protocol.transaction_requests import (
+from warmlog.protocol.records.layout import NO_SEQUENCE
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transaction_requests import (
     AddedPartition,
     DescribedTransaction,
     DescribeTransactionsRequest,
@@ -48,7 +48,7 @@ from protocol.transaction_requests import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
+from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
 
 FIRST_EPOCH = 0
 FIRST_END_THAT_BUMPS = 5

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import trio
 
-from broker.cluster.etcd import gateway
-from broker.cluster.etcd.endpoints import Endpoint
+from warmlog.broker.cluster.etcd import gateway
+from warmlog.broker.cluster.etcd.endpoints import Endpoint
 
 PASSWORD_FILE = "warmlog.cluster.etcd.password.file"  # noqa: S105  # a setting's name
 

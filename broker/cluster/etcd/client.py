@@ -15,13 +15,13 @@ from typing import TypeVar
 import trio
 from msgspec import Struct
 
-from broker.cluster.etcd import gateway
-from broker.cluster.etcd.account import Account
-from broker.cluster.etcd.connection import EndpointConnection, EndpointError
-from broker.cluster.etcd.endpoints import Endpoint, Timeouts
-from broker.cluster.etcd.http import HttpClientConnection, HttpError
-from broker.cluster.etcd.tls import ClientTls
-from broker.cluster.store import StoreRefusedError, StoreUnavailableError
+from warmlog.broker.cluster.etcd import gateway
+from warmlog.broker.cluster.etcd.account import Account
+from warmlog.broker.cluster.etcd.connection import EndpointConnection, EndpointError
+from warmlog.broker.cluster.etcd.endpoints import Endpoint, Timeouts
+from warmlog.broker.cluster.etcd.http import HttpClientConnection, HttpError
+from warmlog.broker.cluster.etcd.tls import ClientTls
+from warmlog.broker.cluster.store import StoreRefusedError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from broker.cluster.etcd import gateway
-from broker.cluster.etcd.account import Account, PasswordFileError
-from broker.cluster.etcd.endpoints import Endpoint
-from broker.cluster.etcd.http import HttpClientConnection, HttpError, Response
-from broker.cluster.store import StoreError
+from warmlog.broker.cluster.etcd import gateway
+from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
+from warmlog.broker.cluster.etcd.endpoints import Endpoint
+from warmlog.broker.cluster.etcd.http import HttpClientConnection, HttpError, Response
+from warmlog.broker.cluster.store import StoreError
 
 logger = logging.getLogger(__name__)
 

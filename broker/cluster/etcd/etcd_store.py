@@ -13,15 +13,15 @@ from typing import Self
 
 import trio
 
-from broker.cluster.etcd import gateway
-from broker.cluster.etcd.account import Account
-from broker.cluster.etcd.client import GatewayClient
-from broker.cluster.etcd.connection import StatusError
-from broker.cluster.etcd.endpoints import Endpoint, Timeouts
-from broker.cluster.etcd.identity import EtcdIdentity
-from broker.cluster.etcd.tls import ClientTls
-from broker.cluster.etcd.watch import EtcdWatch
-from broker.cluster.store import (
+from warmlog.broker.cluster.etcd import gateway
+from warmlog.broker.cluster.etcd.account import Account
+from warmlog.broker.cluster.etcd.client import GatewayClient
+from warmlog.broker.cluster.etcd.connection import StatusError
+from warmlog.broker.cluster.etcd.endpoints import Endpoint, Timeouts
+from warmlog.broker.cluster.etcd.identity import EtcdIdentity
+from warmlog.broker.cluster.etcd.tls import ClientTls
+from warmlog.broker.cluster.etcd.watch import EtcdWatch
+from warmlog.broker.cluster.store import (
     NO_LEASE,
     Changes,
     KeyValue,
@@ -35,7 +35,7 @@ from broker.cluster.store import (
     StoreUnavailableError,
     Transaction,
 )
-from broker.metrics.registry import Metrics
+from warmlog.broker.metrics.registry import Metrics
 
 MAX_COMMITS = 16  # at a time: more only wait inside etcd, and a connection each would be opened
 PAGE_KEYS = 1000  # of a range, so that decoding a page does not hold up the event loop

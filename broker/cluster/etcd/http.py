@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 import h11
 import trio
 
-from broker.cluster.etcd.tls import failure_in_words, is_permanent
+from warmlog.broker.cluster.etcd.tls import failure_in_words, is_permanent
 
 MAX_HEAD_BYTES: Final = 16_384
 _RECEIVE_BYTES: Final = 64 << 10

@@ -7,9 +7,9 @@ cluster id.
 
 from uuid import uuid4
 
-from broker.cluster.etcd import gateway
-from broker.cluster.etcd.connection import EndpointConnection
-from broker.cluster.store import KnownStore, StoreMismatchError
+from warmlog.broker.cluster.etcd import gateway
+from warmlog.broker.cluster.etcd.connection import EndpointConnection
+from warmlog.broker.cluster.store import KnownStore, StoreMismatchError
 
 
 class EtcdIdentity:

@@ -12,12 +12,12 @@ from random import Random
 
 import trio
 
-from broker.cluster.etcd import gateway
-from broker.cluster.etcd.client import GatewayClient
-from broker.cluster.etcd.connection import EndpointConnection, EndpointError
-from broker.cluster.etcd.identity import EtcdIdentity
-from broker.cluster.store import Changes, CompactedError, Deleted, Event, KeyValue, StoreUnavailableError
-from protocol.backoff import delays_s
+from warmlog.broker.cluster.etcd import gateway
+from warmlog.broker.cluster.etcd.client import GatewayClient
+from warmlog.broker.cluster.etcd.connection import EndpointConnection, EndpointError
+from warmlog.broker.cluster.etcd.identity import EtcdIdentity
+from warmlog.broker.cluster.store import Changes, CompactedError, Deleted, Event, KeyValue, StoreUnavailableError
+from warmlog.protocol.backoff import delays_s
 
 logger = logging.getLogger(__name__)
 

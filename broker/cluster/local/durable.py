@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator
 
 import trio
 
-from broker.cluster.local.journal import Journal
-from broker.cluster.memory import MemoryCluster
-from broker.cluster.store import Changes
+from warmlog.broker.cluster.local.journal import Journal
+from warmlog.broker.cluster.memory import MemoryCluster
+from warmlog.broker.cluster.store import Changes
 
 KEPT_REVISIONS = 10_000  # for watches that resume
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from secrets import randbits
 from typing import NamedTuple
 
-from broker.cluster.store import NO_LEASE, Changes, Deleted, Event, KeyValue, StoreError
+from warmlog.broker.cluster.store import NO_LEASE, Changes, Deleted, Event, KeyValue, StoreError
 
 LAYOUT_VERSION = 1
 MAX_WAL_PAGES = 256  # 1 MiB

@@ -17,11 +17,11 @@ import h11
 import msgspec
 import trio
 
-from broker.cluster.etcd import gateway
-from broker.cluster.local.durable import DurableCluster
-from broker.cluster.local.http import HttpServerConnection
-from broker.cluster.local.journal import Journal
-from broker.cluster.store import (
+from warmlog.broker.cluster.etcd import gateway
+from warmlog.broker.cluster.local.durable import DurableCluster
+from warmlog.broker.cluster.local.http import HttpServerConnection
+from warmlog.broker.cluster.local.journal import Journal
+from warmlog.broker.cluster.store import (
     MAX_OPERATIONS,
     Changes,
     CompactedError,

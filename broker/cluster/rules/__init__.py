@@ -24,11 +24,18 @@ changes, `durability` knows the settings.
 Source: org.apache.kafka.controller.PartitionChangeBuilder, KIP-966, KIP-903, KIP-455.
 """
 
-from broker.cluster.rules.changes import Change, Decision, Refusal, batches, is_current, transaction
-from broker.cluster.rules.durability import SHARED, UNCLEAN, allows_unclean, default_of, min_isr
-from broker.cluster.rules.elections import LogEnd, elect, elect_preferred, log_end_holders, needs_election, step_aside
-from broker.cluster.rules.in_sync import change_isr, disown, fence
-from broker.cluster.rules.reassignment import reassign
+from warmlog.broker.cluster.rules.changes import Change, Decision, Refusal, batches, is_current, transaction
+from warmlog.broker.cluster.rules.durability import SHARED, UNCLEAN, allows_unclean, default_of, min_isr
+from warmlog.broker.cluster.rules.elections import (
+    LogEnd,
+    elect,
+    elect_preferred,
+    log_end_holders,
+    needs_election,
+    step_aside,
+)
+from warmlog.broker.cluster.rules.in_sync import change_isr, disown, fence
+from warmlog.broker.cluster.rules.reassignment import reassign
 
 __all__ = [
     "SHARED",

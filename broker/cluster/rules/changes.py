@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.keys import broker_key, encode, partition_key
-from broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
-from broker.cluster.values import Member, PartitionState
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.keys import broker_key, encode, partition_key
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
+from warmlog.broker.cluster.values import Member, PartitionState
 
 
 class Refusal(NamedTuple):

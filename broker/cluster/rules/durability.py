@@ -6,9 +6,9 @@ configuration would not be known to the others, who elect.
 
 from uuid import UUID
 
-from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, PartitionKey
-from broker.cluster.values import PartitionState
-from broker.settings.topics import MIN_ISR, default_min_isr
+from warmlog.broker.cluster.image import BROKER_DEFAULTS, ClusterImage, PartitionKey
+from warmlog.broker.cluster.values import PartitionState
+from warmlog.broker.settings.topics import MIN_ISR, default_min_isr
 
 UNCLEAN = "unclean.leader.election.enable"
 SHARED = (MIN_ISR, UNCLEAN)  # settings that all brokers must agree on

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.rules.changes import Change, Refusal, change_of
-from broker.cluster.rules.durability import allows_unclean
-from broker.cluster.rules.states import good_in_sync, in_order, with_isr
-from broker.cluster.values import Member, PartitionState
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.rules.changes import Change, Refusal, change_of
+from warmlog.broker.cluster.rules.durability import allows_unclean
+from warmlog.broker.cluster.rules.states import good_in_sync, in_order, with_isr
+from warmlog.broker.cluster.values import Member, PartitionState
 
 
 class LogEnd(NamedTuple):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.rules.changes import Change, Refusal, change_of
-from broker.cluster.rules.states import are_good, completed, without
-from broker.cluster.values import PartitionState
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.rules.changes import Change, Refusal, change_of
+from warmlog.broker.cluster.rules.states import are_good, completed, without
+from warmlog.broker.cluster.values import PartitionState
 
 
 def reassign(image: ClusterImage, key: PartitionKey, target: Sequence[int] | None) -> Change | Refusal:

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.rules.durability import min_isr
-from broker.cluster.values import Member, PartitionState
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.rules.durability import min_isr
+from warmlog.broker.cluster.values import Member, PartitionState
 
 
 def are_good(image: ClusterImage, members: Sequence[Member]) -> bool:

@@ -1,4 +1,4 @@
-"""The child process that compacts logs: `python -m broker.log.compaction.child_process`, started by the broker.
+"""The child process that compacts logs: `python -m warmlog.broker.log.compaction.child_process`, started by the broker.
 
 Messages are lines of JSON:
 
@@ -23,9 +23,9 @@ from typing import BinaryIO, TypeAlias
 from msgspec import Struct
 from msgspec.json import Decoder, Encoder
 
-from broker.log.compaction.run import CleanedGroup, Compaction, CompactionJob, CompactionSummary
-from broker.log.errors import LogError
-from protocol.errors import ProtocolError
+from warmlog.broker.log.compaction.run import CleanedGroup, Compaction, CompactionJob, CompactionSummary
+from warmlog.broker.log.errors import LogError
+from warmlog.protocol.errors import ProtocolError
 
 GO = b"go\n"
 NICENESS = 10  # a quarter of a core beside a busy broker, all of it beside an idle one

@@ -15,10 +15,10 @@ Source: kafka.log.LogCleanerManager.cleanableOffsets, maxCompactionDelay, LogToC
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.log.config import LogConfig
-from broker.log.log_view import LogBounds
-from broker.log.segments.log_scan import read_header_at, timed
-from broker.log.segments.segment import Segment
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.log_view import LogBounds
+from warmlog.broker.log.segments.log_scan import read_header_at, timed
+from warmlog.broker.log.segments.segment import Segment
 
 
 class Cleanable(NamedTuple):

@@ -11,10 +11,10 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from broker.log.append import BatchExtent, Tail
-from broker.log.config import LogConfig
-from broker.log.index.transaction import AbortedTransaction, encode_aborted
-from broker.log.io.directory_names import (
+from warmlog.broker.log.append import BatchExtent, Tail
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.index.transaction import AbortedTransaction, encode_aborted
+from warmlog.broker.log.io.directory_names import (
     CLEANED_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -23,9 +23,9 @@ from broker.log.io.directory_names import (
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
-from broker.log.io.disk import Disk, write_all
-from protocol.records.batch import headers
-from protocol.records.reader import max_record_timestamp
+from warmlog.broker.log.io.disk import Disk, write_all
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.reader import max_record_timestamp
 
 
 class CleanedSegment:

@@ -6,16 +6,16 @@ segments of it meanwhile.
 
 from collections.abc import Callable, Sequence
 
-from broker.log.compaction.cleanable import Cleanable, find_cleanable
-from broker.log.compaction.run import CleanedGroup, CleanerLimits, CompactionJob, SourceSegment
-from broker.log.config import LogConfig
-from broker.log.errors import LogError
-from broker.log.log_view import LogView
-from broker.log.producers.state import ProducerState
-from broker.log.producers.table import CapturedProducers
-from broker.log.recovery.index_repair import IndexRepair
-from broker.log.recovery.swap import Swap
-from broker.log.segments.segment import Segment
+from warmlog.broker.log.compaction.cleanable import Cleanable, find_cleanable
+from warmlog.broker.log.compaction.run import CleanedGroup, CleanerLimits, CompactionJob, SourceSegment
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.log_view import LogView
+from warmlog.broker.log.producers.state import ProducerState
+from warmlog.broker.log.producers.table import CapturedProducers
+from warmlog.broker.log.recovery.index_repair import IndexRepair
+from warmlog.broker.log.recovery.swap import Swap
+from warmlog.broker.log.segments.segment import Segment
 
 
 class SegmentsChangedError(LogError):

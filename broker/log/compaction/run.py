@@ -27,18 +27,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
-from broker.log.compaction.cleaned_segment import CleanedSegment
-from broker.log.compaction.transactions import CleanedTransactions
-from broker.log.config import LogConfig
-from broker.log.index.transaction import AbortedTransaction, read_aborted
-from broker.log.io.directory_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
-from broker.log.io.disk import Disk
-from protocol.errors import CorruptBatchError
-from protocol.records.batch import read_header, verify_crc
-from protocol.records.compaction.filtering import FilterRules, add_batch, filter_batch
-from protocol.records.compaction.offset_map import OffsetMap
-from protocol.records.layout import HEADER_SIZE, BatchHeader
-from protocol.records.reader import decode_batch
+from warmlog.broker.log.compaction.cleaned_segment import CleanedSegment
+from warmlog.broker.log.compaction.transactions import CleanedTransactions
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.index.transaction import AbortedTransaction, read_aborted
+from warmlog.broker.log.io.directory_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
+from warmlog.broker.log.io.disk import Disk
+from warmlog.protocol.errors import CorruptBatchError
+from warmlog.protocol.records.batch import read_header, verify_crc
+from warmlog.protocol.records.compaction.filtering import FilterRules, add_batch, filter_batch
+from warmlog.protocol.records.compaction.offset_map import OffsetMap
+from warmlog.protocol.records.layout import HEADER_SIZE, BatchHeader
+from warmlog.protocol.records.reader import decode_batch
 
 MIN_READ_SIZE = 64 << 10  # bytes
 MAX_GROUP_SPAN = (1 << 31) - 1  # relative offsets have 31 bits

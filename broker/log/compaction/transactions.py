@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from heapq import heapify, heappop
 from struct import Struct
 
-from broker.log.index.transaction import AbortedTransaction
-from protocol.records.layout import BatchHeader
+from warmlog.broker.log.index.transaction import AbortedTransaction
+from warmlog.protocol.records.layout import BatchHeader
 
 _MARKER_KEY = Struct(">hh")  # version, type
 _ABORT, _COMMIT = 0, 1

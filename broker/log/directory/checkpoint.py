@@ -21,9 +21,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from broker.log.errors import CheckpointError
-from broker.log.io.directory_names import decode_topic_id, encode_topic_id
-from broker.log.io.disk import Disk, read_file, replace_file
+from warmlog.broker.log.errors import CheckpointError
+from warmlog.broker.log.io.directory_names import decode_topic_id, encode_topic_id
+from warmlog.broker.log.io.disk import Disk, read_file, replace_file
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"

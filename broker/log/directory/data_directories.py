@@ -24,14 +24,14 @@ from threading import Lock
 from typing import Self, TypeVar
 from uuid import UUID
 
-from broker.log.arrival import REPLACES_ALL, Arrival, write_arrival
-from broker.log.directory.checkpoint import TopicPartition
-from broker.log.directory.data_directory import CheckpointedLog, DataDirectory
-from broker.log.directory.identity import has_identity
-from broker.log.directory.kafka_node import refuse_kafka_node
-from broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError
-from broker.log.io.directory_names import partition_directory
-from broker.log.io.disk import Disk, is_disk_failure
+from warmlog.broker.log.arrival import REPLACES_ALL, Arrival, write_arrival
+from warmlog.broker.log.directory.checkpoint import TopicPartition
+from warmlog.broker.log.directory.data_directory import CheckpointedLog, DataDirectory
+from warmlog.broker.log.directory.identity import has_identity
+from warmlog.broker.log.directory.kafka_node import refuse_kafka_node
+from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError
+from warmlog.broker.log.io.directory_names import partition_directory
+from warmlog.broker.log.io.disk import Disk, is_disk_failure
 
 METADATA_FILE = "metadata.sqlite"
 

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Protocol, Self, TypeVar
 from uuid import UUID
 
-from broker.log.arrival import Arrival, read_arrival, remove_arrival, write_arrival
-from broker.log.directory.checkpoint import (
+from warmlog.broker.log.arrival import Arrival, read_arrival, remove_arrival, write_arrival
+from warmlog.broker.log.directory.checkpoint import (
     CLEAN_MARKER,
     CLEANER_POINTS,
     HIGH_WATERMARKS,
@@ -45,11 +45,11 @@ from broker.log.directory.checkpoint import (
     write_clean_marker,
     write_offsets,
 )
-from broker.log.directory.disk_reserve import Reserve, SpaceStatus, default_size
-from broker.log.directory.identity import LOCK_FILE, META_PROPERTIES, DirectoryLock, read_or_create_identity
-from broker.log.directory.receipt import RECEIPT_PREFIX
-from broker.log.errors import CheckpointError, DirectoryFailedError
-from broker.log.io.directory_names import (
+from warmlog.broker.log.directory.disk_reserve import Reserve, SpaceStatus, default_size
+from warmlog.broker.log.directory.identity import LOCK_FILE, META_PROPERTIES, DirectoryLock, read_or_create_identity
+from warmlog.broker.log.directory.receipt import RECEIPT_PREFIX
+from warmlog.broker.log.errors import CheckpointError, DirectoryFailedError
+from warmlog.broker.log.io.directory_names import (
     PartitionName,
     deleted_directory,
     future_directory,
@@ -57,7 +57,7 @@ from broker.log.io.directory_names import (
     partition_directory,
     stray_directory,
 )
-from broker.log.io.disk import Disk, DiskSpace, is_out_of_room, replace_file
+from warmlog.broker.log.io.disk import Disk, DiskSpace, is_out_of_room, replace_file
 
 RESERVE = ".reserve"
 CLUSTER_STATE = "warmlog-cluster.json"  # of a broker in a cluster; see `broker.clustered`

@@ -21,8 +21,8 @@ import os
 from contextlib import suppress
 from threading import Lock
 
-from broker.log.errors import NoRoomError
-from broker.log.io.disk import Disk, is_out_of_room
+from warmlog.broker.log.errors import NoRoomError
+from warmlog.broker.log.io.disk import Disk, is_out_of_room
 
 MAX_DEFAULT_SIZE = 16 << 20  # the indexes of some segments, thousands of commits, all checkpoints of a large broker
 DEFAULT_SHARE = 50  # a fiftieth, 2 %, of a small file system

@@ -8,9 +8,9 @@ from threading import Lock
 from typing import NamedTuple
 from uuid import uuid4
 
-from broker.log.errors import DataDirectoryError
-from broker.log.io.directory_names import encode_topic_id
-from broker.log.io.disk import Disk, read_file, replace_file
+from warmlog.broker.log.errors import DataDirectoryError
+from warmlog.broker.log.io.directory_names import encode_topic_id
+from warmlog.broker.log.io.disk import Disk, read_file, replace_file
 
 LOCK_FILE = ".lock"
 META_PROPERTIES = "meta.properties"

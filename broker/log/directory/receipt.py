@@ -20,9 +20,9 @@ from msgspec import DecodeError, Struct
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict
 
-from broker.log.descriptions import RecoveryReport
-from broker.log.errors import LogError
-from broker.log.io.disk import Disk, read_file, replace_file
+from warmlog.broker.log.descriptions import RecoveryReport
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.io.disk import Disk, read_file, replace_file
 
 RECEIPT_PREFIX = "recovery-receipt-"
 RECEIPT_SUFFIX = ".json"

@@ -27,11 +27,19 @@ from mmap import mmap
 from struct import Struct
 from typing import Any, ClassVar, Final
 
-from broker.log.config import SearchName
-from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
-from broker.log.index.search import PAGE_SIZE, Column, Section, bisect_slots, first_warm_slot, floor_slot, touched_pages
-from broker.log.io.files import Descriptor, File, Mapping, OpenFiles, open_either
-from broker.log.io.residency import Place
+from warmlog.broker.log.config import SearchName
+from warmlog.broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
+from warmlog.broker.log.index.search import (
+    PAGE_SIZE,
+    Column,
+    Section,
+    bisect_slots,
+    first_warm_slot,
+    floor_slot,
+    touched_pages,
+)
+from warmlog.broker.log.io.files import Descriptor, File, Mapping, OpenFiles, open_either
+from warmlog.broker.log.io.residency import Place
 
 # Entries hold offsets relative to the segment's base as signed 32-bit numbers.
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1

@@ -14,10 +14,10 @@ has none. Source: org.apache.kafka.storage.internals.log.OffsetIndex.
 from struct import Struct
 from typing import NamedTuple
 
-from broker.log.config import SearchName
-from broker.log.errors import IndexCorruptError
-from broker.log.index.mapped import MappedIndex
-from broker.log.index.search import Column, Section
+from warmlog.broker.log.config import SearchName
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.mapped import MappedIndex
+from warmlog.broker.log.index.search import Column, Section
 
 
 class OffsetPosition(NamedTuple):

@@ -25,7 +25,7 @@ from enum import StrEnum
 from mmap import mmap
 from typing import Any, NamedTuple
 
-from broker.log.config import SearchName
+from warmlog.broker.log.config import SearchName
 
 PAGE_SIZE = 4096
 WARM_SIZE = 8192

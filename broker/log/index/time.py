@@ -15,10 +15,10 @@ that, so the index is full one entry early. Source: org.apache.kafka.storage.int
 from struct import Struct
 from typing import NamedTuple
 
-from broker.log.config import SearchName
-from broker.log.errors import IndexCorruptError
-from broker.log.index.mapped import MappedIndex
-from broker.log.index.search import Column, Section
+from warmlog.broker.log.config import SearchName
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.mapped import MappedIndex
+from warmlog.broker.log.index.search import Column, Section
 
 NO_TIMESTAMP = -1
 

@@ -20,10 +20,10 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from broker.log.errors import IndexCorruptError
-from broker.log.io.disk import Disk, read_file, write_all
-from broker.log.io.files import File, OpenFiles
-from broker.log.io.residency import ColdReadError
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.io.disk import Disk, read_file, write_all
+from warmlog.broker.log.io.files import File, OpenFiles
+from warmlog.broker.log.io.residency import ColdReadError
 
 ENTRY = Struct(">hqqqq")
 LAST_OFFSET = Struct(">18xq8x")

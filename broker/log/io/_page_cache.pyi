@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from broker.log.io.page_faults import Where
+from warmlog.broker.log.io.page_faults import Where
 
 def missing_pages(trusted: int, fd: int, position: int, length: int) -> int: ...
 

@@ -1,6 +1,6 @@
 # The thread that shares writes with the event loop.
 
-from protocol.records.record import Buffer
+from warmlog.protocol.records.record import Buffer
 
 class WriteThread:
     def put(self, fd: int, buffers: list[Buffer], position: int) -> int: ...

@@ -21,10 +21,10 @@ from mmap import mmap
 from threading import Lock
 from typing import Protocol
 
-from broker.log.io.disk import IOV_MAX, Disk, remaining, write_all
-from broker.log.io.page_faults import PageFaults
-from broker.log.io.residency import Residency
-from protocol.records.record import Buffer
+from warmlog.broker.log.io.disk import IOV_MAX, Disk, remaining, write_all
+from warmlog.broker.log.io.page_faults import PageFaults
+from warmlog.broker.log.io.residency import Residency
+from warmlog.protocol.records.record import Buffer
 
 DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker passes its own
 

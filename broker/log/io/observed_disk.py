@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator
 from mmap import PAGESIZE
 from typing import Protocol
 
-from broker.log.io.disk import Disk
-from broker.log.io.page_cache import Cachestat, MethodName, pages_of
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.page_cache import Cachestat, MethodName, pages_of
 
 TRIED_PAGES = 64  # pages of a file's start on which both methods must agree
 MAP_FAILED = ctypes.c_void_p(-1).value

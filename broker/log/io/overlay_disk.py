@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator, Sequence
 from weakref import WeakSet
 
-from broker.log.io.disk import DirectoryEntry, Disk
+from warmlog.broker.log.io.disk import DirectoryEntry, Disk
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 

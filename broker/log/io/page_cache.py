@@ -23,14 +23,14 @@ from mmap import PAGESIZE, mmap
 from threading import local
 from typing import Literal, Protocol, TypeAlias
 
-from protocol.records.codec import compiled
+from warmlog.protocol.records.codec import compiled
 
 # Cachestat's query in one call (`_page_cache.pyx`): the length up to which the count alone is trusted, descriptor,
 # position, length. None if it was not built.
 compiled_missing_pages: Callable[[int, int, int, int], int] | None = None
 if compiled:
     with suppress(ImportError):
-        from broker.log.io._page_cache import missing_pages as compiled_missing_pages
+        from warmlog.broker.log.io._page_cache import missing_pages as compiled_missing_pages
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from threading import get_ident, get_native_id
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from protocol.records.codec import compiled
+from warmlog.protocol.records.codec import compiled
 
 Where: TypeAlias = Literal["index_warm", "index_cold", "log_scan", "append"]
 PLACES: tuple[Where, ...] = ("index_warm", "index_cold", "log_scan", "append")
@@ -56,7 +56,7 @@ class FaultCounts:
 
 if not TYPE_CHECKING and compiled:
     with suppress(ImportError):
-        from broker.log.io._page_cache import FaultCounts
+        from warmlog.broker.log.io._page_cache import FaultCounts
 
 
 class PageFaults(FaultCounts):

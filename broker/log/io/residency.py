@@ -18,7 +18,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Literal, Protocol, TypeAlias
 
-from broker.log.io.page_cache import Method, Off, pages_of
+from warmlog.broker.log.io.page_cache import Method, Off, pages_of
 
 Place: TypeAlias = Literal["index", "time_index", "log"]
 

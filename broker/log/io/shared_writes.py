@@ -10,13 +10,13 @@ from contextlib import suppress
 from os import sched_getaffinity
 from typing import TYPE_CHECKING
 
-from broker.log.io.disk import Disk
-from broker.log.io.files import Descriptor
-from protocol.records.codec import compiled
-from protocol.records.record import Buffer
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import Descriptor
+from warmlog.protocol.records.codec import compiled
+from warmlog.protocol.records.record import Buffer
 
 if TYPE_CHECKING:
-    from broker.log.io._write_thread import WriteThread
+    from warmlog.broker.log.io._write_thread import WriteThread
 
 MIN_FILES = 12  # of a turn
 MIN_FILES_PER_CONNECTION = 2  # fewer: the thread that sends the replies keeps the other core busy
@@ -25,7 +25,7 @@ BY_THE_LOOP = -1  # instead of a number of the thread's
 thread_class: "type[WriteThread] | None" = None  # if it is compiled
 if compiled:
     with suppress(ImportError):
-        from broker.log.io._write_thread import WriteThread as thread_class  # noqa: N813
+        from warmlog.broker.log.io._write_thread import WriteThread as thread_class  # noqa: N813
 start = thread_class if len(sched_getaffinity(0)) > 1 else None
 
 

@@ -7,17 +7,17 @@ duplicates once it leads.
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.appendAsFollower.
 """
 
-from broker.log.producers.replay import apply_batch
-from broker.log.producers.state import ProducerState
-from broker.log.producers.table import Producers
-from broker.log.producers.transactions import ProducerStep
-from protocol.errors import InvalidRecordError, ProtocolError
-from protocol.records.batch import read_header, verify_crc
-from protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
-from protocol.records.markers import EndMarker, end_marker
-from protocol.records.reader import decode_batch, max_record_timestamp
-from protocol.records.record import MAX_INT64
-from protocol.records.validation import CheckedBatches
+from warmlog.broker.log.producers.replay import apply_batch
+from warmlog.broker.log.producers.state import ProducerState
+from warmlog.broker.log.producers.table import Producers
+from warmlog.broker.log.producers.transactions import ProducerStep
+from warmlog.protocol.errors import InvalidRecordError, ProtocolError
+from warmlog.protocol.records.batch import read_header, verify_crc
+from warmlog.protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
+from warmlog.protocol.records.markers import EndMarker, end_marker
+from warmlog.protocol.records.reader import decode_batch, max_record_timestamp
+from warmlog.protocol.records.record import MAX_INT64
+from warmlog.protocol.records.validation import CheckedBatches
 
 
 def check_copies(view: memoryview, next_offset: int, leader_epoch: int | None) -> CheckedBatches:

@@ -17,21 +17,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from broker.log.errors import IndexCorruptError
-from broker.log.producers import trail
-from broker.log.producers.snapshot import ProducerSnapshots, decode_entries
-from broker.log.producers.state import ProducerState
-from broker.log.producers.table import CapturedProducers, Producers
-from broker.log.producers.trail import ProducerTrail
-from broker.log.producers.transitions import after_batch, after_marker, with_earlier
-from broker.log.segments.log_scan import WALK_CHUNK_SIZE, timed, walk_headers
-from broker.log.segments.segment import Segment
-from protocol.errors import ProtocolError
-from protocol.records.batch import read_header
-from protocol.records.layout import BatchHeader
-from protocol.records.markers import EndMarker, end_marker
-from protocol.records.reader import decode_batch
-from protocol.records.record import MAX_INT64
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.producers import trail
+from warmlog.broker.log.producers.snapshot import ProducerSnapshots, decode_entries
+from warmlog.broker.log.producers.state import ProducerState
+from warmlog.broker.log.producers.table import CapturedProducers, Producers
+from warmlog.broker.log.producers.trail import ProducerTrail
+from warmlog.broker.log.producers.transitions import after_batch, after_marker, with_earlier
+from warmlog.broker.log.segments.log_scan import WALK_CHUNK_SIZE, timed, walk_headers
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.markers import EndMarker, end_marker
+from warmlog.protocol.records.reader import decode_batch
+from warmlog.protocol.records.record import MAX_INT64
 
 
 class States(Protocol):

@@ -30,11 +30,11 @@ from contextlib import suppress
 from struct import Struct
 from typing import Protocol
 
-from broker.log.errors import CorruptSnapshotError
-from broker.log.io.directory_names import SNAPSHOT_SUFFIX, base_offset_of, segment_path
-from broker.log.io.disk import Disk, read_file, replace_file_by, write_all
-from broker.log.producers.state import ProducerBatch, ProducerState
-from protocol.records.crc import crc32c
+from warmlog.broker.log.errors import CorruptSnapshotError
+from warmlog.broker.log.io.directory_names import SNAPSHOT_SUFFIX, base_offset_of, segment_path
+from warmlog.broker.log.io.disk import Disk, read_file, replace_file_by, write_all
+from warmlog.broker.log.producers.state import ProducerBatch, ProducerState
+from warmlog.protocol.records.crc import crc32c
 
 VERSION = 1
 _HEADER = Struct(">hIi")

@@ -12,7 +12,7 @@ Source: org.apache.kafka.storage.internals.log.ProducerStateEntry; KIP-98.
 
 from msgspec import Struct
 
-from protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
+from warmlog.protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
 MAX_SEQUENCE = (1 << 31) - 1
 BATCHES_KEPT = 5  # the limit of max.in.flight.requests.per.connection for idempotent producers

@@ -34,18 +34,18 @@ from struct import Struct
 from threading import Lock
 from typing import Protocol
 
-from broker.log.errors import OutOfOrderSequenceError, TooManyProducersError
-from broker.log.producers.snapshot import ENTRY, ENTRY_SIZE, NO_BATCH, encode_entry
-from broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
-from broker.log.producers.transactions import (
+from warmlog.broker.log.errors import OutOfOrderSequenceError, TooManyProducersError
+from warmlog.broker.log.producers.snapshot import ENTRY, ENTRY_SIZE, NO_BATCH, encode_entry
+from warmlog.broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
+from warmlog.broker.log.producers.transactions import (
     Origin,
     TransactionMarker,
     UnstableTransactions,
     VerificationGuards,
     ended_by,
 )
-from broker.log.producers.transitions import expected_sequence, find_duplicate, followed
-from protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
+from warmlog.broker.log.producers.transitions import expected_sequence, find_duplicate, followed
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 
 MAX_ACTIVE = 500  # per log; a new generation packs as many in a millisecond, and copies at most as many shared buckets
 MAX_GIVEN_ID = 1 << 62  # brokers never get that far, but clients can send any id, after which no id could be assigned

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from broker.log.producers.state import BATCHES_KEPT
-from protocol.records.batch import read_header
-from protocol.records.codec import compiled
-from protocol.records.layout import BatchHeader
+from warmlog.broker.log.producers.state import BATCHES_KEPT
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.codec import compiled
+from warmlog.protocol.records.layout import BatchHeader
 
 MAX_SUPERFLUOUS = 10_000  # collected batches that no state depends on, before they are dropped
 
@@ -20,7 +20,7 @@ MAX_SUPERFLUOUS = 10_000  # collected batches that no state depends on, before t
 producer_batches: Callable[[bytes | memoryview, int, int, int], tuple[list[int], int]] | None = None
 if compiled:
     with suppress(ImportError):
-        from broker.log._scan import producer_batches
+        from warmlog.broker.log._scan import producer_batches
 
 
 class ProducerTrail:

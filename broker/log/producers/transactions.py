@@ -13,11 +13,11 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from broker.log.errors import InvalidProducerEpochError, TransactionCoordinatorFencedError
-from broker.log.producers.state import ProducerState
-from broker.log.producers.transitions import after_marker
-from protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
-from protocol.records.markers import Outcome
+from warmlog.broker.log.errors import InvalidProducerEpochError, TransactionCoordinatorFencedError
+from warmlog.broker.log.producers.state import ProducerState
+from warmlog.broker.log.producers.transitions import after_marker
+from warmlog.protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
+from warmlog.protocol.records.markers import Outcome
 
 MAX_GUARDS = 10_000  # per log; an evicted guard makes the client ask again
 

@@ -18,9 +18,9 @@ DUPLICATE_SEQUENCE_NUMBER is no longer used.
 
 from typing import NoReturn
 
-from broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
-from broker.log.producers.state import BATCHES_KEPT, MAX_SEQUENCE, NO_OFFSET, ProducerBatch, ProducerState
-from protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
+from warmlog.broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
+from warmlog.broker.log.producers.state import BATCHES_KEPT, MAX_SEQUENCE, NO_OFFSET, ProducerBatch, ProducerState
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 
 
 def expected_sequence(state: ProducerState) -> int:

@@ -19,15 +19,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from broker.log.config import SearchName
-from broker.log.errors import IndexCorruptError, OffsetOutOfRangeError, TimeOutOfRangeError
-from broker.log.index.mapped import MappedIndex
-from broker.log.index.offset import OffsetPosition
-from broker.log.index.time import NO_TIMESTAMP, TimestampOffset
-from broker.log.io.files import OpenFiles
-from broker.log.io.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
-from broker.log.io.residency import Residency
-from broker.log.reads.explanation import (
+from warmlog.broker.log.config import SearchName
+from warmlog.broker.log.errors import IndexCorruptError, OffsetOutOfRangeError, TimeOutOfRangeError
+from warmlog.broker.log.index.mapped import MappedIndex
+from warmlog.broker.log.index.offset import OffsetPosition
+from warmlog.broker.log.index.time import NO_TIMESTAMP, TimestampOffset
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.io.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
+from warmlog.broker.log.io.residency import Residency
+from warmlog.broker.log.reads.explanation import (
     ExplainedBatch,
     ExplainedLookup,
     ExplainedRange,
@@ -36,10 +36,10 @@ from broker.log.reads.explanation import (
     IndexName,
     PageRun,
 )
-from broker.log.reads.time_search import check_entries, first_from
-from broker.log.segments.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_timed
-from broker.log.segments.segment import BatchFound, Segment
-from broker.log.segments.segment_map import Segments
+from warmlog.broker.log.reads.time_search import check_entries, first_from
+from warmlog.broker.log.segments.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_timed
+from warmlog.broker.log.segments.segment import BatchFound, Segment
+from warmlog.broker.log.segments.segment_map import Segments
 
 SEARCHES: tuple[SearchName, ...] = ("warm", "plain")
 

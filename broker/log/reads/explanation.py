@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from broker.log.config import SearchName
-from broker.log.index.search import Section
+from warmlog.broker.log.config import SearchName
+from warmlog.broker.log.index.search import Section
 
 IndexName: TypeAlias = Literal["offset", "time"]
 

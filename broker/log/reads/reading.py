@@ -5,11 +5,11 @@ Source: kafka.log.LocalLog.read, collectAbortedTransactions.
 
 from collections.abc import Sequence
 
-from broker.log.config import SearchName
-from broker.log.descriptions import LogRead
-from broker.log.index.transaction import AbortedTransaction
-from broker.log.segments.segment import Segment
-from broker.log.segments.segment_map import Segments
+from warmlog.broker.log.config import SearchName
+from warmlog.broker.log.descriptions import LogRead
+from warmlog.broker.log.index.transaction import AbortedTransaction
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.segment_map import Segments
 
 
 def read_slice(

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from broker.log.config import SearchName
-from broker.log.errors import IndexCorruptError
-from broker.log.index.offset import OffsetPosition
-from broker.log.index.time import NO_TIMESTAMP, TimestampOffset
-from broker.log.segments.log_scan import walk_timed
-from broker.log.segments.segment import Segment
-from protocol.records.layout import BatchHeader
-from protocol.records.reader import decode_batch
+from warmlog.broker.log.config import SearchName
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.offset import OffsetPosition
+from warmlog.broker.log.index.time import NO_TIMESTAMP, TimestampOffset
+from warmlog.broker.log.segments.log_scan import walk_timed
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.reader import decode_batch
 
 MAX_DECOMPRESSED_SIZE = 128 << 20  # per batch: far above what producers send, and a bound on a worker's memory
 

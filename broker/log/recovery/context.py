@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from broker.log.append import Tail
-from broker.log.config import LogConfig
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.producers.replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
-from broker.log.producers.snapshot import ProducerSnapshots
-from broker.log.producers.table import CapturedProducers, ProducerBudget, Producers
-from broker.log.segments.segment import Segment
+from warmlog.broker.log.append import Tail
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.producers.replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
+from warmlog.broker.log.producers.snapshot import ProducerSnapshots
+from warmlog.broker.log.producers.table import CapturedProducers, ProducerBudget, Producers
+from warmlog.broker.log.segments.segment import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

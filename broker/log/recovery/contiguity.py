@@ -24,9 +24,9 @@ is cut before it.
 
 from threading import Lock
 
-from broker.log.directory.checkpoint import CONTIGUOUS_OFFSET, read_offset, write_offset
-from broker.log.errors import CheckpointError
-from broker.log.io.disk import Disk
+from warmlog.broker.log.directory.checkpoint import CONTIGUOUS_OFFSET, read_offset, write_offset
+from warmlog.broker.log.errors import CheckpointError
+from warmlog.broker.log.io.disk import Disk
 
 
 class Contiguity:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from broker.log.descriptions import RecoveryReport
-from broker.log.producers.replay import NOTHING_SCANNED, Scanned
+from warmlog.broker.log.descriptions import RecoveryReport
+from warmlog.broker.log.producers.replay import NOTHING_SCANNED, Scanned
 
 
 @dataclass(slots=True)

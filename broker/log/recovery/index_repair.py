@@ -12,10 +12,10 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TypeVar
 
-from broker.log.config import LogConfig
-from broker.log.errors import IndexCorruptError
-from broker.log.recovery.rebuild import rebuild_indexes
-from broker.log.segments.segment_map import Segments
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.recovery.rebuild import rebuild_indexes
+from warmlog.broker.log.segments.segment_map import Segments
 
 T = TypeVar("T")
 

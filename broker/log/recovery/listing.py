@@ -7,7 +7,7 @@ and index files without a log file.
 from itertools import zip_longest
 from typing import NamedTuple
 
-from broker.log.io.directory_names import (
+from warmlog.broker.log.io.directory_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
@@ -19,11 +19,11 @@ from broker.log.io.directory_names import (
     base_offset_of,
     segment_path,
 )
-from broker.log.io.disk import DirectoryEntry
-from broker.log.recovery.context import LogContext
-from broker.log.recovery.findings import Findings
-from broker.log.recovery.swap import finish_swaps
-from broker.log.segments.segment import Segment
+from warmlog.broker.log.io.disk import DirectoryEntry
+from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.recovery.findings import Findings
+from warmlog.broker.log.recovery.swap import finish_swaps
+from warmlog.broker.log.segments.segment import Segment
 
 _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 _SWAP_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX)

@@ -29,20 +29,20 @@ Source: org.apache.kafka.storage.internals.log.LogLoader.
 
 from typing import NamedTuple
 
-from broker.log.append import Tail
-from broker.log.descriptions import RecoveryReport
-from broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
-from broker.log.errors import CheckpointError, IndexCorruptError
-from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
-from broker.log.leader_epochs import LeaderEpochs
-from broker.log.producers.replay import Bounds
-from broker.log.producers.snapshot import ProducerSnapshots
-from broker.log.producers.table import Producers
-from broker.log.recovery.context import LogContext
-from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.findings import Findings
-from broker.log.recovery.listing import list_directory
-from broker.log.recovery.rebuild import (
+from warmlog.broker.log.append import Tail
+from warmlog.broker.log.descriptions import RecoveryReport
+from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
+from warmlog.broker.log.errors import CheckpointError, IndexCorruptError
+from warmlog.broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
+from warmlog.broker.log.leader_epochs import LeaderEpochs
+from warmlog.broker.log.producers.replay import Bounds
+from warmlog.broker.log.producers.snapshot import ProducerSnapshots
+from warmlog.broker.log.producers.table import Producers
+from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.recovery.contiguity import Contiguity
+from warmlog.broker.log.recovery.findings import Findings
+from warmlog.broker.log.recovery.listing import list_directory
+from warmlog.broker.log.recovery.rebuild import (
     Scan,
     follows_rule,
     rebuild_indexes,
@@ -50,13 +50,13 @@ from broker.log.recovery.rebuild import (
     resume,
     scan_segment,
 )
-from broker.log.recovery.rebuild_transactions import rebuild_scanned
-from broker.log.recovery.unclean import UncleanRecovery, walk_end
-from broker.log.segments.index_audit import check_active_indexes, check_doubtful_times
-from broker.log.segments.segment import Segment
-from broker.log.segments.segment_map import Segments
-from protocol.errors import ProtocolError
-from protocol.records.record import MAX_INT64
+from warmlog.broker.log.recovery.rebuild_transactions import rebuild_scanned
+from warmlog.broker.log.recovery.unclean import UncleanRecovery, walk_end
+from warmlog.broker.log.segments.index_audit import check_active_indexes, check_doubtful_times
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.segment_map import Segments
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.record import MAX_INT64
 
 
 class LoadedLog(NamedTuple):

@@ -12,19 +12,26 @@ from dataclasses import replace
 from struct import Struct
 from typing import NamedTuple
 
-from broker.log.append import BatchExtent, Tail
-from broker.log.config import LogConfig
-from broker.log.errors import IndexCorruptError
-from broker.log.index.mapped import MAX_RELATIVE_OFFSET, MappedIndex
-from broker.log.io.directory_names import CLEANED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from broker.log.io.disk import Disk, write_all
-from broker.log.io.files import Descriptor
-from broker.log.producers.trail import ProducerTrail
-from broker.log.segments.log_scan import WALK_CHUNK_SIZE, read_header_at, timed, walk_headers, walk_timed, walk_verified
-from broker.log.segments.segment import Segment
-from protocol.errors import ProtocolError
-from protocol.records.codec import compiled
-from protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
+from warmlog.broker.log.append import BatchExtent, Tail
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET, MappedIndex
+from warmlog.broker.log.io.directory_names import CLEANED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from warmlog.broker.log.io.disk import Disk, write_all
+from warmlog.broker.log.io.files import Descriptor
+from warmlog.broker.log.producers.trail import ProducerTrail
+from warmlog.broker.log.segments.log_scan import (
+    WALK_CHUNK_SIZE,
+    read_header_at,
+    timed,
+    walk_headers,
+    walk_timed,
+    walk_verified,
+)
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.codec import compiled
+from warmlog.protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 
 SAMPLE = 16  # entries checked of each index; each costs a short read of a log that may be on a slow disk
 MAX_INDEX_BYTES = (1 << 31) - 1  # positions are signed 32-bit integers
@@ -36,7 +43,7 @@ _BATCH_LENGTH = Struct(">i")
 walk_sound: Callable[["Scan", bytes, bool, int, int], tuple[int, int]] | None = None
 if compiled:
     with suppress(ImportError):
-        from broker.log import _scan
+        from warmlog.broker.log import _scan
 
         walk_sound = _scan.walk_sound if _scan.AVAILABLE else None
 

@@ -15,19 +15,19 @@ from contextlib import suppress
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from broker.log.errors import IndexCorruptError
-from broker.log.index.transaction import AbortedTransaction, encode_aborted, read_aborted
-from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
-from broker.log.io.disk import read_file, replace_file
-from broker.log.producers.replay import Scanned, apply_batch, read_marker, states_at
-from broker.log.producers.snapshot import ProducerSnapshots
-from broker.log.producers.state import ProducerState
-from broker.log.segments.log_scan import walk_readable
-from broker.log.segments.segment import Segment
-from protocol.errors import ProtocolError
-from protocol.records.layout import BatchHeader
-from protocol.records.markers import EndMarker, Outcome
-from protocol.records.record import MAX_INT64
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.transaction import AbortedTransaction, encode_aborted, read_aborted
+from warmlog.broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
+from warmlog.broker.log.io.disk import read_file, replace_file
+from warmlog.broker.log.producers.replay import Scanned, apply_batch, read_marker, states_at
+from warmlog.broker.log.producers.snapshot import ProducerSnapshots
+from warmlog.broker.log.producers.state import ProducerState
+from warmlog.broker.log.segments.log_scan import walk_readable
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.markers import EndMarker, Outcome
+from warmlog.protocol.records.record import MAX_INT64
 
 Batches = Iterable[tuple[int, BatchHeader]]  # position in the segment's file, header
 

@@ -24,11 +24,11 @@ from errno import ENOSPC
 from threading import Lock
 from typing import NamedTuple
 
-from broker.log.append import Tail
-from broker.log.errors import IndexCorruptError
-from broker.log.index.mapped import MappedIndex
-from broker.log.index.transaction import cut_aborted
-from broker.log.io.directory_names import (
+from warmlog.broker.log.append import Tail
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.mapped import MappedIndex
+from warmlog.broker.log.index.transaction import cut_aborted
+from warmlog.broker.log.io.directory_names import (
     CLEANED_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -37,15 +37,15 @@ from broker.log.io.directory_names import (
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
-from broker.log.io.disk import Disk, read_file, sync_file, write_all
-from broker.log.producers.replay import Bounds, Scanned
-from broker.log.producers.snapshot import ProducerSnapshots
-from broker.log.producers.table import CapturedProducers, Producers
-from broker.log.recovery.context import LogContext
-from broker.log.recovery.rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
-from broker.log.recovery.rebuild_transactions import rebuild_scanned
-from broker.log.segments.segment import Segment
-from protocol.records.record import MAX_INT64
+from warmlog.broker.log.io.disk import Disk, read_file, sync_file, write_all
+from warmlog.broker.log.producers.replay import Bounds, Scanned
+from warmlog.broker.log.producers.snapshot import ProducerSnapshots
+from warmlog.broker.log.producers.table import CapturedProducers, Producers
+from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.recovery.rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
+from warmlog.broker.log.recovery.rebuild_transactions import rebuild_scanned
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.protocol.records.record import MAX_INT64
 
 COPY_BYTES = 1 << 20  # per read; the copy can be cancelled between two reads
 _FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)  # the log first: startup removes indexes without a log

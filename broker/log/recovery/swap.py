@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from broker.log.io.directory_names import (
+from warmlog.broker.log.io.directory_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
@@ -34,12 +34,12 @@ from broker.log.io.directory_names import (
     base_offset_of,
     segment_path,
 )
-from broker.log.io.disk import Disk
-from broker.log.io.files import Descriptor
-from broker.log.segments.log_scan import walk_readable
-from broker.log.segments.segment import Segment
-from broker.log.segments.segment_map import Segments
-from protocol.records.record import MAX_INT64
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import Descriptor
+from warmlog.broker.log.segments.log_scan import walk_readable
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.segment_map import Segments
+from warmlog.protocol.records.record import MAX_INT64
 
 _FILES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 

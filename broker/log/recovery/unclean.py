@@ -10,19 +10,19 @@ Source: org.apache.kafka.storage.internals.log.LogLoader.
 from collections.abc import Iterator
 from contextlib import suppress
 
-from broker.log.append import Tail
-from broker.log.errors import IndexCorruptError
-from broker.log.index.transaction import cut_aborted
-from broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
-from broker.log.producers.replay import NOTHING_SCANNED, Scanned
-from broker.log.recovery.context import LogContext
-from broker.log.recovery.contiguity import Contiguity
-from broker.log.recovery.findings import Findings
-from broker.log.recovery.rebuild import Scan, check_from, cut_log, rewrite_indexes
-from broker.log.segments.log_scan import walk_readable
-from broker.log.segments.segment import Segment
-from protocol.errors import ProtocolError
-from protocol.records.layout import BatchHeader
+from warmlog.broker.log.append import Tail
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.transaction import cut_aborted
+from warmlog.broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
+from warmlog.broker.log.producers.replay import NOTHING_SCANNED, Scanned
+from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.recovery.contiguity import Contiguity
+from warmlog.broker.log.recovery.findings import Findings
+from warmlog.broker.log.recovery.rebuild import Scan, check_from, cut_log, rewrite_indexes
+from warmlog.broker.log.segments.log_scan import walk_readable
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.layout import BatchHeader
 
 
 class UncleanRecovery:

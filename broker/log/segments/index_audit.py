@@ -7,10 +7,10 @@ its last entries reports too low a largest timestamp (KAFKA-10207); `Segment.lat
 All functions raise IndexCorruptError on a mismatch, ProtocolError for a corrupt batch, and OSError.
 """
 
-from broker.log.errors import IndexCorruptError
-from broker.log.segments.log_scan import read_header_at, timed, walk_headers
-from broker.log.segments.segment_files import SegmentFiles
-from protocol.errors import ProtocolError
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.segments.log_scan import read_header_at, timed, walk_headers
+from warmlog.broker.log.segments.segment_files import SegmentFiles
+from warmlog.protocol.errors import ProtocolError
 
 MAX_SEGMENT_OFFSETS = 1 << 31  # indexes hold relative offsets below this
 

@@ -14,13 +14,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
-from broker.log.errors import MisplacedBatchError
-from broker.log.io.files import Descriptor
-from broker.log.io.residency import GatedFile
-from protocol.errors import CorruptBatchError, ProtocolError
-from protocol.records.batch import read_header, verify_crc
-from protocol.records.layout import HEADER, HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH, NO_TIMESTAMP, BatchHeader
-from protocol.records.reader import max_record_timestamp
+from warmlog.broker.log.errors import MisplacedBatchError
+from warmlog.broker.log.io.files import Descriptor
+from warmlog.broker.log.io.residency import GatedFile
+from warmlog.protocol.errors import CorruptBatchError, ProtocolError
+from warmlog.protocol.records.batch import read_header, verify_crc
+from warmlog.protocol.records.layout import (
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MIN_BATCH_LENGTH,
+    NO_TIMESTAMP,
+    BatchHeader,
+)
+from warmlog.protocol.records.reader import max_record_timestamp
 
 FIND_CHUNK_SIZE = 8192  # an index interval plus a small batch, so that one read usually finds the batch
 WALK_CHUNK_SIZE = 1 << 18  # few reads for a long scan, at little memory

@@ -14,20 +14,20 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from broker.log.append import Tail
-from broker.log.config import LogConfig, SearchName
-from broker.log.descriptions import LogRead
-from broker.log.errors import IndexCorruptError
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.search import Section
-from broker.log.index.time import NO_TIMESTAMP, TimeIndex
-from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from broker.log.io.files import File, FileSlice, OpenFiles
-from broker.log.io.page_faults import Where
-from broker.log.io.residency import ColdReadError
-from broker.log.segments.index_audit import check_offset_index, check_time_index
-from broker.log.segments.log_scan import walk_timed
-from broker.log.segments.segment_files import SegmentFiles
+from warmlog.broker.log.append import Tail
+from warmlog.broker.log.config import LogConfig, SearchName
+from warmlog.broker.log.descriptions import LogRead
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.search import Section
+from warmlog.broker.log.index.time import NO_TIMESTAMP, TimeIndex
+from warmlog.broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from warmlog.broker.log.io.files import File, FileSlice, OpenFiles
+from warmlog.broker.log.io.page_faults import Where
+from warmlog.broker.log.io.residency import ColdReadError
+from warmlog.broker.log.segments.index_audit import check_offset_index, check_time_index
+from warmlog.broker.log.segments.log_scan import walk_timed
+from warmlog.broker.log.segments.segment_files import SegmentFiles
 
 LOOKUP_FAULTS: Mapping[Section, Where] = {Section.WARM: "index_warm", Section.COLD: "index_cold"}
 MAX_RECENT: Final = 4096  # cached batches since the last index entry: a few hundred KB at most

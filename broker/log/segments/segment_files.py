@@ -11,11 +11,11 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
-from broker.log.errors import IndexCorruptError, MisplacedBatchError
-from broker.log.index.offset import OffsetIndex, OffsetPosition
-from broker.log.index.time import TimeIndex
-from broker.log.index.transaction import AbortedTransaction, TransactionIndex
-from broker.log.io.directory_names import (
+from warmlog.broker.log.errors import IndexCorruptError, MisplacedBatchError
+from warmlog.broker.log.index.offset import OffsetIndex, OffsetPosition
+from warmlog.broker.log.index.time import TimeIndex
+from warmlog.broker.log.index.transaction import AbortedTransaction, TransactionIndex
+from warmlog.broker.log.io.directory_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -24,10 +24,10 @@ from broker.log.io.directory_names import (
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
-from broker.log.io.disk import Disk, sync_file
-from broker.log.io.files import Descriptor, File, OpenFiles
-from broker.log.io.residency import GatedFile
-from broker.log.segments.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, timed
+from warmlog.broker.log.io.disk import Disk, sync_file
+from warmlog.broker.log.io.files import Descriptor, File, OpenFiles
+from warmlog.broker.log.io.residency import GatedFile
+from warmlog.broker.log.segments.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, timed
 
 INDEXES_SYNCED_BYTES = 1 << 20  # recovery checks this much in about the time of a sync, a millisecond
 

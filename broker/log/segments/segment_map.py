@@ -9,8 +9,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from broker.log.io.residency import ColdReadError
-from broker.log.segments.segment import Segment
+from warmlog.broker.log.io.residency import ColdReadError
+from warmlog.broker.log.segments.segment import Segment
 
 
 class Segments:

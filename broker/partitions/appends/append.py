@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import trio
 
-from broker.log.partition_log import PartitionLog, PlannedAppend
+from warmlog.broker.log.partition_log import PartitionLog, PlannedAppend
 
 
 class StorageError(Exception):

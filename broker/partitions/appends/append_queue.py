@@ -21,25 +21,25 @@ from typing import NamedTuple
 
 import trio
 
-from broker.log.append import Buffer
-from broker.log.errors import LogError
-from broker.log.io.disk import is_out_of_room
-from broker.log.io.shared_writes import FileWrite
-from broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
-from broker.log.producers.transactions import Origin, TransactionMarker
-from broker.log.segments.segment import Segment
-from broker.partitions.appends.append import Append, StorageError
-from broker.partitions.appends.errors import NotLeaderError
-from broker.partitions.appends.log_flushes import LogFlushes
-from broker.partitions.appends.log_tasks import LogTasks
-from broker.partitions.appends.refusal_log import RefusalLog
-from broker.partitions.appends.replication import Replication
-from broker.partitions.appends.sequence_gaps import SequenceGaps
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.disk_workers import DiskWorkers
-from broker.partitions.reads.waiters import WaitingFetches
-from protocol.errors import ProtocolError
-from protocol.records.validation import NeedsReencodingError
+from warmlog.broker.log.append import Buffer
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.io.disk import is_out_of_room
+from warmlog.broker.log.io.shared_writes import FileWrite
+from warmlog.broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
+from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.partitions.appends.append import Append, StorageError
+from warmlog.broker.partitions.appends.errors import NotLeaderError
+from warmlog.broker.partitions.appends.log_flushes import LogFlushes
+from warmlog.broker.partitions.appends.log_tasks import LogTasks
+from warmlog.broker.partitions.appends.refusal_log import RefusalLog
+from warmlog.broker.partitions.appends.replication import Replication
+from warmlog.broker.partitions.appends.sequence_gaps import SequenceGaps
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
+from warmlog.broker.partitions.reads.waiters import WaitingFetches
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.validation import NeedsReencodingError
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from typing import Protocol
 
 import trio
 
-from broker.log.append import Buffer
-from broker.log.partition_log import PartitionLog
-from protocol.errors import CompressionError, ProtocolError
+from warmlog.broker.log.append import Buffer
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.errors import CompressionError, ProtocolError
 
 logger = logging.getLogger(__name__)
 

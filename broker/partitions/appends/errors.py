@@ -1,6 +1,6 @@
 """The errors of appends with acks=all. Not compiled: mypyc would make `code` an attribute of instances only."""
 
-from protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 
 class NotLeaderError(ProtocolError):

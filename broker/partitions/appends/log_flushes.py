@@ -9,12 +9,12 @@ import logging
 
 import trio
 
-from broker.log.partition_log import FlushPlan, PartitionLog
-from broker.partitions.appends.append import Append, StorageError
-from broker.partitions.appends.log_tasks import LogTasks
-from broker.partitions.appends.replication import Replication
-from broker.partitions.disks.disk_workers import DiskWorkers
-from broker.partitions.reads.waiters import WaitingFetches
+from warmlog.broker.log.partition_log import FlushPlan, PartitionLog
+from warmlog.broker.partitions.appends.append import Append, StorageError
+from warmlog.broker.partitions.appends.log_tasks import LogTasks
+from warmlog.broker.partitions.appends.replication import Replication
+from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
+from warmlog.broker.partitions.reads.waiters import WaitingFetches
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from functools import partial
 
 import trio
 
-from broker.log.partition_log import PartitionLog
-from broker.partitions.appends.writer import Writer
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.appends.writer import Writer
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ covers it. So a leader that has resigned acknowledges nothing.
 
 from typing import Protocol
 
-from broker.log.partition_log import PartitionLog
-from broker.partitions.appends.append import Append
-from broker.partitions.appends.errors import NotLeaderError
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.appends.append import Append
+from warmlog.broker.partitions.appends.errors import NotLeaderError
 
 
 class ReplicatedAppend(Append):

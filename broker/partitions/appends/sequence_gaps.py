@@ -6,10 +6,10 @@ second one is behind a gap. It is refused as well, and the producer sends both a
 
 import trio
 
-from broker.log.errors import LogFailedError, NoRoomError, OutOfOrderSequenceError
-from broker.log.partition_log import PartitionLog
-from broker.partitions.appends.errors import EarlierBatchRefusedError
-from protocol.records.batch import read_header
+from warmlog.broker.log.errors import LogFailedError, NoRoomError, OutOfOrderSequenceError
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.appends.errors import EarlierBatchRefusedError
+from warmlog.protocol.records.batch import read_header
 
 REPEAT_S = 1.0  # after a refusal: until then producers have sent again what was refused
 

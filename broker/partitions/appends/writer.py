@@ -8,11 +8,11 @@ from typing import Protocol
 
 import trio
 
-from broker.log.io.page_faults import PageFaults
-from broker.log.io.shared_writes import SharedWrites
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.batch_opener import BatchOpener
-from broker.partitions.disks.disk_workers import DiskWorkers
+from warmlog.broker.log.io.page_faults import PageFaults
+from warmlog.broker.log.io.shared_writes import SharedWrites
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.batch_opener import BatchOpener
+from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
 
 
 class Queued(Protocol):

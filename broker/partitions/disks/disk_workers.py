@@ -16,8 +16,8 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import trio
 
-from broker.log.partition_log import FlushPlan
-from broker.metrics.registry import Metrics
+from warmlog.broker.log.partition_log import FlushPlan
+from warmlog.broker.metrics.registry import Metrics
 
 MAX_WRITE_THREADS = 8  # two keep a disk busy; with more, a slow file does not delay the others
 MAX_UPKEEP_THREADS = 4

@@ -18,11 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import NamedTuple, TypeAlias
 
-from broker.log.descriptions import RecoveryReport
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.directory.receipt import Receipt, log_receipt, time_of
-from broker.log.errors import LogError
-from broker.log.partition_log import PartitionLog
+from warmlog.broker.log.descriptions import RecoveryReport
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.directory.receipt import Receipt, log_receipt, time_of
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 

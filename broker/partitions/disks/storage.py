@@ -21,21 +21,21 @@ from operator import itemgetter
 from random import Random
 from typing import NamedTuple
 
-from broker.log.config import LogConfig
-from broker.log.directory.checkpoint import PARTITION_METADATA, read_topic_id, write_topic_id
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.directory.receipt import write_receipt
-from broker.log.errors import CheckpointError, DataDirectoryError, DirectoryFailedError, LogError
-from broker.log.io.directory_names import partition_directory
-from broker.log.io.disk import is_disk_failure
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.log.producers.table import ProducerBudget
-from broker.metadata.store import MetadataStore
-from broker.metadata.topic import Topic, is_internal
-from broker.partitions.disks.startup import Key, RecoveredLogs, Start, StartProgress, receipt_of
-from broker.partitions.epochs import assign_epoch
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.checkpoint import PARTITION_METADATA, read_topic_id, write_topic_id
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.directory.receipt import write_receipt
+from warmlog.broker.log.errors import CheckpointError, DataDirectoryError, DirectoryFailedError, LogError
+from warmlog.broker.log.io.directory_names import partition_directory
+from warmlog.broker.log.io.disk import is_disk_failure
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.producers.table import ProducerBudget
+from warmlog.broker.metadata.store import MetadataStore
+from warmlog.broker.metadata.topic import Topic, is_internal
+from warmlog.broker.partitions.disks.startup import Key, RecoveredLogs, Start, StartProgress, receipt_of
+from warmlog.broker.partitions.epochs import assign_epoch
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import TypeAlias
 
-from broker.log.io.residency import OpenFile
+from warmlog.broker.log.io.residency import OpenFile
 
 MAX_FILES = 128  # besides the files that the broker keeps open: as many as one response may use
 KEEP_ROUNDS = 5  # calls of `close_idle`: minutes

@@ -30,10 +30,10 @@ from typing import NamedTuple
 
 import trio
 
-from broker.log.io.files import FileSlice
-from broker.log.io.residency import ColdReadError, OpenFile, Residency
-from broker.metrics.registry import Metrics
-from broker.partitions.reads.drop_behind import DropBehind
+from warmlog.broker.log.io.files import FileSlice
+from warmlog.broker.log.io.residency import ColdReadError, OpenFile, Residency
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.reads.drop_behind import DropBehind
 
 IDLE_S = 60.0  # far longer than a consumer takes to process a response
 MAX_ROUNDS = 3  # of reading evicted pages again: beyond that, memory is too short to keep them

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.log.partition_log import PartitionLog
+from warmlog.broker.log.partition_log import PartitionLog
 
 
 class FetchWaiter:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from broker.metadata.topic import Topic
-from broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions.topics.topic_map import TopicMap
 
 NO_LEADER = -1
 UNKNOWN_EPOCH = -1

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
-from broker.cluster.keys import CONTROLLER_KEY
-from broker.cluster.node import ClusterNode
-from broker.cluster.values import PartitionState, Registration
-from broker.metadata.topic import Topic
-from broker.partitions.topics.catalog import NO_LEADER, UNKNOWN_EPOCH, BrokerInfo, PartitionInfo
-from broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from warmlog.broker.cluster.keys import CONTROLLER_KEY
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.values import PartitionState, Registration
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions.topics.catalog import NO_LEADER, UNKNOWN_EPOCH, BrokerInfo, PartitionInfo
+from warmlog.broker.partitions.topics.topic_map import TopicMap
 
 
 class ClusterCatalog:

@@ -15,16 +15,16 @@ from uuid import UUID
 
 import trio
 
-from broker.cluster import admin
-from broker.cluster.image import BROKER_DEFAULTS, ClusterImage, ImageDelta
-from broker.cluster.node import ClusterNode
-from broker.cluster.rules import SHARED
-from broker.cluster.store import StoreError
-from broker.cluster.topics import PARTITIONS_PER_STEP
-from broker.cluster.values import TopicState, TopicStatus
-from broker.metadata.assignment import InvalidAssignmentError
-from broker.metadata.store import MetadataError, MetadataTimeoutError
-from broker.metadata.topic import (
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.image import BROKER_DEFAULTS, ClusterImage, ImageDelta
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.rules import SHARED
+from warmlog.broker.cluster.store import StoreError
+from warmlog.broker.cluster.topics import PARTITIONS_PER_STEP
+from warmlog.broker.cluster.values import TopicState, TopicStatus
+from warmlog.broker.metadata.assignment import InvalidAssignmentError
+from warmlog.broker.metadata.store import MetadataError, MetadataTimeoutError
+from warmlog.broker.metadata.topic import (
     InvalidPartitionsError,
     InvalidTopicError,
     RefusedError,
@@ -34,12 +34,12 @@ from broker.metadata.topic import (
     check_partitions,
     folded,
 )
-from broker.partitions.topics.partition_directories import Checkpoint, Failures
-from broker.partitions.topics.topic_changes import Change, TopicExistsError, grown, unknown_topic
-from broker.partitions.topics.topic_map import TopicMap
-from broker.settings.live import LiveSettings, Overrides
-from broker.settings.topics import LogConfigs, check_topic_configs
-from broker.settings.types import SettingError
+from warmlog.broker.partitions.topics.partition_directories import Checkpoint, Failures
+from warmlog.broker.partitions.topics.topic_changes import Change, TopicExistsError, grown, unknown_topic
+from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.settings.live import LiveSettings, Overrides
+from warmlog.broker.settings.topics import LogConfigs, check_topic_configs
+from warmlog.broker.settings.types import SettingError
 
 LOGS_PER_STEP = 200  # whose settings change at once: a millisecond
 RETRY_S = 1.0  # after a creation could not be finished

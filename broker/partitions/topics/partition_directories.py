@@ -14,16 +14,16 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.partition_log import PartitionLog
-from broker.metadata.topic import Topic
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.checkpoints import Checkpoints
-from broker.partitions.disks.disk_workers import DiskWorkers
-from broker.partitions.disks.startup import Key
-from broker.partitions.disks.storage import NewLog, Storage, move_away
-from broker.partitions.partition import Partition
-from broker.settings.topics import LogConfigs
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.checkpoints import Checkpoints
+from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
+from warmlog.broker.partitions.disks.startup import Key
+from warmlog.broker.partitions.disks.storage import NewLog, Storage, move_away
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.settings.topics import LogConfigs
 
 # One worker creates the directories in a data directory. The work is system calls that do not wait for the disk, with
 # Python between them: for 2,000 partitions two workers took 1.0 s and one took 0.5 s, because they compete for the GIL.

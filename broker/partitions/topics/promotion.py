@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import trio
 
-from broker.log.errors import LogError
-from broker.log.partition_log import PartitionLog
-from broker.log.producers.transactions import TransactionMarker
-from broker.partitions.appends.writer import Writer
-from broker.partitions.epochs import assign_epoch
-from broker.partitions.partition import Partition, StorageError
-from protocol.errors import ProtocolError
-from protocol.records.markers import Outcome
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.producers.transactions import TransactionMarker
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.broker.partitions.partition import Partition, StorageError
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.markers import Outcome
 
 logger = logging.getLogger(__name__)
 

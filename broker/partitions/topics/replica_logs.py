@@ -9,16 +9,16 @@ from typing import Generic, TypeVar
 
 import trio
 
-from broker.log.errors import NotReadyError, OfflineError
-from broker.log.io.directory_names import partition_directory
-from broker.log.partition_log import PartitionLog
-from broker.metadata.topic import Topic
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.storage import NewLog, Storage
-from broker.partitions.partition import Partition
-from broker.partitions.topics.partition_directories import PartitionDirectories
-from broker.partitions.topics.topic_map import TopicMap
-from broker.settings.topics import LogConfigs
+from warmlog.broker.log.errors import NotReadyError, OfflineError
+from warmlog.broker.log.io.directory_names import partition_directory
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.storage import NewLog, Storage
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.topics.partition_directories import PartitionDirectories
+from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.settings.topics import LogConfigs
 
 T = TypeVar("T")
 

@@ -22,9 +22,9 @@ from typing import TypeAlias
 
 import trio
 
-from broker.log.partition_log import PartitionLog
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import (
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.topic import (
     InvalidPartitionsError,
     InvalidTopicError,
     Topic,
@@ -35,15 +35,15 @@ from broker.metadata.topic import (
     is_internal,
     mirrored_error,
 )
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.storage import NewLog, Storage
-from broker.partitions.partition import Partition
-from broker.partitions.topics.name_locks import NameLocks
-from broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
-from broker.partitions.topics.promotion import lead
-from broker.partitions.topics.topic_map import TopicMap
-from broker.settings.live import LiveSettings, Overrides
-from broker.settings.topics import LogConfigs, check_topic_configs
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.storage import NewLog, Storage
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.topics.name_locks import NameLocks
+from warmlog.broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
+from warmlog.broker.partitions.topics.promotion import lead
+from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.settings.live import LiveSettings, Overrides
+from warmlog.broker.settings.topics import LogConfigs, check_topic_configs
 
 logger = logging.getLogger(__name__)
 

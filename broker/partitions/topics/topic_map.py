@@ -5,8 +5,8 @@ from typing import Final
 
 import trio
 
-from broker.metadata.topic import Topic, folded
-from broker.partitions.partition import Partition
+from warmlog.broker.metadata.topic import Topic, folded
+from warmlog.broker.partitions.partition import Partition
 
 MAX_DELETED: Final = 50_000  # ids of deleted topics that are remembered: 6 MB
 

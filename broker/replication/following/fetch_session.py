@@ -21,10 +21,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.peer_apis import PeerFetchedPartition, PeerFetchResponse
-from protocol.kafka.values import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition, PeerFetchResponse
+from warmlog.protocol.kafka.values import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     NO_SESSION,

@@ -19,22 +19,22 @@ from typing import Protocol
 
 import trio
 
-from broker.replication.following.fetch_session import Fetched, FetchResponseError, FetchSession
-from broker.replication.peers.cluster_view import Leader, Reaction
-from broker.replication.peers.connection import PeerConnection
-from broker.replication.peers.errors import PeerError
-from broker.replication.peers.leaders import Key, Leaders
-from broker.replication.throttle import MAX_SLEEP_S, Throttle
-from protocol.backoff import delays_s
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.peer_apis import (
+from warmlog.broker.replication.following.fetch_session import Fetched, FetchResponseError, FetchSession
+from warmlog.broker.replication.peers.cluster_view import Leader, Reaction
+from warmlog.broker.replication.peers.connection import PeerConnection
+from warmlog.broker.replication.peers.errors import PeerError
+from warmlog.broker.replication.peers.leaders import Key, Leaders
+from warmlog.broker.replication.throttle import MAX_SLEEP_S, Throttle
+from warmlog.protocol.backoff import delays_s
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.peer_apis import (
     FETCH,
     FIRST_FETCH_WITH_TOPIC_IDS,
     PeerFetchedPartition,
     PeerFetchResponse,
 )
-from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
+from warmlog.protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
 
 MAX_THROTTLE_S = 30.0  # what a broker may make us wait after a response
 PARALLEL_TAKES = 64  # partitions whose records are taken at the same time

@@ -15,13 +15,13 @@ from zlib import crc32
 
 import trio
 
-from broker.replication.following.fetcher import Fetcher, FetchLimits, Following, Replica
-from broker.replication.peers.cluster_view import NO_LEADER
-from broker.replication.peers.leaders import Key, Leaders
-from broker.replication.throttle import Throttle
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.peer_apis import PeerFetchedPartition
+from warmlog.broker.replication.following.fetcher import Fetcher, FetchLimits, Following, Replica
+from warmlog.broker.replication.peers.cluster_view import NO_LEADER
+from warmlog.broker.replication.peers.leaders import Key, Leaders
+from warmlog.broker.replication.throttle import Throttle
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition
 
 PARTITIONS_PER_PIECE = 500  # assigned in one step: about a millisecond
 

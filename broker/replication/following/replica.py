@@ -12,26 +12,26 @@ from struct import Struct
 
 import trio
 
-from broker.log.errors import LogError
-from broker.partitions.partition import Partition
-from broker.replication.following.fetcher import Step
-from broker.replication.following.truncation import (
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.replication.following.fetcher import Step
+from warmlog.broker.replication.following.truncation import (
     EpochEnd,
     StartAnew,
     Truncation,
     after_divergence,
     after_out_of_range,
 )
-from broker.replication.hidden_bytes import HiddenBytes
-from broker.replication.peers.errors import PeerError
-from broker.replication.peers.leaders import Leaders
-from broker.replication.throttle import Throttle
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.peer_apis import LIST_OFFSETS, PeerFetchedPartition
-from protocol.kafka.values import KafkaFetchPartition, KafkaListOffsetsRequest, KafkaOffsetQuery
-from protocol.records.batch import read_header
-from protocol.records.layout import HEADER_SIZE
-from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from warmlog.broker.replication.hidden_bytes import HiddenBytes
+from warmlog.broker.replication.peers.errors import PeerError
+from warmlog.broker.replication.peers.leaders import Leaders
+from warmlog.broker.replication.throttle import Throttle
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS, PeerFetchedPartition
+from warmlog.protocol.kafka.values import KafkaFetchPartition, KafkaListOffsetsRequest, KafkaOffsetQuery
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.layout import HEADER_SIZE
+from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 MAX_BYTES = 1 << 20  # Kafka's replica.fetch.max.bytes
 BATCHES_PER_PIECE = 200  # planned in 0.5 ms compiled, in 2 ms interpreted

@@ -17,20 +17,20 @@ from typing import Protocol
 
 import trio
 
-from broker.cluster.values import NO_EPOCH, Member, PartitionState
-from broker.partitions.appends.append import Append
-from broker.partitions.appends.append_queue import LOCAL
-from broker.partitions.appends.errors import (
+from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
+from warmlog.broker.partitions.appends.append import Append
+from warmlog.broker.partitions.appends.append_queue import LOCAL
+from warmlog.broker.partitions.appends.errors import (
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderError,
     ReplicasTooSlowError,
 )
-from broker.partitions.appends.replication import ReplicatedAppend
-from broker.partitions.partition import Partition
-from broker.replication.hidden_bytes import HiddenBytes
-from broker.replication.leading.progress import Brokers, Progress, Proposal
-from broker.replication.throttle import Throttle
+from warmlog.broker.partitions.appends.replication import ReplicatedAppend
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.replication.hidden_bytes import HiddenBytes
+from warmlog.broker.replication.leading.progress import Brokers, Progress, Proposal
+from warmlog.broker.replication.throttle import Throttle
 
 MAX_LAG_S = 30.0  # Kafka's replica.lag.time.max.ms
 RETRY_S = 2.0  # for the outcome of a proposal; etcd answers in milliseconds

@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from broker.cluster.values import NO_EPOCH, Member, PartitionState
+from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
 
 UNKNOWN_OFFSET = -1
 

@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 import trio
 
-from broker.cluster.image import PartitionKey
-from broker.cluster.node import ClusterNode
-from broker.cluster.rules import Change, Refusal, batches, change_isr, is_current, transaction
-from broker.replication.leading.leader import PartitionLeader
-from broker.replication.leading.progress import Proposal
+from warmlog.broker.cluster.image import PartitionKey
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.rules import Change, Refusal, batches, change_isr, is_current, transaction
+from warmlog.broker.replication.leading.leader import PartitionLeader
+from warmlog.broker.replication.leading.progress import Proposal
 
 DECISIONS_PER_STEP = 100  # between two checkpoints: 3 ms
 

@@ -6,17 +6,17 @@ from typing import TypeVar
 
 import trio
 
-from broker.cluster.image import ClusterImage, ImageDelta
-from broker.cluster.node import ClusterNode
-from broker.replication.peers.cluster_view import Leader, Reaction
-from broker.replication.peers.connection import PeerConnection, PeerSettings
-from broker.replication.peers.errors import PeerError, PeerUnavailableError
-from broker.replication.peers.leaders import Watcher
-from broker.replication.peers.link import Link
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.peer import PeerApi
-from protocol.kafka.values import FetchingReplica
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.replication.peers.cluster_view import Leader, Reaction
+from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
+from warmlog.broker.replication.peers.errors import PeerError, PeerUnavailableError
+from warmlog.broker.replication.peers.leaders import Watcher
+from warmlog.broker.replication.peers.link import Link
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.values import FetchingReplica
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -12,10 +12,10 @@ from collections.abc import Collection
 from enum import Enum
 from typing import NamedTuple
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.codec.writer import topic_id_bytes
-from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.codec.writer import topic_id_bytes
+from warmlog.protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
 NO_LEADER = -1
 

@@ -17,23 +17,23 @@ from typing import Any, TypeVar
 
 import trio
 
-from broker.replication.peers import peer_socket
-from broker.replication.peers.errors import (
+from warmlog.broker.replication.peers import peer_socket
+from warmlog.broker.replication.peers.errors import (
     PeerError,
     PeerInvalidError,
     PeerRequestError,
     PeerUnavailableError,
     PeerUnsupportedError,
 )
-from broker.replication.peers.peer_socket import PeerSocket
-from protocol.errors import FrameError
-from protocol.frame import DEFAULT_MAX_FRAME_BYTES, FrameReader
-from protocol.kafka.codec.bounds import LargeMessageError, UnwritableError
-from protocol.kafka.codec.engine import ENGINE
-from protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError, SentRequest
-from protocol.kafka.peer_apis import API_VERSIONS
-from protocol.kafka.values import ApiVersionsRequest
-from protocol.version import VERSION
+from warmlog.broker.replication.peers.peer_socket import PeerSocket
+from warmlog.protocol.errors import FrameError
+from warmlog.protocol.frame import DEFAULT_MAX_FRAME_BYTES, FrameReader
+from warmlog.protocol.kafka.codec.bounds import LargeMessageError, UnwritableError
+from warmlog.protocol.kafka.codec.engine import ENGINE
+from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError, SentRequest
+from warmlog.protocol.kafka.peer_apis import API_VERSIONS
+from warmlog.protocol.kafka.values import ApiVersionsRequest
+from warmlog.protocol.version import VERSION
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias, TypeVar
 
-from broker.replication.peers.cluster_view import Leader, Reaction
-from broker.replication.peers.connection import PeerConnection
-from protocol.errors import ErrorCode
-from protocol.kafka.peer import PeerApi
-from protocol.kafka.values import FetchingReplica
+from warmlog.broker.replication.peers.cluster_view import Leader, Reaction
+from warmlog.broker.replication.peers.connection import PeerConnection
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.values import FetchingReplica
 
 Q = TypeVar("Q")
 R = TypeVar("R")

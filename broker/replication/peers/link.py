@@ -5,9 +5,9 @@ from random import Random
 
 import trio
 
-from broker.replication.peers.connection import PeerConnection, PeerSettings
-from broker.replication.peers.errors import PeerError
-from protocol.backoff import delays_s
+from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
+from warmlog.broker.replication.peers.errors import PeerError
+from warmlog.protocol.backoff import delays_s
 
 
 class Link:

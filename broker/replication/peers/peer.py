@@ -16,19 +16,19 @@ from typing import TypeVar
 
 import trio
 
-from broker.replication.peers.cluster_view import ClusterView, Leader, Reaction
-from broker.replication.peers.connection import PeerConnection, PeerSettings
-from broker.replication.peers.errors import PeerError, PeerUnavailableError
-from broker.replication.peers.leaders import Watcher
-from broker.replication.peers.link import Link
-from protocol.backoff import delays_s
-from protocol.errors import ErrorCode
-from protocol.groups import CoordinatorType, FindCoordinatorRequest
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.peer import PeerApi
-from protocol.kafka.peer_admin_apis import FIND_COORDINATOR
-from protocol.kafka.peer_apis import METADATA
-from protocol.kafka.values import CONSUMER, FetchingReplica, KafkaMetadataRequest
+from warmlog.broker.replication.peers.cluster_view import ClusterView, Leader, Reaction
+from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
+from warmlog.broker.replication.peers.errors import PeerError, PeerUnavailableError
+from warmlog.broker.replication.peers.leaders import Watcher
+from warmlog.broker.replication.peers.link import Link
+from warmlog.protocol.backoff import delays_s
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import CoordinatorType, FindCoordinatorRequest
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.peer_admin_apis import FIND_COORDINATOR
+from warmlog.protocol.kafka.peer_apis import METADATA
+from warmlog.protocol.kafka.values import CONSUMER, FetchingReplica, KafkaMetadataRequest
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -5,7 +5,7 @@ from typing import Any
 from crc32c import crc32c
 
 from interop.compare.session import Session
-from protocol.records.builder import Codec, build_batch
+from warmlog.protocol.records.builder import Codec, build_batch
 
 _MAGIC, _CRC, _LENGTH, _COUNT, _DELTA, _ATTRIBUTES = 16, 17, 8, 57, 23, 21
 # Bytes of a batch that are replaced, with its checksum as it was, and with that of the new bytes.

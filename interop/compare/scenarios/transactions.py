@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from interop.compare.session import WAIT_S, Session
-from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
+from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 
 _FIRST_BATCHED = 4
 _FIRST_WITH_PRODUCER = 3  # InitProducerId

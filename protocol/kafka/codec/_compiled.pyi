@@ -1,4 +1,4 @@
-from protocol.kafka.codec.pure import MessageReader as MessageReader
-from protocol.kafka.codec.pure import MessageWriter as MessageWriter
-from protocol.kafka.codec.pure import ReplyEncoder as ReplyEncoder
-from protocol.kafka.codec.pure import RequestDecoder as RequestDecoder
+from warmlog.protocol.kafka.codec.pure import MessageReader as MessageReader
+from warmlog.protocol.kafka.codec.pure import MessageWriter as MessageWriter
+from warmlog.protocol.kafka.codec.pure import ReplyEncoder as ReplyEncoder
+from warmlog.protocol.kafka.codec.pure import RequestDecoder as RequestDecoder

@@ -29,8 +29,8 @@ from types import MemberDescriptorType
 cimport cython
 from msgspec import UNSET
 
-from protocol.kafka.codec import bounds
-from protocol.kafka.codec.bounds import (
+from warmlog.protocol.kafka.codec import bounds
+from warmlog.protocol.kafka.codec.bounds import (
     InvalidRequestError,
     MalformedError,
     UnwritableError,
@@ -47,11 +47,11 @@ from protocol.kafka.codec.bounds import (
     refuse_varint,
     refuse_work,
 )
-from protocol.kafka.codec.plan import Code
-from protocol.kafka.codec.plan import ReadPlan as PlanOfNothing
-from protocol.kafka.codec.reader import _no_names
-from protocol.kafka.codec.schema import REQUIRED, not_negative
-from protocol.kafka.codec.writer import topic_id_bytes
+from warmlog.protocol.kafka.codec.plan import Code
+from warmlog.protocol.kafka.codec.plan import ReadPlan as PlanOfNothing
+from warmlog.protocol.kafka.codec.reader import _no_names
+from warmlog.protocol.kafka.codec.schema import REQUIRED, not_negative
+from warmlog.protocol.kafka.codec.writer import topic_id_bytes
 
 cdef extern from "Python.h":
     object PyObject_Vectorcall(object function, PyObject **arguments, size_t count, PyObject *names)

@@ -2,7 +2,7 @@
 
 from typing import Any, NoReturn
 
-from protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 # Array elements of one frame, all its arrays together. A full fetch of a large broker has some thousands.
 MAX_ELEMENTS = 100_000

@@ -6,10 +6,10 @@ version, once.
 
 from dataclasses import dataclass
 
-from protocol.kafka.codec import pure
-from protocol.kafka.codec.plan import read_plan, write_plan
-from protocol.kafka.codec.schema import Struct
-from protocol.records import codec
+from warmlog.protocol.kafka.codec import pure
+from warmlog.protocol.kafka.codec.plan import read_plan, write_plan
+from warmlog.protocol.kafka.codec.schema import Struct
+from warmlog.protocol.records import codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def _compiled() -> Engine | None:
     if not codec.compiled:
         return None
     try:
-        from protocol.kafka.codec import _compiled as made  # only where it is built and wanted
+        from warmlog.protocol.kafka.codec import _compiled as made  # only where it is built and wanted
     except ImportError:
         return None
     return Engine("compiled", 4096, made.MessageReader, made.MessageWriter, made.RequestDecoder, made.ReplyEncoder)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.kafka.codec.schema import (
+from warmlog.protocol.kafka.codec.schema import (
     ERROR,
     REQUIRED,
     THROTTLE,

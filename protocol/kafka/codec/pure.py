@@ -4,11 +4,11 @@ from collections.abc import Callable, Sized
 from struct import Struct, error
 from typing import Any, NoReturn
 
-from protocol.kafka.codec.bounds import NO_LIMIT, InvalidRequestError, MalformedError
-from protocol.kafka.codec.plan import ReadPlan, WritePlan
-from protocol.kafka.codec.reader import FlexibleReader, Reader, _no_names
-from protocol.kafka.codec.source import reader_source, writer_source
-from protocol.kafka.codec.writer import FlexibleWriter, Writer
+from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, InvalidRequestError, MalformedError
+from warmlog.protocol.kafka.codec.plan import ReadPlan, WritePlan
+from warmlog.protocol.kafka.codec.reader import FlexibleReader, Reader, _no_names
+from warmlog.protocol.kafka.codec.source import reader_source, writer_source
+from warmlog.protocol.kafka.codec.writer import FlexibleWriter, Writer
 
 _HEADER = Struct(">hhi")  # key, version, correlation id
 _REPLY_START = Struct(">ii")  # frame length, correlation id

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from struct import Struct, error
 from typing import Any, ClassVar
 
-from protocol.kafka.codec.bounds import (
+from warmlog.protocol.kafka.codec.bounds import (
     COPY_SHIFT,
     MAX_ELEMENTS,
     MAX_STRING_BYTES,
@@ -39,7 +39,7 @@ from protocol.kafka.codec.bounds import (
     refuse_varint,
     refuse_work,
 )
-from protocol.kafka.codec.schema import Only
+from warmlog.protocol.kafka.codec.schema import Only
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")

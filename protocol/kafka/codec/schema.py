@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 
 Convert: TypeAlias = Callable[[Any], Any]
 Get: TypeAlias = Callable[[Any, Any, int], Any]  # (the value that is written, the request that it answers, version)

@@ -11,9 +11,9 @@ from operator import attrgetter
 from struct import Struct, calcsize
 from typing import Any
 
-from protocol.kafka.codec.plan import FIXED, Code, ReadPlan, ReadStep, WritePlan, WriteStep, per_reply_steps
-from protocol.kafka.codec.schema import REQUIRED, not_negative
-from protocol.kafka.codec.writer import FlexibleWriter, groups, or_null, packed, topic_id_bytes
+from warmlog.protocol.kafka.codec.plan import FIXED, Code, ReadPlan, ReadStep, WritePlan, WriteStep, per_reply_steps
+from warmlog.protocol.kafka.codec.schema import REQUIRED, not_negative
+from warmlog.protocol.kafka.codec.writer import FlexibleWriter, groups, or_null, packed, topic_id_bytes
 
 _NUMBERS = {Code.INT8, Code.INT16, Code.UINT16, Code.INT32, Code.INT64, Code.FLOAT64, Code.BOOLEAN}
 _READ_METHODS = {Code.STRING: "string", Code.DATA: "data", Code.BYTES: "copied"}

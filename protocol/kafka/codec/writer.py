@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from msgspec import UNSET
 
-from protocol.frame import LENGTH, LENGTH_SIZE
-from protocol.kafka.codec.bounds import (
+from warmlog.protocol.frame import LENGTH, LENGTH_SIZE
+from warmlog.protocol.kafka.codec.bounds import (
     COPY_SHIFT,
     CUT_BYTES,
     MAX_STRING_BYTES,

@@ -3,8 +3,8 @@
 DescribeLogDirs (1 to 5), AlterReplicaLogDirs (1 and 2), DescribeProducers (0).
 """
 
-from protocol.groups import TopicPartition
-from protocol.kafka.admin_values import (
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.kafka.admin_values import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     BegunMove,
@@ -12,8 +12,8 @@ from protocol.kafka.admin_values import (
     DescribeLogDirsResponse,
     LogDirTarget,
 )
-from protocol.kafka.codec.schema import BOOLEAN, INT32, INT64, STRING, Array, Field, Struct, array, flat
-from protocol.kafka.messages.common import (
+from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT32, INT64, STRING, Array, Field, Struct, array, flat
+from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     FAILURE,
     THROTTLE_TIME,
@@ -21,8 +21,12 @@ from protocol.kafka.messages.common import (
     refused_partitions,
     since,
 )
-from protocol.response import ErrorResponse
-from protocol.transaction_requests import DescribedProducers, DescribeProducersRequest, DescribeProducersResponse
+from warmlog.protocol.response import ErrorResponse
+from warmlog.protocol.transaction_requests import (
+    DescribedProducers,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
 
 LOG_DIRS_REQUEST = Struct(
     Field(

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from protocol.groups import TopicPartition
-from protocol.kafka.codec.schema import BOOLEAN, INT8, INT32, STRING, Array, Field, Struct, array, flat
-from protocol.kafka.controller_values import (
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, INT32, STRING, Array, Field, Struct, array, flat
+from warmlog.protocol.kafka.controller_values import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
@@ -14,7 +14,7 @@ from protocol.kafka.controller_values import (
     PartitionResult,
     Reassignment,
 )
-from protocol.kafka.messages.common import (
+from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     FAILURE,
     THROTTLE_TIME,
@@ -23,7 +23,7 @@ from protocol.kafka.messages.common import (
     refused,
     since,
 )
-from protocol.response import ErrorResponse
+from warmlog.protocol.response import ErrorResponse
 
 _TIMEOUT = replace(TIMEOUT, default=60_000, attr=None)  # a single node answers at once
 _TOPIC = Field("name", STRING, attr="topic")

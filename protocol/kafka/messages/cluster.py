@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.schema import BOOLEAN, ERROR, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
-from protocol.kafka.messages.common import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.schema import BOOLEAN, ERROR, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
+from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     ERROR_MESSAGE,
     NOT_ASKED,
@@ -13,7 +13,7 @@ from protocol.kafka.messages.common import (
     rack_of,
     since,
 )
-from protocol.kafka.values import (
+from warmlog.protocol.kafka.values import (
     CLUSTER_OPERATIONS,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -22,8 +22,8 @@ from protocol.kafka.values import (
     FeatureRange,
     KafkaBrokerMetadata,
 )
-from protocol.response import BrokerMetadata, ErrorResponse
-from protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
+from warmlog.protocol.response import BrokerMetadata, ErrorResponse
+from warmlog.protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
 
 # -- ApiVersions --
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET
 
-from protocol.kafka.codec.schema import INT16, INT32, STRING, THROTTLE, Field, Struct, array, not_negative
-from protocol.response import BrokerMetadata, ErrorResponse
+from warmlog.protocol.kafka.codec.schema import INT16, INT32, STRING, THROTTLE, Field, Struct, array, not_negative
+from warmlog.protocol.response import BrokerMetadata, ErrorResponse
 
 R = TypeVar("R")
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
-from protocol.kafka.codec.schema import BOOLEAN, INT8, STRING, Array, Field, Struct, array
-from protocol.kafka.config_values import (
+from warmlog.protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
+from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, STRING, Array, Field, Struct, array
+from warmlog.protocol.kafka.config_values import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,
@@ -18,7 +18,7 @@ from protocol.kafka.config_values import (
     DescribedConfigs,
     ResourceType,
 )
-from protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, refused, refused_resources
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, refused, refused_resources
 
 _NAME = Field("name", STRING)
 _VALUE = Field("value", STRING, nullable=0)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.kafka.codec.schema import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.kafka.codec.schema import (
     BOOLEAN,
     INT8,
     INT16,
@@ -18,7 +18,7 @@ from protocol.kafka.codec.schema import (
     array,
     flat,
 )
-from protocol.kafka.controller_values import (
+from warmlog.protocol.kafka.controller_values import (
     AddRaftVoterRequest,
     ControllerResponse,
     DescribeQuorumRequest,
@@ -28,7 +28,7 @@ from protocol.kafka.controller_values import (
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
-from protocol.kafka.messages.common import (
+from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     ERROR_MESSAGE,
     FAILURE,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.schema import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.schema import (
     ERROR,
     INT8,
     INT16,
@@ -28,8 +28,8 @@ from protocol.kafka.codec.schema import (
     flat,
     not_negative,
 )
-from protocol.kafka.messages.common import THROTTLE_TIME, current_leader, failed_partitions, node_endpoints
-from protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.common import THROTTLE_TIME, current_leader, failed_partitions, node_endpoints
+from warmlog.protocol.kafka.values import (
     KNOWN_ISOLATION,
     NO_SESSION,
     DivergedPartition,
@@ -42,8 +42,8 @@ from protocol.kafka.values import (
     RedirectedPartition,
     isolation_of,
 )
-from protocol.request import FetchRequest
-from protocol.response import ErrorResponse, FetchedPartition
+from warmlog.protocol.request import FetchRequest
+from warmlog.protocol.response import ErrorResponse, FetchedPartition
 
 _FIRST_WITH_ZSTD = 10
 _FIRST_WITH_FOLLOWERS = 11

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     DeletedGroup,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -13,10 +13,10 @@ from protocol.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from protocol.kafka.codec.schema import BOOLEAN, BYTES, ERROR, INT32, STRING, Array, Field, Struct, array
-from protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, refused, since
-from protocol.kafka.values import GROUP_OPERATIONS
-from protocol.response import ErrorResponse
+from warmlog.protocol.kafka.codec.schema import BOOLEAN, BYTES, ERROR, INT32, STRING, Array, Field, Struct, array
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, refused, since
+from warmlog.protocol.kafka.values import GROUP_OPERATIONS
+from warmlog.protocol.response import ErrorResponse
 
 _GROUP = Field("group_id", STRING, attr="group")
 _FIRST_WITH_UNKNOWN_GROUP = 6  # before, DescribeGroups knows such a group as a dead one (KIP-1043)

@@ -7,8 +7,8 @@ OffsetFetch asks for one group, from version 8 on for several.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     CommittedPartition,
     FetchedOffset,
     FetchedOffsets,
@@ -20,7 +20,7 @@ from protocol.groups import (
     OffsetFetchResponse,
     TopicPartition,
 )
-from protocol.kafka.codec.schema import (
+from warmlog.protocol.kafka.codec.schema import (
     BOOLEAN,
     ERROR,
     INT16,
@@ -35,7 +35,7 @@ from protocol.kafka.codec.schema import (
     array,
     flat,
 )
-from protocol.kafka.messages.common import (
+from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     THROTTLE_TIME,
     failed_partitions,
@@ -43,8 +43,8 @@ from protocol.kafka.messages.common import (
     refused_partitions,
     since,
 )
-from protocol.kafka.values import IdentifiedOffset, IdentifiedPartition, MemberOffsetFetchGroup
-from protocol.response import ErrorResponse
+from warmlog.protocol.kafka.values import IdentifiedOffset, IdentifiedPartition, MemberOffsetFetchGroup
+from warmlog.protocol.response import ErrorResponse
 
 _FIRST_FETCH_WITH_GROUP_ERROR = 2
 _FIRST_FETCH_OF_SEVERAL = 8

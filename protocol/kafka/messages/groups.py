@@ -7,8 +7,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FoundCoordinator,
@@ -24,10 +24,10 @@ from protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from protocol.kafka.codec.bounds import InvalidRequestError
-from protocol.kafka.codec.schema import BOOLEAN, BYTES, INT8, INT16, INT32, STRING, Array, Field, Struct, array
-from protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, since
-from protocol.response import ErrorResponse
+from warmlog.protocol.kafka.codec.bounds import InvalidRequestError
+from warmlog.protocol.kafka.codec.schema import BOOLEAN, BYTES, INT8, INT16, INT32, STRING, Array, Field, Struct, array
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, since
+from warmlog.protocol.response import ErrorResponse
 
 _FIRST_JOIN_WITH_REBALANCE_TIMEOUT = 1
 _FIRST_JOIN_IN_TWO_STEPS = 4

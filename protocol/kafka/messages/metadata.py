@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec import UNSET
 
-from protocol.errors import ErrorCode
-from protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
-from protocol.kafka.codec.bounds import NO_TOPIC_ID, InvalidRequestError
-from protocol.kafka.codec.schema import BOOLEAN, INT16, INT32, STRING, TOPIC_ID, Array, Field, Struct, array
-from protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, rack_of, since
-from protocol.kafka.values import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, InvalidRequestError
+from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT16, INT32, STRING, TOPIC_ID, Array, Field, Struct, array
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, rack_of, since
+from warmlog.protocol.kafka.values import (
     CLUSTER_OPERATIONS,
     TOPIC_OPERATIONS,
     UNKNOWN_TOPIC_NAME,
@@ -22,8 +22,8 @@ from protocol.kafka.values import (
     asked_topics,
     topic_id_text,
 )
-from protocol.request import MetadataRequest
-from protocol.response import ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
+from warmlog.protocol.request import MetadataRequest
+from warmlog.protocol.response import ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.schema import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.schema import (
     ERROR,
     INT8,
     INT32,
@@ -16,8 +16,8 @@ from protocol.kafka.codec.schema import (
     array,
     flat,
 )
-from protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, TIMEOUT, refused_partitions, since
-from protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, TIMEOUT, refused_partitions, since
+from warmlog.protocol.kafka.values import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     KNOWN_ISOLATION,
@@ -34,8 +34,8 @@ from protocol.kafka.values import (
     RecordsToDelete,
     isolation_of,
 )
-from protocol.request import EARLIEST_TIMESTAMP, MAX_TIMESTAMP
-from protocol.response import FoundOffset, ListOffsetsResponse
+from warmlog.protocol.request import EARLIEST_TIMESTAMP, MAX_TIMESTAMP
+from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
 
 # The special times of ListOffsets that came after the first two, and the first version of each. Source: ReplicaManager.
 _FIRST_WITH_TIME = {

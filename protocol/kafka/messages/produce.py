@@ -5,8 +5,8 @@ The records of a request are views of its frame.
 
 from typing import Any
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.schema import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.schema import (
     ERROR,
     INT16,
     INT32,
@@ -20,7 +20,7 @@ from protocol.kafka.codec.schema import (
     array,
     flat,
 )
-from protocol.kafka.messages.common import (
+from warmlog.protocol.kafka.messages.common import (
     THROTTLE_TIME,
     TIMEOUT,
     current_leader,
@@ -28,8 +28,8 @@ from protocol.kafka.messages.common import (
     refused_partitions,
     since,
 )
-from protocol.kafka.values import IdentifiedRecords, KafkaProduceRequest, ProduceLedElsewhere
-from protocol.response import ProducedPartition, ProduceResponse
+from warmlog.protocol.kafka.values import IdentifiedRecords, KafkaProduceRequest, ProduceLedElsewhere
+from warmlog.protocol.response import ProducedPartition, ProduceResponse
 
 _FIRST_WITH_ZSTD = 7
 _ACKS = Only((-1, 0, 1), ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1, not {}")

@@ -5,7 +5,7 @@ DescribeUserScramCredentials, AlterUserScramCredentials (0), SaslHandshake (0 an
 CreateDelegationToken, DescribeDelegationToken (1 to 3), RenewDelegationToken, ExpireDelegationToken (1 and 2).
 """
 
-from protocol.kafka.codec.schema import (
+from warmlog.protocol.kafka.codec.schema import (
     BOOLEAN,
     DATA,
     FLOAT64,
@@ -19,8 +19,8 @@ from protocol.kafka.codec.schema import (
     Struct,
     array,
 )
-from protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, ignored, refused
-from protocol.kafka.security_values import (
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, ignored, refused
+from warmlog.protocol.kafka.security_values import (
     ANONYMOUS,
     AlterAclsResponse,
     AlterClientQuotasRequest,
@@ -47,7 +47,7 @@ from protocol.kafka.security_values import (
     SaslHandshakeRequest,
     UserResult,
 )
-from protocol.response import ErrorResponse
+from warmlog.protocol.response import ErrorResponse
 
 _LITERAL = 3  # a pattern type of ACLs
 

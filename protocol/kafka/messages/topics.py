@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.codec.schema import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.codec.schema import (
     BOOLEAN,
     INT8,
     INT16,
@@ -17,8 +17,8 @@ from protocol.kafka.codec.schema import (
     Struct,
     array,
 )
-from protocol.kafka.messages.common import ERROR_CODE, ERROR_MESSAGE, THROTTLE_TIME, TIMEOUT, since
-from protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, ERROR_MESSAGE, THROTTLE_TIME, TIMEOUT, since
+from warmlog.protocol.kafka.values import (
     UNKNOWN_TOPIC_NAME,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -27,8 +27,14 @@ from protocol.kafka.values import (
     KafkaNewTopic,
     NewPartitions,
 )
-from protocol.request import CreateTopicsRequest, DeleteTopicsRequest
-from protocol.response import CreatedTopic, CreateTopicsResponse, DeleteTopicsResponse, ErrorResponse, TopicResult
+from warmlog.protocol.request import CreateTopicsRequest, DeleteTopicsRequest
+from warmlog.protocol.response import (
+    CreatedTopic,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    ErrorResponse,
+    TopicResult,
+)
 
 _TOPIC_NAME = Field("name", STRING)
 

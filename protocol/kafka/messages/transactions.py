@@ -9,9 +9,9 @@ Clients of AddPartitionsToTxn use versions up to 3, for one transaction; brokers
 from collections.abc import Mapping
 from typing import Any
 
-from protocol.errors import ErrorCode
-from protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
-from protocol.kafka.codec.schema import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
+from warmlog.protocol.kafka.codec.schema import (
     BOOLEAN,
     ERROR,
     INT8,
@@ -26,8 +26,8 @@ from protocol.kafka.codec.schema import (
     array,
     flat,
 )
-from protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, since
-from protocol.kafka.transaction_values import (
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, since
+from warmlog.protocol.kafka.transaction_values import (
     AddedPartitions,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -35,8 +35,8 @@ from protocol.kafka.transaction_values import (
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
-from protocol.response import ErrorResponse
-from protocol.transaction_requests import (
+from warmlog.protocol.response import ErrorResponse
+from warmlog.protocol.transaction_requests import (
     AddedPartition,
     DescribedTransaction,
     DescribeTransactionsRequest,

@@ -1,3 +1,3 @@
 # The compiled version of `columns.ColumnBuilder`.
 
-from protocol.records.arrow.columns import ColumnBuilder as ColumnBuilder
+from warmlog.protocol.records.arrow.columns import ColumnBuilder as ColumnBuilder

@@ -16,9 +16,9 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
-from protocol.records.arrow import columns
-from protocol.records.arrow.columns import EVERYTHING, BytesColumn, Columns, HeaderColumn
-from protocol.records.record import refuse_record, refuse_rest
+from warmlog.protocol.records.arrow import columns
+from warmlog.protocol.records.arrow.columns import EVERYTHING, BytesColumn, Columns, HeaderColumn
+from warmlog.protocol.records.record import refuse_record, refuse_rest
 
 include "../_reading.pxi"
 

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.records.codec import compiled
+from warmlog.protocol.records.codec import compiled
 
 __all__ = ["ColumnBuilder"]
 
 if TYPE_CHECKING or not compiled:
-    from protocol.records.arrow.columns import ColumnBuilder
+    from warmlog.protocol.records.arrow.columns import ColumnBuilder
 else:
     try:
-        from protocol.records.arrow._columns import ColumnBuilder
+        from warmlog.protocol.records.arrow._columns import ColumnBuilder
     except ImportError:  # extensions are built separately, so each may be missing
-        from protocol.records.arrow.columns import ColumnBuilder
+        from warmlog.protocol.records.arrow.columns import ColumnBuilder

@@ -20,7 +20,7 @@ Source: the Arrow columnar format, version 1.
 from array import array
 from typing import NamedTuple
 
-from protocol.records.record import MAX_INT32, MAX_INT64, MIN_INT64, Buffer, Record, decode_records
+from warmlog.protocol.records.record import MAX_INT32, MAX_INT64, MIN_INT64, Buffer, Record, decode_records
 
 __all__ = ["EVERYTHING", "BytesColumn", "ColumnBuilder", "Columns", "HeaderColumn", "Wanted"]
 

@@ -1,3 +1,3 @@
 # The compiled version of `filtering.OffsetMap`.
 
-from protocol.records.compaction.filtering import OffsetMap as OffsetMap
+from warmlog.protocol.records.compaction.filtering import OffsetMap as OffsetMap

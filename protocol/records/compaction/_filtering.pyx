@@ -18,13 +18,13 @@ from libc.string cimport memcpy, memset
 
 import os
 
-from protocol.records.crc import crc32c
+from warmlog.protocol.records.crc import crc32c
 
-from protocol.errors import CorruptBatchError
-from protocol.records.compaction import filtering as reference
-from protocol.records import layout
-from protocol.records.batch import read_header, verify_crc
-from protocol.records.compaction.filtering import Filtered, Kept
+from warmlog.protocol.errors import CorruptBatchError
+from warmlog.protocol.records.compaction import filtering as reference
+from warmlog.protocol.records import layout
+from warmlog.protocol.records.batch import read_header, verify_crc
+from warmlog.protocol.records.compaction.filtering import Filtered, Kept
 
 cdef extern from *:
     """

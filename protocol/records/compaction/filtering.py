@@ -28,10 +28,10 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import ClassVar, NamedTuple
 
-from protocol.records.batch import read_header, verify_crc
-from protocol.records.compression import compress, decompress
-from protocol.records.crc import crc32c
-from protocol.records.layout import (
+from warmlog.protocol.records.batch import read_header, verify_crc
+from warmlog.protocol.records.compression import compress, decompress
+from warmlog.protocol.records.crc import crc32c
+from warmlog.protocol.records.layout import (
     CODEC_MASK,
     CONTROL_BIT,
     CRC_POSITION,
@@ -45,7 +45,7 @@ from protocol.records.layout import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
-from protocol.records.record import (
+from warmlog.protocol.records.record import (
     Buffer,
     _Broken,
     _read_record,

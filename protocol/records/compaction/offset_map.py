@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.records.codec import compiled
+from warmlog.protocol.records.codec import compiled
 
 __all__ = ["OffsetMap"]
 
 if TYPE_CHECKING or not compiled:
-    from protocol.records.compaction.filtering import OffsetMap
+    from warmlog.protocol.records.compaction.filtering import OffsetMap
 else:
     try:
-        from protocol.records.compaction._filtering import OffsetMap
+        from warmlog.protocol.records.compaction._filtering import OffsetMap
     except ImportError:  # extensions are built separately, so each may be missing
-        from protocol.records.compaction.filtering import OffsetMap
+        from warmlog.protocol.records.compaction.filtering import OffsetMap

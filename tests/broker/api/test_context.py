@@ -6,15 +6,15 @@ from itertools import pairwise
 import pytest
 import trio
 
-from broker.api.context import Context, Session
-from broker.api.pacing import PIECE_S, Pacer
-from broker.net.wire import KafkaWire, NativeWire
-from protocol.kafka.api import Codec
-from protocol.native.codec import encode_request
-from protocol.request import HelloRequest, MetadataRequest
-from protocol.weight import RELEASED
 from tests.broker.kafka_client import BY_NAME
 from tests.protocol.kafka.messages import TABLES, body, frame, with_defaults
+from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.pacing import PIECE_S, Pacer
+from warmlog.broker.net.wire import KafkaWire, NativeWire
+from warmlog.protocol.kafka.api import Codec
+from warmlog.protocol.native.codec import encode_request
+from warmlog.protocol.request import HelloRequest, MetadataRequest
+from warmlog.protocol.weight import RELEASED
 
 A_PIECE = 8  # a power of two: the sums of floats are exact
 

@@ -10,14 +10,14 @@ from uuid import uuid4
 import pytest
 import trio
 
-from broker.cluster.etcd.account import Account
-from broker.cluster.etcd.endpoints import Timeouts, parse_endpoints
-from broker.cluster.etcd.etcd_store import EtcdStore
-from broker.cluster.etcd.tls import ClientTls
-from broker.cluster.local.server import serve_store
-from broker.cluster.store import KeyValue, KnownStore, Put, Store, Transaction
-from broker.metrics.registry import Metrics
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
+from warmlog.broker.cluster.etcd.account import Account
+from warmlog.broker.cluster.etcd.endpoints import Timeouts, parse_endpoints
+from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
+from warmlog.broker.cluster.etcd.tls import ClientTls
+from warmlog.broker.cluster.local.server import serve_store
+from warmlog.broker.cluster.store import KeyValue, KnownStore, Put, Store, Transaction
+from warmlog.broker.metrics.registry import Metrics
 
 UNHURRIED = Timeouts()
 PROMPT = Timeouts(connect_s=1, attempt_s=1, commit_s=1, quiet_s=0.5)  # etcd sends late events after 0.1 s

@@ -4,8 +4,8 @@ from random import Random
 
 import trio
 
-from broker.cluster.memory import Faults
-from broker.cluster.store import StoreUnavailableError
+from warmlog.broker.cluster.memory import Faults
+from warmlog.broker.cluster.store import StoreUnavailableError
 
 
 class RandomFaults(Faults):

@@ -7,14 +7,14 @@ from uuid import UUID, uuid5
 
 import trio
 
-from broker.cluster import admin, values
-from broker.cluster.controller import Controller, Rebalancing
-from broker.cluster.image import PartitionKey
-from broker.cluster.memory import Faults, MemoryCluster, MemoryStore
-from broker.cluster.node import ClusterNode, Identity
-from broker.cluster.rules import Change, LogEnd, Refusal, change_isr, transaction
-from broker.cluster.store import StoreUnavailableError
-from broker.cluster.values import NO_EPOCH, Endpoint, PartitionState, TopicState
+from warmlog.broker.cluster import admin, values
+from warmlog.broker.cluster.controller import Controller, Rebalancing
+from warmlog.broker.cluster.image import PartitionKey
+from warmlog.broker.cluster.memory import Faults, MemoryCluster, MemoryStore
+from warmlog.broker.cluster.node import ClusterNode, Identity
+from warmlog.broker.cluster.rules import Change, LogEnd, Refusal, change_isr, transaction
+from warmlog.broker.cluster.store import StoreUnavailableError
+from warmlog.broker.cluster.values import NO_EPOCH, Endpoint, PartitionState, TopicState
 
 LEASE_S = 6.0
 NO_REBALANCING = Rebalancing(interval_s=None)

@@ -5,12 +5,12 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from broker.cluster import rules
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.keys import broker_key, configs_key, draining_key, encode, partition_key, topic_key
-from broker.cluster.rules import Change, Refusal
-from broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
-from broker.cluster.values import Configs, Endpoint, Member, PartitionState, Registration, TopicState
+from warmlog.broker.cluster import rules
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.keys import broker_key, configs_key, draining_key, encode, partition_key, topic_key
+from warmlog.broker.cluster.rules import Change, Refusal
+from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
+from warmlog.broker.cluster.values import Configs, Endpoint, Member, PartitionState, Registration, TopicState
 
 TOPIC = UUID(int=7)
 KEY = PartitionKey(TOPIC, 0)

@@ -5,12 +5,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from broker.cluster import admin, topics
-from broker.cluster.image import BROKER_DEFAULTS, PartitionKey
-from broker.cluster.values import TopicStatus
-from broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError
-from broker.metadata.topic import RefusedError
 from tests.broker.cluster.nodes import created, in_sync, three_nodes, topic
+from warmlog.broker.cluster import admin, topics
+from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
+from warmlog.broker.cluster.values import TopicStatus
+from warmlog.broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError
+from warmlog.broker.metadata.topic import RefusedError
 
 
 async def test_a_topic_cannot_have_more_replicas_than_there_are_brokers(autojump_clock: MockClock) -> None:

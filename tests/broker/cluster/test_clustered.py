@@ -8,17 +8,17 @@ from uuid import uuid4
 
 import pytest
 
-from broker.cluster.values import NO_EPOCH
-from broker.clustered import ClusterMember
-from broker.log.directory.checkpoint import CLEAN_MARKER
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.directory.data_directory import CLUSTER_STATE
-from broker.log.io.disk import Disk
-from broker.metrics.registry import Metrics
-from broker.replication.replicas import Replicas
-from broker.settings.settings import load_settings
 from tests.broker.clients import running
 from tests.broker.cluster.etcd_process import EtcdProcess
+from warmlog.broker.cluster.values import NO_EPOCH
+from warmlog.broker.clustered import ClusterMember
+from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.data_directory import CLUSTER_STATE
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.replication.replicas import Replicas
+from warmlog.broker.settings.settings import load_settings
 
 
 @pytest.fixture

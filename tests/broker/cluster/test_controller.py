@@ -5,12 +5,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from broker.cluster import admin
-from broker.cluster.controller import Rebalancing
-from broker.cluster.image import BROKER_DEFAULTS, PartitionKey
-from broker.cluster.memory import MemoryCluster
-from broker.cluster.rules import LogEnd
 from tests.broker.cluster.nodes import Member, created, in_sync, three_nodes
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.controller import Rebalancing
+from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
+from warmlog.broker.cluster.memory import MemoryCluster
+from warmlog.broker.cluster.rules import LogEnd
 
 UNCLEAN = "unclean.leader.election.enable"
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from broker.cluster.rules import (
+from tests.broker.cluster.stores import KEY, OnePartition, brokers_of
+from warmlog.broker.cluster.rules import (
     Change,
     LogEnd,
     Refusal,
@@ -14,8 +15,7 @@ from broker.cluster.rules import (
     step_aside,
     transaction,
 )
-from broker.cluster.values import Member
-from tests.broker.cluster.stores import KEY, OnePartition, brokers_of
+from warmlog.broker.cluster.values import Member
 
 
 def test_the_next_replica_of_the_isr_leads_in_the_next_epoch() -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.cluster.etcd import gateway
-from broker.cluster.etcd.endpoints import Endpoint, Timeouts, parse_endpoints
-from broker.cluster.etcd.etcd_store import EtcdStore
-from broker.cluster.store import (
+from tests.broker.cluster.conftest import PROMPT, open_store
+from tests.broker.cluster.etcd_process import EtcdProcess, etcd
+from warmlog.broker.cluster.etcd import gateway
+from warmlog.broker.cluster.etcd.endpoints import Endpoint, Timeouts, parse_endpoints
+from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
+from warmlog.broker.cluster.store import (
     Changes,
     CompactedError,
     Compare,
@@ -24,9 +26,7 @@ from broker.cluster.store import (
     StoreUnavailableError,
     Transaction,
 )
-from broker.metrics.registry import Metrics
-from tests.broker.cluster.conftest import PROMPT, open_store
-from tests.broker.cluster.etcd_process import EtcdProcess, etcd
+from warmlog.broker.metrics.registry import Metrics
 
 ONE_WRITE = Transaction((), (Put("a", b""),))
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.cluster.etcd.endpoints import Timeouts
-from broker.cluster.etcd.etcd_store import EtcdStore
-from broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
-from broker.cluster.store import KeyValue, Put, StoreRefusedError, StoreUnavailableError, Transaction
 from tests.broker.cluster.certificates import Authority, Issued, openssl
 from tests.broker.cluster.conftest import open_store, use_every_call
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
+from warmlog.broker.cluster.etcd.endpoints import Timeouts
+from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
+from warmlog.broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
+from warmlog.broker.cluster.store import KeyValue, Put, StoreRefusedError, StoreUnavailableError, Transaction
 
 ONE_WRITE = Transaction((), (Put("a", b"1"),))
 

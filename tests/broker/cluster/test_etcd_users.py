@@ -7,15 +7,15 @@ from uuid import uuid4
 import pytest
 import trio
 
-from broker.cluster.etcd.account import Account, PasswordFileError
-from broker.cluster.etcd.endpoints import parse_endpoints
-from broker.cluster.etcd.gateway import AuthenticateRequest
-from broker.cluster.etcd.tls import ClientTls, TlsFiles
-from broker.cluster.store import Put, Store, StoreRefusedError, StoreUnavailableError, Transaction
 from tests.broker.cluster.certificates import Authority, Issued
 from tests.broker.cluster.conftest import PROMPT, open_store, use_every_call
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from tests.broker.cluster.etcd_users import PASSWORD, QUICK_HASHES, USER, Users
+from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
+from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
+from warmlog.broker.cluster.etcd.gateway import AuthenticateRequest
+from warmlog.broker.cluster.etcd.tls import ClientTls, TlsFiles
+from warmlog.broker.cluster.store import Put, Store, StoreRefusedError, StoreUnavailableError, Transaction
 
 ONE_WRITE = Transaction((), (Put("a", b"1"),))
 
@@ -227,7 +227,7 @@ async def test_users_may_be_demanded_from_now_on_and_not_any_more(
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.name == "broker.cluster.etcd.client"]
+    return [record.message for record in caplog.records if record.name == "warmlog.broker.cluster.etcd.client"]
 
 
 async def test_a_refusal_is_logged_once_although_leases_are_kept(

@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.cluster.failover import CONNECT_WAIT_S, STORE_WAIT_S
 from tests.broker.cluster.nodes import Member, created, listening, three_nodes
+from warmlog.broker.cluster.failover import CONNECT_WAIT_S, STORE_WAIT_S
 
 
 async def waited_s(member: Member) -> float:

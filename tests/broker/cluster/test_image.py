@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.image import BROKER_DEFAULTS, EMPTY, ClusterImage, PartitionKey
-from broker.cluster.keys import (
+from tests.broker.cluster.stores import KEY, TOPIC, Contents, OnePartition, changes_between, registration
+from warmlog.broker.cluster.image import BROKER_DEFAULTS, EMPTY, ClusterImage, PartitionKey
+from warmlog.broker.cluster.keys import (
     CONTROLLER_KEY,
     FEATURES_KEY,
     PRODUCER_IDS_KEY,
@@ -19,9 +20,8 @@ from broker.cluster.keys import (
     partition_key,
     topic_key,
 )
-from broker.cluster.store import Changes, KeyValue, Range, StoreMismatchError
-from broker.cluster.values import Configs, Controller, Features, Member, PartitionState, ProducerIds, TopicState
-from tests.broker.cluster.stores import KEY, TOPIC, Contents, OnePartition, changes_between, registration
+from warmlog.broker.cluster.store import Changes, KeyValue, Range, StoreMismatchError
+from warmlog.broker.cluster.values import Configs, Controller, Features, Member, PartitionState, ProducerIds, TopicState
 
 
 def state(*replicas: int) -> PartitionState:

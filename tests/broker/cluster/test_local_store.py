@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.cluster.etcd.http import HttpClientConnection
-from broker.cluster.local.journal import Journal
-from broker.cluster.store import (
+from tests.broker.cluster.conftest import local_store, open_store
+from warmlog.broker.cluster.etcd.http import HttpClientConnection
+from warmlog.broker.cluster.local.journal import Journal
+from warmlog.broker.cluster.store import (
     CompactedError,
     Delete,
     KeyValue,
@@ -22,7 +23,6 @@ from broker.cluster.store import (
     StoreUnavailableError,
     Transaction,
 )
-from tests.broker.cluster.conftest import local_store, open_store
 
 WRITES = Transaction((), (Put("a", b"1"), Put("b", b"2")))
 

@@ -7,12 +7,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from broker.cluster import admin
-from broker.cluster.image import ClusterImage, ImageDelta
-from broker.cluster.rules import change_isr
-from broker.cluster.store import StoreMismatchError
-from broker.cluster.values import NO_EPOCH
 from tests.broker.cluster.nodes import LEASE_S, Member, Outage, committed, created, listening, three_nodes, topic
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta
+from warmlog.broker.cluster.rules import change_isr
+from warmlog.broker.cluster.store import StoreMismatchError
+from warmlog.broker.cluster.values import NO_EPOCH
 
 
 async def test_a_broker_whose_port_refuses_connections_is_replaced_at_once(autojump_clock: MockClock) -> None:

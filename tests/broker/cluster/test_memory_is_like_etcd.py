@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.memory import MemoryCluster, MemoryStore
-from broker.cluster.store import (
+from tests.broker.cluster.conftest import open_store
+from tests.broker.cluster.etcd_process import EtcdProcess, etcd
+from warmlog.broker.cluster.memory import MemoryCluster, MemoryStore
+from warmlog.broker.cluster.store import (
     ABSENT,
     NO_LEASE,
     Compare,
@@ -23,8 +25,6 @@ from broker.cluster.store import (
     Store,
     Transaction,
 )
-from tests.broker.cluster.conftest import open_store
-from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 
 KEYS = ("a", "a/1", "a/2", "b", "b/1")
 CALLS = 60

@@ -5,12 +5,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from broker.cluster import admin, values
-from broker.cluster.node import UsedIdError
-from broker.cluster.rules import LogEnd, change_isr, disown
-from broker.cluster.values import TopicStatus
-from broker.metadata.topic import RefusedError
 from tests.broker.cluster.nodes import LEASE_S, Member, committed, created, three_nodes, topic
+from warmlog.broker.cluster import admin, values
+from warmlog.broker.cluster.node import UsedIdError
+from warmlog.broker.cluster.rules import LogEnd, change_isr, disown
+from warmlog.broker.cluster.values import TopicStatus
+from warmlog.broker.metadata.topic import RefusedError
 
 
 async def test_brokers_see_each_other_and_one_controls(autojump_clock: MockClock) -> None:

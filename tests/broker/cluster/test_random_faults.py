@@ -8,17 +8,17 @@ from uuid import uuid5
 import pytest
 import trio
 
-from broker.cluster import admin, values
-from broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
-from broker.cluster.memory import MemoryCluster
-from broker.cluster.node import ClusterNode
-from broker.cluster.rules import Change, LogEnd, change_isr, transaction
-from broker.cluster.store import StoreError
-from broker.cluster.values import TopicState, TopicStatus
-from broker.metadata.topic import RefusedError
 from tests.broker.cluster.faults import RandomFaults
 from tests.broker.cluster.nodes import SPACE, Member
 from tests.cluster.simulation.loop import run as simulate
+from warmlog.broker.cluster import admin, values
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from warmlog.broker.cluster.memory import MemoryCluster
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.rules import Change, LogEnd, change_isr, transaction
+from warmlog.broker.cluster.store import StoreError
+from warmlog.broker.cluster.values import TopicState, TopicStatus
+from warmlog.broker.metadata.topic import RefusedError
 
 NODES = 3
 STEPS = 60

@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.cluster.rules import Change, Refusal, change_isr, reassign, transaction
-from broker.cluster.values import Member
 from tests.broker.cluster.stores import KEY, OnePartition, brokers_of
+from warmlog.broker.cluster.rules import Change, Refusal, change_isr, reassign, transaction
+from warmlog.broker.cluster.values import Member
 
 
 def joined(store: OnePartition, *brokers: int) -> None:

@@ -2,11 +2,21 @@
 
 import pytest
 
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.keys import broker_key, draining_key, partition_key
-from broker.cluster.rules import Change, Refusal, batches, change_isr, disown, fence, is_current, min_isr, transaction
-from broker.cluster.values import NO_EPOCH, Member, PartitionState
 from tests.broker.cluster.stores import KEY, TOPIC, OnePartition, brokers_of
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.keys import broker_key, draining_key, partition_key
+from warmlog.broker.cluster.rules import (
+    Change,
+    Refusal,
+    batches,
+    change_isr,
+    disown,
+    fence,
+    is_current,
+    min_isr,
+    transaction,
+)
+from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
 
 
 def proposed(store: OnePartition, *isr: Member, image: ClusterImage | None = None) -> Change | Refusal:

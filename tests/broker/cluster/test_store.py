@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import trio
 
-from broker.cluster.store import (
+from warmlog.broker.cluster.store import (
     ABSENT,
     MAX_OPERATIONS,
     Changes,

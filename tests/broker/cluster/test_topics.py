@@ -4,13 +4,13 @@ from uuid import UUID
 
 import pytest
 
-from broker.cluster import topics
-from broker.cluster.image import PartitionKey
-from broker.cluster.keys import broker_key, draining_key, topic_key
-from broker.cluster.rules import Decision, Refusal, elect, log_end_holders
-from broker.cluster.store import Transaction
-from broker.cluster.values import NO_EPOCH, Member, TopicState, TopicStatus
 from tests.broker.cluster.stores import KEY, TOPIC, Contents, OnePartition, registration
+from warmlog.broker.cluster import topics
+from warmlog.broker.cluster.image import PartitionKey
+from warmlog.broker.cluster.keys import broker_key, draining_key, topic_key
+from warmlog.broker.cluster.rules import Decision, Refusal, elect, log_end_holders
+from warmlog.broker.cluster.store import Transaction
+from warmlog.broker.cluster.values import NO_EPOCH, Member, TopicState, TopicStatus
 
 ME = Member(1, 1)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import trio
 
-from protocol.errors import ErrorCode
 from tests.broker.clustered.three_brokers import LIMIT_S, NONE, Cluster, idle_broker, topic
+from warmlog.protocol.errors import ErrorCode
 
 PREFERRED, UNCLEAN = 0, 1
 

@@ -6,11 +6,16 @@ from random import Random
 import pytest
 import trio
 
-from broker.cluster import admin
-from broker.cluster.node import ClusterNode
-from broker.settings.settings import Settings
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from tests.broker.clients import RawClient, running
+from tests.broker.cluster.conftest import local_store, open_store
+from tests.broker.clustered.three_brokers import IDS, LIMIT_S, Cluster, topic
+from tests.broker.kafka_client import kafka_client
+from warmlog import connect
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     NO_OFFSET,
     CoordinatorType,
     OffsetCommitRequest,
@@ -19,11 +24,6 @@ from protocol.groups import (
     OffsetToCommit,
     TopicPartition,
 )
-from tests.broker.clients import RawClient, running
-from tests.broker.cluster.conftest import local_store, open_store
-from tests.broker.clustered.three_brokers import IDS, LIMIT_S, Cluster, topic
-from tests.broker.kafka_client import kafka_client
-from warmlog import connect
 
 LATER = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

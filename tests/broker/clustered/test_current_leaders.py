@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
 from tests.broker.clients import batch
 from tests.broker.clustered.three_brokers import Cluster, topic
+from warmlog.protocol.errors import ErrorCode
 
 NO_LEADER = {"leader_id": -1, "leader_epoch": -1}
 

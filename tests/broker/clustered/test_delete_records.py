@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from protocol.errors import ErrorCode
-from protocol.request import DescribeTopicsRequest
 from tests.broker.clustered.three_brokers import NONE, Cluster, idle_broker, topic
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import DescribeTopicsRequest
 
 TIMEOUT_MS = 30_000
 

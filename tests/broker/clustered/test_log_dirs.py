@@ -5,8 +5,8 @@ from typing import Any
 
 import trio
 
-from protocol.errors import ErrorCode
 from tests.broker.clustered.three_brokers import DIRECTORIES, IDS, LIMIT_S, NONE, Cluster, topic
+from warmlog.protocol.errors import ErrorCode
 
 
 async def places(cluster: Cluster, asked: Any, *, at: int) -> dict[str, int]:

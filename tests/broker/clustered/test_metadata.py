@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.request import MetadataRequest
 from tests.broker.clustered.three_brokers import IDS, LIMIT_S, NONE, Cluster, topic
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.request import MetadataRequest
 
 METADATA_LOG = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
 

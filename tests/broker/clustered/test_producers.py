@@ -1,7 +1,7 @@
 """Producers of a partition, as its replicas know them."""
 
-from protocol.errors import ErrorCode
 from tests.broker.clustered.three_brokers import NONE, Cluster, topic
+from warmlog.protocol.errors import ErrorCode
 
 
 async def test_every_replica_describes_producers(cluster: Cluster) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from tests.broker.clustered.three_brokers import IDS, LIMIT_S, NONE, Cluster, three_brokers, topic
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 
 
 def counted(name: str, partitions: int, factor: int) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from uuid import uuid4
 
 import trio
 
-from broker.cluster.node import ClusterNode, Identity
-from broker.cluster.values import NO_EPOCH, Endpoint
-from broker.settings.settings import Settings
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from tests.broker.clients import Running, batch, running
 from tests.broker.cluster.conftest import local_store, open_store
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.broker.cluster.node import ClusterNode, Identity
+from warmlog.broker.cluster.values import NO_EPOCH, Endpoint
+from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 
 IDS = (1, 2, 3)
 LIMIT_S = 60.0

@@ -2,8 +2,8 @@
 
 import trio
 
-from broker.coordinator_log.replay import Replay
-from broker.coordinator_log.term import Term
+from warmlog.broker.coordinator_log.replay import Replay
+from warmlog.broker.coordinator_log.term import Term
 
 
 class Loads:

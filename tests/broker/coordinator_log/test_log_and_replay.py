@@ -2,12 +2,12 @@
 
 import pytest
 
-from broker.coordinator_log.replay import Replay
-from broker.coordinator_log.topic import abs_int32, java_hash
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
-from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
-from protocol.records.reader import decode_batch
+from warmlog.broker.coordinator_log.replay import Replay
+from warmlog.broker.coordinator_log.topic import abs_int32, java_hash
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
+from warmlog.protocol.records.reader import decode_batch
 
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
 

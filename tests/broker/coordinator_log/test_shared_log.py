@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from broker.coordinator_log.log import CoordinatorLog
-from broker.coordinator_log.reading import read_partition
-from broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
-from broker.groups.topic import OFFSETS_TOPIC
-from protocol.errors import ErrorCode
 from tests.broker.coordinator_log.loads import Loads
 from tests.broker.rig import START_MS, rig
+from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.coordinator_log.reading import read_partition
+from warmlog.broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
+from warmlog.broker.groups.topic import OFFSETS_TOPIC
+from warmlog.protocol.errors import ErrorCode
 
 SMALL = CoordinatorTopic(
     name="__three_parts", keeps="name", layout=lambda _: TopicLayout(3, {"cleanup.policy": "compact"}, 1)

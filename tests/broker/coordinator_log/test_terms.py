@@ -8,13 +8,13 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.coordinator_log.log import CoordinatorLog
-from broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode
-from protocol.records.builder import build_batch
 from tests.broker.coordinator_log.loads import Loads
 from tests.broker.rig import START_MS, Rig, rig
+from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.builder import build_batch
 
 TOPIC = "__three_parts"
 SMALL = CoordinatorTopic(name=TOPIC, keeps="name", layout=lambda _: TopicLayout(3, {"cleanup.policy": "compact"}, 1))

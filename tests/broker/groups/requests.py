@@ -5,10 +5,10 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from broker.groups.effects import Answer, Client, Instant, Limits, Store
-from broker.groups.state import Group
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.broker.groups.effects import Answer, Client, Instant, Limits, Store
+from warmlog.broker.groups.state import Group
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     GroupProtocol,
     JoinGroupRequest,
     JoinGroupResponse,

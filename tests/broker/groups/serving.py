@@ -13,20 +13,21 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.groups.commits import Committer
-from broker.groups.service import GroupService
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.storage import Storage
-from broker.partitions.partitions import Partitions
-from broker.settings.live import LiveSettings
-from broker.settings.settings import load_settings
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from tests.broker.groups.requests import DELAY_MS, join_request
+from warmlog.broker.groups.commits import Committer
+from warmlog.broker.groups.service import GroupService
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.storage import Storage
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.settings import load_settings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     JoinGroupResponse,
     LeavingMember,
     MemberAssignment,
@@ -34,8 +35,7 @@ from protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from protocol.kafka.group_records import OffsetAndMetadata
-from tests.broker.groups.requests import DELAY_MS, join_request
+from warmlog.protocol.kafka.group_records import OffsetAndMetadata
 
 EPOCH_MS = 1_700_000_000_000
 CHECK_S = 6 * 3600  # between expiry checks: longer than the default, since each one is a jump of the mock clock

@@ -10,22 +10,22 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.coordinator_log import appends
-from broker.coordinator_log.appends import LogProducer
-from broker.groups.commits import Committer
-from broker.groups.topic import TOPIC
-from broker.log.producers.transactions import TransactionMarker
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metrics.registry import Metrics
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode
-from protocol.groups import GroupState, JoinGroupResponse, OffsetToCommit
-from protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
-from protocol.records.builder import build_batch
-from protocol.records.markers import Outcome
 from tests.broker.clients import batch
 from tests.broker.groups.requests import SESSION_MS
 from tests.broker.groups.serving import CHECK_S, EPOCH_MS, OUTSIDE, Serving, serving
+from warmlog.broker.coordinator_log import appends
+from warmlog.broker.coordinator_log.appends import LogProducer
+from warmlog.broker.groups.commits import Committer
+from warmlog.broker.groups.topic import TOPIC
+from warmlog.broker.log.producers.transactions import TransactionMarker
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import GroupState, JoinGroupResponse, OffsetToCommit
+from warmlog.protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.markers import Outcome
 
 DAY_S = 86_400
 RETENTION_S = 7 * DAY_S

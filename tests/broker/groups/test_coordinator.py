@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.settings.settings import Settings
-from protocol.errors import ErrorCode
-from protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse
 from tests.broker.groups.requests import DELAY_MS, SESSION_MS
 from tests.broker.groups.serving import Serving, serving
+from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse
 
 SESSION_S = SESSION_MS / 1000 + 0.01  # just past the session timeout
 

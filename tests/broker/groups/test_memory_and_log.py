@@ -6,16 +6,16 @@ from random import Random
 import pytest
 import trio
 
-from broker.coordinator_log.appends import LogProducer
-from broker.groups.registry import GroupRegistry
-from broker.groups.service import GroupService
-from broker.groups.topic import TOPIC
-from broker.log.producers.transactions import TransactionMarker
-from broker.partitions.topics.topic_changes import UnknownTopicError
-from protocol.errors import ErrorCode
-from protocol.groups import OffsetToCommit
-from protocol.records.markers import Outcome
 from tests.broker.groups.serving import OUTSIDE, Serving, serving
+from warmlog.broker.coordinator_log.appends import LogProducer
+from warmlog.broker.groups.registry import GroupRegistry
+from warmlog.broker.groups.service import GroupService
+from warmlog.broker.groups.topic import TOPIC
+from warmlog.broker.log.producers.transactions import TransactionMarker
+from warmlog.broker.partitions.topics.topic_changes import UnknownTopicError
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import OffsetToCommit
+from warmlog.protocol.records.markers import Outcome
 
 GROUPS, TOPICS, PRODUCERS = ("a", "b", "c"), ("orders", "stock"), (7, 8)
 SEGMENT_BYTES = (10_000, 20_000, 1 << 20)  # writes that roll take longer than others

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.groups.pending_offsets import PendingOffset, PendingOffsets
-from protocol.errors import ErrorCode
-from protocol.kafka.group_records import OffsetAndMetadata, encode_offset, encode_offset_key
-from protocol.records.builder import build_batch
-from protocol.records.layout import TRANSACTIONAL_BIT
-from protocol.records.markers import Outcome
 from tests.broker.clients import running
 from tests.broker.kafka_client import kafka_client
+from warmlog.broker.groups.pending_offsets import PendingOffset, PendingOffsets
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.group_records import OffsetAndMetadata, encode_offset, encode_offset_key
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
+from warmlog.protocol.records.markers import Outcome
 
 PRODUCER, OTHER = 7, 8
 

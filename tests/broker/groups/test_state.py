@@ -2,14 +2,14 @@
 
 import pytest
 
-from broker.groups.effects import NEVER, Instant, Limits
-from broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
-from broker.groups.state import Group
-from protocol.errors import ErrorCode
-from protocol.groups import GroupProtocol, GroupState
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.group_records import StoredGroup, StoredMember
 from tests.broker.groups.requests import DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, protocols, subscription
+from warmlog.broker.groups.effects import NEVER, Instant, Limits
+from warmlog.broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
+from warmlog.broker.groups.state import Group
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import GroupProtocol, GroupState
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.group_records import StoredGroup, StoredMember
 
 NOW = Instant(0.0, 1_700_000_000_000)
 

@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.groups.effects import NEVER
-from broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
-from protocol.errors import ErrorCode
-from protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse
 from tests.broker.groups.requests import REBALANCE_MS, SESSION_MS, Driver
+from warmlog.broker.groups.effects import NEVER
+from warmlog.broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse
 
 INSTANCES = (None, None, "one", "two")
 PARTITIONS = 4

@@ -2,9 +2,9 @@
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.groups import GroupState, LeavingMember
 from tests.broker.groups.requests import DELAY_MS, REBALANCE_MS, SESSION_MS, Driver
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import GroupState, LeavingMember
 
 
 def static_pair(driver: Driver) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.groups.timers import Timers
+from warmlog.broker.groups.timers import Timers
 
 
 @dataclass(eq=False)

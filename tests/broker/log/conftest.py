@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.log.producers.table import ProducerBudget
-from broker.partitions.epochs import assign_epoch
-from protocol.records.builder import build_batch
-from protocol.records.reader import records_in
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.producers.table import ProducerBudget
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.reader import records_in
 
 START_MS = 1_700_000_000_000
 

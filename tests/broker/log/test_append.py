@@ -2,13 +2,13 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.log.append import BatchExtent, RollReason, Tail, extents, joined, stamped, whole
-from broker.log.config import LogConfig
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.time import TimeIndex
-from protocol.errors import InvalidRecordError
-from protocol.records.batch import headers, verify_crc
-from protocol.records.validation import check_batches
+from warmlog.broker.log.append import BatchExtent, RollReason, Tail, extents, joined, stamped, whole
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.time import TimeIndex
+from warmlog.protocol.errors import InvalidRecordError
+from warmlog.protocol.records.batch import headers, verify_crc
+from warmlog.protocol.records.validation import check_batches
 
 CONFIG = LogConfig(segment_bytes=10_000, segment_ms=1000, segment_index_bytes=24 * 4, index_interval_bytes=100)
 Batch = Callable[..., bytes]

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from broker.log.compaction.run import CleanerLimits, Compaction
-from broker.log.config import LogConfig
-from broker.log.partition_log import PartitionLog
-from broker.partitions.epochs import assign_epoch
-from protocol.errors import CorruptBatchError, InvalidRecordError, ProtocolError
-from protocol.records.batch import headers, stamp
-from protocol.records.builder import build_batch
-from protocol.records.compaction.offset_map import OffsetMap
-from protocol.records.crc import crc32c
-from protocol.records.markers import EndMarker, Outcome, marker_batch
 from tests.broker.log.producers.transactions import NOW_MS, committed, marker, opened, send, transactional
+from warmlog.broker.log.compaction.run import CleanerLimits, Compaction
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.protocol.errors import CorruptBatchError, InvalidRecordError, ProtocolError
+from warmlog.protocol.records.batch import headers, stamp
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.compaction.offset_map import OffsetMap
+from warmlog.protocol.records.crc import crc32c
+from warmlog.protocol.records.markers import EndMarker, Outcome, marker_batch
 
 Batch = Callable[..., bytes]
 Bench = Any

@@ -126,7 +126,7 @@ def test_indexes_of_the_active_segment_are_synced_once_in_a_while(
     bench: Bench, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each would be a wait of its own, in most rounds of a log that syncs every append."""
-    monkeypatch.setattr("broker.log.segments.segment_files.INDEXES_SYNCED_BYTES", 10 * len(batch()))
+    monkeypatch.setattr("warmlog.broker.log.segments.segment_files.INDEXES_SYNCED_BYTES", 10 * len(batch()))
     log = bench.open(index_interval_bytes=0)
     syncs = []
     for number in range(25):

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.log_state import HighWatermarkSource
-from broker.log.partition_log import PartitionLog
-from protocol.records.markers import Outcome
 from tests.broker.log.producers.transactions import marker, opened, send
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.log_state import HighWatermarkSource
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.records.markers import Outcome
 
 Batch = Callable[..., bytes]
 Bench = Any

@@ -8,17 +8,17 @@ from random import Random
 
 import pytest
 
-from broker.log.arrival import ANYWHERE, ARRIVAL, REPLACES_ALL, Arrival, read_arrival, write_arrival
-from broker.log.config import LogConfig
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.errors import DataDirectoryError
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.moving import LogMove
-from broker.log.partition_log import PartitionLog
-from protocol.records.builder import build_batch
 from tests.broker.log.io.crashing_disk import CrashingDisk, Fault, MachineGone
+from warmlog.broker.log.arrival import ANYWHERE, ARRIVAL, REPLACES_ALL, Arrival, read_arrival, write_arrival
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.errors import DataDirectoryError
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.moving import LogMove
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.records.builder import build_batch
 
 KEY = ("words", 0)
 NAME = "words-0"

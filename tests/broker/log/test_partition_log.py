@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.log.errors import LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError
-from broker.log.partition_log import LogRead, PartitionLog, RollReason
-from protocol.errors import BatchTooLargeError, CorruptBatchError, InvalidRecordError, UnsupportedMagicError
-from protocol.records.batch import headers
+from warmlog.broker.log.errors import LogFailedError, OffsetOutOfRangeError, RecordListTooLargeError
+from warmlog.broker.log.partition_log import LogRead, PartitionLog, RollReason
+from warmlog.protocol.errors import BatchTooLargeError, CorruptBatchError, InvalidRecordError, UnsupportedMagicError
+from warmlog.protocol.records.batch import headers
 
 Batch = Callable[..., bytes]
 Bench = Any

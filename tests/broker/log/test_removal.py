@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
-from broker.log.errors import OffsetOutOfRangeError
-from broker.log.partition_log import PartitionLog
-from broker.log.retention import RemovalReason
+from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
+from warmlog.broker.log.errors import OffsetOutOfRangeError
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.retention import RemovalReason
 
 Batch = Callable[..., bytes]
 Bench = Any

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.config import LogConfig
-from broker.log.retention import Candidate, RemovalReason, removal_reasons
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.retention import Candidate, RemovalReason, removal_reasons
 
 START, SIZE, TIME = RemovalReason
 

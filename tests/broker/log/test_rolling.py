@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from broker.log.index.time import TimeIndex
-from broker.log.partition_log import PartitionLog, RollReason
-from protocol.records.layout import CRC_POSITION, CRC_START, LAST_OFFSET_DELTA_POSITION
+from warmlog.broker.log.index.time import TimeIndex
+from warmlog.broker.log.partition_log import PartitionLog, RollReason
+from warmlog.protocol.records.layout import CRC_POSITION, CRC_START, LAST_OFFSET_DELTA_POSITION
 
 Batch = Callable[..., bytes]
 Bench = Any

@@ -11,13 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.log.config import LogConfig
-from broker.log.errors import IndexCorruptError
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import LogRead, PartitionLog
-from broker.partitions.epochs import assign_epoch
-from protocol.records.builder import build_batch
-from protocol.records.reader import records_in
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.reader import records_in
 
 START_MS = 1_700_000_000_000
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.log.partition_log import PartitionLog
+from warmlog.broker.log.partition_log import PartitionLog
 
 Batch = Callable[..., bytes]
 Bench = Any

@@ -12,20 +12,20 @@ import trio
 import trio.testing
 from prometheus_client import generate_latest
 
-from broker.log.compaction.cleanable import Cleanable
-from broker.log.compaction.plan import Cleaning
-from broker.log.directory.checkpoint import CLEANER_POINTS, RECOVERY_POINTS, read_offsets
-from broker.log.io.disk import Disk
-from broker.maintenance import cleaner_child, dirty_logs
-from broker.maintenance.cleaner import MAX_DEATHS, Cleaner
-from broker.maintenance.cleaner_child import ChildDiedError, CleanerChild
-from broker.maintenance.retention import Retention
-from broker.maintenance.schedule import Maintenance
-from broker.partitions.partition import Partition
-from protocol.records.batch import headers
-from protocol.records.reader import records_in
 from tests.broker.partitions.disks.test_checkpoints import CountingDisk
 from tests.broker.rig import START_MS, Rig, rig
+from warmlog.broker.log.compaction.cleanable import Cleanable
+from warmlog.broker.log.compaction.plan import Cleaning
+from warmlog.broker.log.directory.checkpoint import CLEANER_POINTS, RECOVERY_POINTS, read_offsets
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.maintenance import cleaner_child, dirty_logs
+from warmlog.broker.maintenance.cleaner import MAX_DEATHS, Cleaner
+from warmlog.broker.maintenance.cleaner_child import ChildDiedError, CleanerChild
+from warmlog.broker.maintenance.retention import Retention
+from warmlog.broker.maintenance.schedule import Maintenance
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.reader import records_in
 
 COMPACT = {"cleanup_policy": "compact", "segment_bytes": "1000"}
 

@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log.errors import LogFailedError
-from broker.maintenance.failed_logs import FIRST_PAUSE_S, MAX_AT_ONCE, MAX_PAUSE_S, FailedLogs
-from broker.partitions.reads.waiters import FetchWaiter
 from tests.broker.clients import batch
 from tests.broker.sync_rig import SyncRig, sync_rig
+from warmlog.broker.log.errors import LogFailedError
+from warmlog.broker.maintenance.failed_logs import FIRST_PAUSE_S, MAX_AT_ONCE, MAX_PAUSE_S, FailedLogs
+from warmlog.broker.partitions.reads.waiters import FetchWaiter
 
 
 def failed_logs_of(made: SyncRig, *others: object) -> FailedLogs:
@@ -81,7 +81,7 @@ async def test_failure_and_return_are_told_once(tmp_path: Path, caplog: pytest.L
         told = [
             (record.levelname, record.message)
             for record in caplog.records
-            if record.name == "broker.maintenance.failed_logs"
+            if record.name == "warmlog.broker.maintenance.failed_logs"
         ]
         assert told[0] == (
             "ERROR",

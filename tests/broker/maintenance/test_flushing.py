@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from broker.maintenance.flushing import Flushing
-from broker.partitions.disks.disk_workers import MAX_SYNC_THREADS
-from protocol.records.record import MAX_INT64
 from tests.broker.sync_rig import SyncRig, sync_rig
+from warmlog.broker.maintenance.flushing import Flushing
+from warmlog.broker.partitions.disks.disk_workers import MAX_SYNC_THREADS
+from warmlog.protocol.records.record import MAX_INT64
 
 
 def flushing_of(made: SyncRig, interval_ms: int = MAX_INT64) -> Flushing:

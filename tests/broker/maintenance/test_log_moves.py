@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import trio
 
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.errors import NoRoomError
-from broker.maintenance.log_moves import LogMoves
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode
-from protocol.records.builder import build_batch
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.errors import NoRoomError
+from warmlog.broker.maintenance.log_moves import LogMoves
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.builder import build_batch
 
 SLOW = {"replica.alter.log.dirs.io.max.bytes.per.second": "0"}
 RECENT_MS = 1_700_000_000_000

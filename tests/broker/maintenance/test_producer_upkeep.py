@@ -9,15 +9,15 @@ import trio
 import trio.testing
 from prometheus_client import generate_latest
 
-from broker.log.errors import TooManyProducersError
-from broker.log.producers.table import MAX_ACTIVE, ProducerBudget
-from broker.maintenance.producer_upkeep import PAUSE_S, ProducerUpkeep
-from broker.maintenance.schedule import Maintenance
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode
-from protocol.records.builder import build_batch
 from tests.broker.clients import running
 from tests.broker.rig import START_MS, Rig, rig
+from warmlog.broker.log.errors import TooManyProducersError
+from warmlog.broker.log.producers.table import MAX_ACTIVE, ProducerBudget
+from warmlog.broker.maintenance.producer_upkeep import PAUSE_S, ProducerUpkeep
+from warmlog.broker.maintenance.schedule import Maintenance
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.builder import build_batch
 
 HOUR_MS = 3_600_000
 LIMIT = 100

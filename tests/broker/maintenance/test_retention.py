@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from broker.maintenance.retention import Retention
-from broker.maintenance.schedule import Maintenance
 from tests.broker.clients import batch
 from tests.broker.rig import Rig, rig
+from warmlog.broker.maintenance.retention import Retention
+from warmlog.broker.maintenance.schedule import Maintenance
 
 
 def retention_of(made: Rig) -> Retention:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.metadata.assignment import assign_replicas
+from warmlog.broker.metadata.assignment import assign_replicas
 
 
 class _From(Random):

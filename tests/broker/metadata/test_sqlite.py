@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.metadata.sqlite import LAYOUT_VERSION, SqliteMetadataStore
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import Mirror, Topic
+from warmlog.broker.metadata.sqlite import LAYOUT_VERSION, SqliteMetadataStore
+from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.topic import Mirror, Topic
 
 
 def test_topics_are_the_same_after_the_store_is_reopened(tmp_path: Path) -> None:

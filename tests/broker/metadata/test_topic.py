@@ -1,6 +1,6 @@
 import pytest
 
-from broker.metadata.topic import (
+from warmlog.broker.metadata.topic import (
     InvalidPartitionsError,
     InvalidTopicError,
     check_collision,

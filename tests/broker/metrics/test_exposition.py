@@ -1,6 +1,6 @@
 """The text that Prometheus scrapes."""
 
-from broker.metrics.registry import Metrics
+from warmlog.broker.metrics.registry import Metrics
 
 
 def test_a_metric_declared_after_a_scrape_is_in_the_next_one() -> None:

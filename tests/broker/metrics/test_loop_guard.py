@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.lowlevel
 
-from broker.metrics.loop_guard import LoopGuard
 from tests.broker.clients import running
+from warmlog.broker.metrics.loop_guard import LoopGuard
 
 LIMIT_S = 0.02  # the fixture's
 
@@ -41,7 +41,7 @@ async def one_that_holds(guard: LoopGuard) -> None:
 @pytest.fixture
 def logs_each_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at a limited rate: a busy machine may add stalls."""
-    monkeypatch.setattr("broker.metrics.loop_guard.LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr("warmlog.broker.metrics.loop_guard.LOG_INTERVAL_S", 0.0)
 
 
 @pytest.mark.usefixtures("logs_each_stall")
@@ -73,7 +73,7 @@ async def one_that_keeps_the_gil() -> None:
 async def test_who_keeps_the_gil_has_a_name_the_second_time(
     guard: LoopGuard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.metrics.loop_guard.LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr("warmlog.broker.metrics.loop_guard.LOG_INTERVAL_S", 0.0)
     monkeypatch.setattr(sys, "_current_frames", dict)  # as if the thread that looks never got it
     async with watching(guard):
         for _ in range(2):
@@ -150,8 +150,8 @@ async def test_a_short_stall_after_a_long_sleep_is_logged_without_a_stack(
     guard: LoopGuard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sleeping loop is sampled less often: without a sample, the log must not blame the GIL."""
-    monkeypatch.setattr("broker.metrics.loop_guard.QUIET_SAMPLES", 1)
-    monkeypatch.setattr("broker.metrics.loop_guard.QUIET_FACTOR", 1_000_000)
+    monkeypatch.setattr("warmlog.broker.metrics.loop_guard.QUIET_SAMPLES", 1)
+    monkeypatch.setattr("warmlog.broker.metrics.loop_guard.QUIET_FACTOR", 1_000_000)
     async with watching(guard):
         while not guard.is_quiet:  # noqa: ASYNC110  # nothing tells us but asking
             await trio.sleep(LIMIT_S)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.io import page_faults
-from broker.metrics import requests
-from broker.metrics.registry import LATENCY_BOUNDS_S
-from protocol.records import codec
+from warmlog.broker.log.io import page_faults
+from warmlog.broker.metrics import requests
+from warmlog.broker.metrics.registry import LATENCY_BOUNDS_S
+from warmlog.protocol.records import codec
 
 Twin = SimpleNamespace
 

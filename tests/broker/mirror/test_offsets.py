@@ -7,13 +7,13 @@ from pathlib import Path
 
 from trio.testing import MockClock
 
-from broker.metadata.topic import Mirror, Topic
-from broker.mirror.offsets import OffsetCopies
-from broker.mirror.source import GroupOffsets
-from protocol.errors import ErrorCode
-from protocol.groups import NO_OFFSET, FetchedOffset
-from protocol.records.builder import build_batch
 from tests.broker.groups.serving import EPOCH_MS, Serving, serving
+from warmlog.broker.metadata.topic import Mirror, Topic
+from warmlog.broker.mirror.offsets import OffsetCopies
+from warmlog.broker.mirror.source import GroupOffsets
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import NO_OFFSET, FetchedOffset
+from warmlog.protocol.records.builder import build_batch
 
 COPY = Topic(name="copy", partitions=2, mirror=Mirror(cluster_id="source"))
 FOREIGN = replace(COPY, name="foreign", mirror=Mirror(cluster_id="another"))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.metadata.topic import Mirror, Topic
-from broker.mirror.plan import (
+from warmlog.broker.metadata.topic import Mirror, Topic
+from warmlog.broker.mirror.plan import (
     Action,
     Configure,
     Create,
@@ -20,8 +20,8 @@ from broker.mirror.plan import (
     plan,
     usable_configs,
 )
-from broker.settings.settings import Settings
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 
 SOURCE, OTHER = "source", "another"
 ID, NEW_ID = bytes(15) + b"\1", bytes(15) + b"\2"

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import trio
 
-from broker.mirror.service import Mirror, MirrorOptions
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode
-from protocol.groups import OffsetCommitRequest, OffsetToCommit
-from protocol.request import AlterTopicsRequest, DeleteTopicsRequest, TopicAlteration
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.groups.serving import Serving, serving
+from warmlog.broker.mirror.service import Mirror, MirrorOptions
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import OffsetCommitRequest, OffsetToCommit
+from warmlog.protocol.request import AlterTopicsRequest, DeleteTopicsRequest, TopicAlteration
 
 GROUP = "readers"
 

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from broker.mirror.plan import SourceTopic
-from broker.mirror.source import TOPICS_PER_REQUEST, GroupOffsets, Source
-from broker.replication.peers.errors import PeerError
-from broker.replication.peers.peer import open_cluster
-from broker.settings.settings import Settings
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from tests.broker.clients import Running
+from tests.broker.replication.peers.scripted_cluster import Cluster, scripted_cluster
+from tests.broker.replication.peers.scripted_peer import groups_named
+from warmlog.broker.mirror.plan import SourceTopic
+from warmlog.broker.mirror.source import TOPICS_PER_REQUEST, GroupOffsets, Source
+from warmlog.broker.replication.peers.errors import PeerError
+from warmlog.broker.replication.peers.peer import open_cluster
+from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     FetchedOffset,
     FetchedOffsets,
     FindCoordinatorResponse,
@@ -25,8 +28,8 @@ from protocol.groups import (
     OffsetFetchResponse,
     OffsetToCommit,
 )
-from protocol.kafka.api import Call
-from protocol.kafka.config_values import (
+from warmlog.protocol.kafka.api import Call
+from warmlog.protocol.kafka.config_values import (
     ConfigEntry,
     ConfigSource,
     ConfigType,
@@ -34,10 +37,7 @@ from protocol.kafka.config_values import (
     DescribedConfigs,
     ResourceType,
 )
-from protocol.response import MetadataResponse, PartitionMetadata, TopicMetadata
-from tests.broker.clients import Running
-from tests.broker.replication.peers.scripted_cluster import Cluster, scripted_cluster
-from tests.broker.replication.peers.scripted_peer import groups_named
+from warmlog.protocol.response import MetadataResponse, PartitionMetadata, TopicMetadata
 
 
 @asynccontextmanager

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from broker.net import send_thread
 from tests.requires import lacks
+from warmlog.broker.net import send_thread
 
 
 @pytest.fixture

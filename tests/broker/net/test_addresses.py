@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.api.addresses import Advertised, default_gateway
-from broker.api.context import Session
-from broker.settings.settings import Settings
 from tests.broker.net.namespaces import CONTAINER, Namespaces, bridged, run
+from warmlog.broker.api.addresses import Advertised, default_gateway
+from warmlog.broker.api.context import Session
+from warmlog.broker.settings.settings import Settings
 
 ROUND_TRIP = """
 import sys

@@ -7,9 +7,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.request import MetadataRequest, PartitionRecords, ProduceRequest
 from tests.broker.clients import Running, batch, damaged, produce_request
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import MetadataRequest, PartitionRecords, ProduceRequest
 
 
 def frame_of(value: object) -> bytes:

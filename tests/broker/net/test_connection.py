@@ -7,21 +7,21 @@ from typing import Any
 import msgpack
 import pytest
 
-from broker.api.context import Session
-from broker.api.pacing import Pacer
-from broker.api.records.produce import Produce
-from broker.metrics.registry import Metrics
-from broker.net import connection as module
-from broker.net.connection import Connection, Exchange
-from broker.net.inflight import Share
-from broker.net.wire import NativeWire, OutOfTurnError
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode, FrameError
-from protocol.native.codec import encode_request
-from protocol.records.builder import build_batch
-from protocol.request import HelloRequest, MetadataRequest
-from protocol.response import ErrorResponse, ProducedPartition
 from tests.broker.rig import START_MS, rig
+from warmlog.broker.api.context import Session
+from warmlog.broker.api.pacing import Pacer
+from warmlog.broker.api.records.produce import Produce
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.net import connection as module
+from warmlog.broker.net.connection import Connection, Exchange
+from warmlog.broker.net.inflight import Share
+from warmlog.broker.net.wire import NativeWire, OutOfTurnError
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.errors import ErrorCode, FrameError
+from warmlog.protocol.native.codec import encode_request
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.request import HelloRequest, MetadataRequest
+from warmlog.protocol.response import ErrorResponse, ProducedPartition
 
 REQUESTS = Metrics().requests("test", "native")
 

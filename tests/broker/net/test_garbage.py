@@ -16,10 +16,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from benchmarks.questions.large_frames import KAFKA, LargeRequest, commit_fields, many, request_bytes
-from broker.api.pacing import Pacer
 from tests.broker.clients import Running, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.clients.waiting import LIMIT_S
+from warmlog.broker.api.pacing import Pacer
 
 SCALE = 0.03
 TOPICS, WIDE = 30, 60  # those that the requests name at this scale

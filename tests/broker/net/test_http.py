@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import trio
 
-from broker.net import http, http_connection
-from broker.net.http import HttpListener
-from broker.net.listener import bind
+from warmlog.broker.net import http, http_connection
+from warmlog.broker.net.http import HttpListener
+from warmlog.broker.net.listener import bind
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
 LAST = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"

@@ -9,8 +9,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.inflight import InflightBytes, Share
 from tests.broker.clients import batch, running
+from warmlog.broker.net.inflight import InflightBytes, Share
 
 
 async def grow(inflight: InflightBytes, share: Share, size: int) -> None:

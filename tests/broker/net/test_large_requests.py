@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 import trio
 
-from broker.api.context import Session
-from broker.api.pacing import Pacer
-from broker.api.records.produce import LARGE, PIECE
-from broker.metrics.registry import Metrics
-from broker.net.channel import Channel
-from broker.net.connection import Connection, Exchange
-from broker.net.wire import LOOP_WORK, KafkaWire
-from protocol.errors import ErrorCode
-from protocol.kafka.api import Codec
-from protocol.kafka.codec.bounds import COPY_SHIFT, LargeMessageError, MalformedError, ReplyTooLargeError
-from protocol.response import ErrorResponse, ListOffsetsResponse
 from tests.broker.clients import batch, running
 from tests.broker.kafka_client import BY_NAME, KafkaClient, kafka_client
 from tests.clients.waiting import LIMIT_S
 from tests.protocol.kafka.messages import TABLES, body, frame, with_defaults
+from warmlog.broker.api.context import Session
+from warmlog.broker.api.pacing import Pacer
+from warmlog.broker.api.records.produce import LARGE, PIECE
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.net.channel import Channel
+from warmlog.broker.net.connection import Connection, Exchange
+from warmlog.broker.net.wire import LOOP_WORK, KafkaWire
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.api import Codec
+from warmlog.protocol.kafka.codec.bounds import COPY_SHIFT, LargeMessageError, MalformedError, ReplyTooLargeError
+from warmlog.protocol.response import ErrorResponse, ListOffsetsResponse
 
 MANY = 2 * LOOP_WORK  # things in a request or a reply: more than the loop does at once
 LIST_OFFSETS = 7

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.api.context import Context
-from broker.api.topics.metadata import MetadataApi
-from broker.net import listener
-from protocol.errors import ErrorCode
-from protocol.request import MetadataRequest
-from protocol.response import MetadataResponse
 from tests.broker.clients import RawClient, Running, batch, fetch_request, produce_request, running
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.topics.metadata import MetadataApi
+from warmlog.broker.net import listener
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import MetadataRequest
+from warmlog.protocol.response import MetadataResponse
 
 FOREVER_MS = 2**31 - 1
 

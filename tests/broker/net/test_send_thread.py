@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from broker.net import send_thread
-from broker.net.send_thread import MIN_REPLIES, MIN_TURN_S, SharedSends
 from tests.broker.clients import Running, batch, produce_request
+from warmlog.broker.net import send_thread
+from warmlog.broker.net.send_thread import MIN_REPLIES, MIN_TURN_S, SharedSends
 
 CAPACITY = 1024
 CLIENTS = 16

@@ -10,9 +10,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.records.batch import headers
-from protocol.request import (
+from tests.broker.clients import Running, batch, fetch_request, produce_request, running
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.request import (
     CreateTopicsRequest,
     HelloRequest,
     ListOffsetsRequest,
@@ -20,7 +21,6 @@ from protocol.request import (
     NewTopic,
     OffsetQuery,
 )
-from tests.broker.clients import Running, batch, fetch_request, produce_request, running
 
 pytestmark = pytest.mark.usefixtures("sends")
 

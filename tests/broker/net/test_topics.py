@@ -9,10 +9,11 @@ import pytest
 import trio
 from msgspec import UNSET
 
-from broker.log.partition_log import PartitionLog
-from broker.partitions.partitions import Partitions
-from protocol.errors import ErrorCode
-from protocol.request import (
+from tests.broker.clients import Running, batch, fetch_request, produce_request
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import (
     DeleteTopicsRequest,
     DescribeTopicsRequest,
     HelloRequest,
@@ -21,7 +22,6 @@ from protocol.request import (
     OffsetQuery,
     Request,
 )
-from tests.broker.clients import Running, batch, fetch_request, produce_request
 
 OFFSET_BY_TIME = ListOffsetsRequest(partitions=(OffsetQuery(topic="orders", partition=0, timestamp=0),))
 

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from broker.metrics.loop_guard import LoopGuard
-from broker.net import turn as module
-from broker.net.turn import PROMPT_TURNS, ServingTurn
+from warmlog.broker.metrics.loop_guard import LoopGuard
+from warmlog.broker.net import turn as module
+from warmlog.broker.net.turn import PROMPT_TURNS, ServingTurn
 
 
 class FakeServed:

@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from broker.log.config import LogConfig
-from broker.partitions.epochs import assign_epoch
 from tests.broker.log.producers.transactions import opened
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.partitions.epochs import assign_epoch
 
 
 def test_a_log_keeps_its_epoch_unless_records_may_be_lost(tmp_path: Path) -> None:

@@ -11,20 +11,20 @@ from threading import Event
 import pytest
 import trio
 
-from broker.log.config import LogConfig
-from broker.log.errors import LogFailedError
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.log.producers.transactions import TransactionMarker
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.errors import NotLeaderError
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Append, Partition, StorageError
-from broker.partitions.reads.waiters import FetchWaiter
-from protocol.records.batch import headers
-from protocol.records.markers import Outcome
 from tests.broker.clients import batch
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.errors import LogFailedError
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.producers.transactions import TransactionMarker
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.errors import NotLeaderError
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partition import Append, Partition, StorageError
+from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.markers import Outcome
 
 
 class FailingDisk(Disk):
@@ -359,7 +359,7 @@ async def test_an_index_that_cannot_be_rebuilt_is_refused_for_a_while_instead_of
             tries.append(1)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr("broker.log.recovery.index_repair.rebuild_indexes", fails)
+        monkeypatch.setattr("warmlog.broker.log.recovery.index_repair.rebuild_indexes", fails)
         damaged.forget_indexes()
         os.truncate(damaged.path(".index"), 3)
         assert made.partition.read(0, 1 << 20, min_one_message=True) is None

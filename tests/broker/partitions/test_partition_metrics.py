@@ -2,8 +2,8 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from broker.partitions.partition_metrics import declare_partition_metrics
 from tests.broker.sync_rig import sync_rig
+from warmlog.broker.partitions.partition_metrics import declare_partition_metrics
 
 
 async def test_offsets_of_every_partition_are_series_of_their_own(tmp_path: Path) -> None:

@@ -8,32 +8,32 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.app import serve
-from broker.log.directory.data_directories import DataDirectories
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.errors import DataDirectoryError
-from broker.log.partition_log import PartitionLog
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import Topic
-from broker.partitions import availability
-from broker.partitions.appends.writer import Writer
-from broker.partitions.availability import PARTITIONS_PER_TURN
-from broker.partitions.partition import Partition
-from broker.settings.settings import load_settings
-from broker.start_errors import StartError
-from protocol.errors import ErrorCode
-from protocol.records.batch import headers
-from protocol.request import (
+from tests.broker.clients import RawClient, batch, running
+from tests.broker.rig import rig
+from tests.golden.followers import FIXTURES
+from warmlog.broker.app import serve
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.errors import DataDirectoryError
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions import availability
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.availability import PARTITIONS_PER_TURN
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.start_errors import StartError
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.request import (
     AlterTopicsRequest,
     DeleteTopicsRequest,
     DescribeTopicsRequest,
     MetadataRequest,
     TopicAlteration,
 )
-from tests.broker.clients import RawClient, batch, running
-from tests.broker.rig import rig
-from tests.golden.followers import FIXTURES
 
 
 async def alter(client: RawClient, **change: object) -> ErrorCode:

@@ -7,12 +7,12 @@ from typing import Any
 
 import trio
 
-from broker.replication.following.fetcher import FetchLimits, Replica, Step
-from broker.replication.following.follower import Follower
-from broker.replication.peers.peer import PeerCluster, open_cluster
-from protocol.kafka.peer_apis import PeerFetchedPartition
-from protocol.kafka.values import KafkaFetchPartition
-from protocol.records.batch import headers
+from warmlog.broker.replication.following.fetcher import FetchLimits, Replica, Step
+from warmlog.broker.replication.following.follower import Follower
+from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
+from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition
+from warmlog.protocol.kafka.values import KafkaFetchPartition
+from warmlog.protocol.records.batch import headers
 
 
 class Copy:

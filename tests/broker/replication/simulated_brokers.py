@@ -9,19 +9,19 @@ from uuid import UUID, uuid5
 
 import trio
 
-from broker.cluster import admin
-from broker.cluster.image import PartitionKey
-from broker.cluster.memory import MemoryCluster
-from broker.cluster.node import ClusterNode
-from broker.cluster.values import PartitionState, TopicState
-from broker.log.partition_log import PartitionLog
-from broker.partitions.appends.append import Append
-from broker.partitions.partition import Partition
 from tests.broker.clients import batch
 from tests.cluster.simulation import loop
 from tests.cluster.simulation.machine import Life, Machine, batches_of, host_of
 from tests.cluster.simulation.network import Network
 from tests.cluster.simulation.store import StoreFaults, connected
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.image import PartitionKey
+from warmlog.broker.cluster.memory import MemoryCluster
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.values import PartitionState, TopicState
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.appends.append import Append
+from warmlog.broker.partitions.partition import Partition
 
 BROKERS = (1, 2, 3)
 SETTINGS = ("replica.lag.time.max.ms=10000",)

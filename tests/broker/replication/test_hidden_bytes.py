@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.replication.hidden_bytes import MAX_WRITES, HiddenBytes
+from warmlog.broker.replication.hidden_bytes import MAX_WRITES, HiddenBytes
 
 
 def test_bytes_are_counted_once_the_high_watermark_covers_their_write() -> None:

@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from broker.replication.peers.connection import PeerConnection, PeerSettings
 from interop.warmlog_nodes import RACK_AWARE
-from protocol.errors import ErrorCode
-from protocol.kafka.peer import PeerApi
-from protocol.kafka.peer_apis import FETCH, PeerFetchedPartition, PeerFetchResponse
-from protocol.kafka.values import CONSUMER, DEBUGGER, FetchingReplica, KafkaFetchPartition, KafkaFetchRequest
-from protocol.records.reader import decoded_batches
 from tests.broker.replication.simulated_brokers import Brokers, simulate
 from tests.cluster.simulation.machine import PORT, host_of, rack_of
+from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.peer_apis import FETCH, PeerFetchedPartition, PeerFetchResponse
+from warmlog.protocol.kafka.values import CONSUMER, DEBUGGER, FetchingReplica, KafkaFetchPartition, KafkaFetchRequest
+from warmlog.protocol.records.reader import decoded_batches
 
 pytestmark = pytest.mark.timeout(60)
 RACKED = ("replica.lag.time.max.ms=10000", f"replica.selector.class={RACK_AWARE}")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.cluster import admin
 from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.broker.replication.simulated_brokers import Brokers, simulate
+from warmlog.broker.cluster import admin
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 import trio
 
-from broker.cluster import admin
-from broker.cluster.admin import COMMIT_TIMEOUT_S
-from broker.cluster.keys import PRODUCER_IDS_KEY
-from broker.cluster.rules import needs_election
-from broker.cluster.store import Delete, Transaction
-from broker.maintenance.failed_logs import FailedLogs
-from broker.metadata.store import MetadataTimeoutError
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.append import Append
-from broker.replication import replicas
-from broker.replication.replicas import CREATIONS
-from protocol.records.builder import build_batch
 from tests.broker.clients import batch
 from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.broker.replication.simulated_brokers import Brokers, simulate
 from tests.cluster.simulation.machine import host_of
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.admin import COMMIT_TIMEOUT_S
+from warmlog.broker.cluster.keys import PRODUCER_IDS_KEY
+from warmlog.broker.cluster.rules import needs_election
+from warmlog.broker.cluster.store import Delete, Transaction
+from warmlog.broker.maintenance.failed_logs import FailedLogs
+from warmlog.broker.metadata.store import MetadataTimeoutError
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.append import Append
+from warmlog.broker.replication import replicas
+from warmlog.broker.replication.replicas import CREATIONS
+from warmlog.protocol.records.builder import build_batch
 
 pytestmark = pytest.mark.timeout(60)
 

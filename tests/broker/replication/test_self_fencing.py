@@ -3,11 +3,11 @@
 import pytest
 import trio
 
-from broker.cluster import admin
-from broker.partitions.appends.errors import NotLeaderError
 from tests.broker.clients import batch
 from tests.broker.replication.simulated_brokers import Brokers, simulate
 from tests.cluster.simulation.machine import host_of
+from warmlog.broker.cluster import admin
+from warmlog.broker.partitions.appends.errors import NotLeaderError
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from broker.replication.throttle import Throttle
+from warmlog.broker.replication.throttle import Throttle
 
 
 async def test_without_a_rate_nothing_waits(autojump_clock: MockClock) -> None:

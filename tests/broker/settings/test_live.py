@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from broker.settings.documentation import documentation_of
-from broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings, Overrides, StaticSettingError
-from broker.settings.settings import FIELDS, load_settings
-from broker.settings.types import SettingError
+from warmlog.broker.settings.documentation import documentation_of
+from warmlog.broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings, Overrides, StaticSettingError
+from warmlog.broker.settings.settings import FIELDS, load_settings
+from warmlog.broker.settings.types import SettingError
 
 WEEK_MS = 7 * 24 * 3_600_000
 

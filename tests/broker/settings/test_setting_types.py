@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.settings.types import (
+from warmlog.broker.settings.types import (
     Bytes,
     CleanupPolicy,
     GzipLevel,

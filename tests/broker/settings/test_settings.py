@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings.mirrors import source_addresses
-from broker.settings.settings import FIELDS, Settings, durability_sentence, load_settings
-from broker.settings.types import SettingError, as_text
+from warmlog.broker.settings.mirrors import source_addresses
+from warmlog.broker.settings.settings import FIELDS, Settings, durability_sentence, load_settings
+from warmlog.broker.settings.types import SettingError, as_text
 
 
 def test_later_sources_win(tmp_path: Path) -> None:

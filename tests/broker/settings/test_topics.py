@@ -2,11 +2,11 @@
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.settings.documentation import documentation_of
-from broker.settings.live import LiveSettings, Overrides
-from broker.settings.settings import Settings, load_settings
-from broker.settings.topics import (
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.settings.documentation import documentation_of
+from warmlog.broker.settings.live import LiveSettings, Overrides
+from warmlog.broker.settings.settings import Settings, load_settings
+from warmlog.broker.settings.topics import (
     FIXED_SETTINGS,
     SETTING_NAMES,
     TOPIC_SETTINGS,
@@ -15,7 +15,7 @@ from broker.settings.topics import (
     log_config,
     names_replica,
 )
-from broker.settings.types import SettingError
+from warmlog.broker.settings.types import SettingError
 
 
 def test_values_are_kept_as_they_are_meant() -> None:

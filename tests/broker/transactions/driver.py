@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 
-from broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
-from broker.transactions.effects import Answer, Append, Producer, RetryLater, Stuck, WriteMarkers
-from broker.transactions.metadata import Metadata, State
-from protocol.errors import ErrorCode
-from protocol.kafka.transaction_records import StoredTransaction
-from protocol.records.markers import Outcome
-from protocol.transactions import MAX_PRODUCER_EPOCH, TopicIndex, TransactionVersion
+from warmlog.broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
+from warmlog.broker.transactions.effects import Answer, Append, Producer, RetryLater, Stuck, WriteMarkers
+from warmlog.broker.transactions.metadata import Metadata, State
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.transaction_records import StoredTransaction
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import MAX_PRODUCER_EPOCH, TopicIndex, TransactionVersion
 
 TV_0, TV_1, TV_2 = TransactionVersion.TV_0, TransactionVersion.TV_1, TransactionVersion.TV_2
 COMMIT, ABORT = Outcome.COMMIT, Outcome.ABORT

@@ -8,19 +8,19 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from broker.log.errors import LogError
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.partitions.partition import Append, Partition
-from broker.transactions.coordinator import InitRequest
-from broker.transactions.effects import Producer
-from broker.transactions.markers import AppendMarker, Marker, MarkerWriter
-from broker.transactions.producer_ids import ProducerIds
-from broker.transactions.service import TransactionService
-from protocol.errors import ErrorCode
-from protocol.records.builder import build_batch
-from protocol.records.markers import Outcome
-from protocol.transactions import TransactionVersion
 from tests.broker.rig import Rig, rig
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.partitions.partition import Append, Partition
+from warmlog.broker.transactions.coordinator import InitRequest
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.markers import AppendMarker, Marker, MarkerWriter
+from warmlog.broker.transactions.producer_ids import ProducerIds
+from warmlog.broker.transactions.service import TransactionService
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import TransactionVersion
 
 TV_2 = TransactionVersion.TV_2
 

@@ -8,17 +8,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.api.transactions.admission import OpenGuards
-from broker.log.producers.transactions import TransactionMarker
-from broker.settings.settings import Settings
-from broker.transactions.admission import Admission
-from broker.transactions.effects import Producer
-from broker.transactions.verification import TransactionSupport
-from protocol.errors import ErrorCode
-from protocol.records.markers import Outcome
-from protocol.transactions import TopicIndex
 from tests.broker.log.producers.transactions import transactional
 from tests.broker.rig import rig
+from warmlog.broker.api.transactions.admission import OpenGuards
+from warmlog.broker.log.producers.transactions import TransactionMarker
+from warmlog.broker.settings.settings import Settings
+from warmlog.broker.transactions.admission import Admission
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.verification import TransactionSupport
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import TopicIndex
 
 ORDERS = ("orders", 0)
 PRODUCER = Producer(7, 1)

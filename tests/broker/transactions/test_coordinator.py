@@ -1,11 +1,11 @@
 """All transactional ids together: loading, unloading, lists, steps."""
 
-from broker.transactions.coordinator import EFFECTS_A_STEP, IDS_A_STEP
-from broker.transactions.effects import Answer, Discard, Producer
-from broker.transactions.metadata import State
-from protocol.errors import ErrorCode
-from protocol.kafka.transaction_records import StoredTransaction
 from tests.broker.transactions.driver import ABORT, ID_EXPIRATION_MS, ORDERS, TIMEOUT_MS, Driver
+from warmlog.broker.transactions.coordinator import EFFECTS_A_STEP, IDS_A_STEP
+from warmlog.broker.transactions.effects import Answer, Discard, Producer
+from warmlog.broker.transactions.metadata import State
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.transaction_records import StoredTransaction
 
 
 def stored(producer_id: int, state: State = State.EMPTY, **fields: object) -> StoredTransaction:

@@ -2,11 +2,6 @@
 
 import pytest
 
-from broker.transactions.effects import Producer
-from broker.transactions.metadata import State
-from protocol.errors import ErrorCode
-from protocol.records.markers import Outcome
-from protocol.transactions import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionVersion
 from tests.broker.transactions.driver import (
     ABORT,
     COMMIT,
@@ -19,6 +14,11 @@ from tests.broker.transactions.driver import (
     Driver,
     at_epoch,
 )
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.metadata import State
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionVersion
 
 # -- EndTxn --
 

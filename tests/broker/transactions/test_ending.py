@@ -2,11 +2,11 @@
 
 import pytest
 
-from broker.transactions.effects import Producer
-from broker.transactions.ending import DECIDE, check_end_v0, check_end_v5
-from broker.transactions.metadata import LAST_CLIENT_EPOCH, Metadata, State
-from protocol.errors import ErrorCode
-from protocol.records.markers import Outcome
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.ending import DECIDE, check_end_v0, check_end_v5
+from warmlog.broker.transactions.metadata import LAST_CLIENT_EPOCH, Metadata, State
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.markers import Outcome
 
 COMMIT, ABORT = Outcome.COMMIT, Outcome.ABORT
 DONE, FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED

@@ -5,18 +5,18 @@ The requests that Kafka was sent follow from its records; the clock is set to th
 
 from pathlib import Path
 
-from broker.transactions.effects import Producer
-from protocol.errors import ErrorCode
-from protocol.kafka.transaction_records import (
+from tests.broker.transactions.driver import ABORT, COMMIT, Driver
+from warmlog.broker.transactions.effects import Producer
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.transaction_records import (
     StoredTransaction,
     TransactionKey,
     decode_transaction,
     decode_transaction_key,
     encode_transaction,
 )
-from protocol.records.reader import records_in
-from protocol.transactions import TransactionState, TransactionVersion
-from tests.broker.transactions.driver import ABORT, COMMIT, Driver
+from warmlog.protocol.records.reader import records_in
+from warmlog.protocol.transactions import TransactionState, TransactionVersion
 
 LOG = Path(__file__).parents[2] / "fixtures/kafka/4.3.1/clean/__transaction_state-0/00000000000000000000.log"
 State = TransactionState

@@ -1,8 +1,5 @@
 """Partitions of a transaction: adding and verifying them (AddPartitionsToTxn)."""
 
-from broker.transactions.effects import Producer
-from broker.transactions.metadata import State
-from protocol.errors import ErrorCode
 from tests.broker.transactions.driver import (
     ORDERS,
     STOCK,
@@ -11,6 +8,9 @@ from tests.broker.transactions.driver import (
     TV_1,
     Driver,
 )
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.metadata import State
+from warmlog.protocol.errors import ErrorCode
 
 # -- AddPartitionsToTxn --
 

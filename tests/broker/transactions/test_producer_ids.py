@@ -2,10 +2,6 @@
 
 import pytest
 
-from broker.transactions.effects import Producer
-from broker.transactions.metadata import State
-from protocol.errors import ErrorCode
-from protocol.transactions import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, TransactionVersion
 from tests.broker.transactions.driver import (
     ABORT,
     LAST,
@@ -15,6 +11,10 @@ from tests.broker.transactions.driver import (
     Driver,
     at_epoch,
 )
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.metadata import State
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.transactions import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, TransactionVersion
 
 
 def test_a_new_id_is_given_epoch_0_of_a_new_producer_id() -> None:

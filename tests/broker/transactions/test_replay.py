@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordinator_log.replay import Latest, Replay
-from broker.transactions.replay import ReplayedTransactions
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.transaction_records import StoredTransaction, encode_transaction, encode_transaction_key
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
-from protocol.records.reader import decode_batch
-from protocol.transactions import TransactionState, TransactionVersion
+from warmlog.broker.coordinator_log.replay import Latest, Replay
+from warmlog.broker.transactions.replay import ReplayedTransactions
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.transaction_records import StoredTransaction, encode_transaction, encode_transaction_key
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.reader import decode_batch
+from warmlog.protocol.transactions import TransactionState, TransactionVersion
 
 LOG = Path(__file__).parents[2] / "fixtures/kafka/4.3.1/clean/__transaction_state-0/00000000000000000000.log"
 VALUE = encode_transaction(

@@ -8,18 +8,18 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.api.transactions.admission import OpenGuards
-from broker.log.errors import InvalidTransactionStateError
-from broker.partitions.partition import Append, Partition, StorageError
-from broker.transactions.coordinator import InitRequest
-from broker.transactions.effects import Producer
-from broker.transactions.markers import Marker, MarkerWriter, append_marker
-from broker.transactions.verification import TransactionSupport
-from protocol.errors import ErrorCode
-from protocol.records.markers import Outcome
-from protocol.transactions import TopicIndex
 from tests.broker.log.producers.transactions import transactional
 from tests.broker.transactions.serving import TV_2, Markers, Serving, append_record, serving
+from warmlog.broker.api.transactions.admission import OpenGuards
+from warmlog.broker.log.errors import InvalidTransactionStateError
+from warmlog.broker.partitions.partition import Append, Partition, StorageError
+from warmlog.broker.transactions.coordinator import InitRequest
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.markers import Marker, MarkerWriter, append_marker
+from warmlog.broker.transactions.verification import TransactionSupport
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import TopicIndex
 
 ORDERS = ("orders", 0)
 GONE = ("gone", 0)

@@ -21,13 +21,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.transactions.effects import Producer, WriteMarkers
-from broker.transactions.metadata import PREPARED, Metadata, State
-from protocol.errors import ErrorCode
-from protocol.kafka.transaction_records import StoredTransaction
-from protocol.records.markers import Outcome
-from protocol.transactions import MAX_PRODUCER_EPOCH, TopicIndex, TransactionVersion
 from tests.broker.transactions.driver import TIMEOUT_MS, TV_0, TV_1, TV_2, Driver
+from warmlog.broker.transactions.effects import Producer, WriteMarkers
+from warmlog.broker.transactions.metadata import PREPARED, Metadata, State
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.transaction_records import StoredTransaction
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.transactions import MAX_PRODUCER_EPOCH, TopicIndex, TransactionVersion
 
 PARTITIONS: list[TopicIndex] = [("a", 0), ("a", 1), ("b", 0)]
 APPEND_ERRORS = [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS]

@@ -2,11 +2,6 @@
 
 import pytest
 
-from broker.transactions.effects import Producer
-from broker.transactions.metadata import Metadata, State
-from protocol.errors import ErrorCode
-from protocol.kafka.transaction_records import StoredTransaction
-from protocol.transactions import TransactionVersion
 from tests.broker.transactions.driver import (
     ABORT,
     ID_EXPIRATION_MS,
@@ -18,6 +13,11 @@ from tests.broker.transactions.driver import (
     Driver,
     at_epoch,
 )
+from warmlog.broker.transactions.effects import Producer
+from warmlog.broker.transactions.metadata import Metadata, State
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.transaction_records import StoredTransaction
+from warmlog.protocol.transactions import TransactionVersion
 
 
 @pytest.mark.parametrize("level", [TV_0, TV_1, TV_2])

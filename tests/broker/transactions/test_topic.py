@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from broker.coordinator_log.log import CoordinatorLog
-from broker.coordinator_log.reading import read_partition
-from broker.transactions.replay import ReplayedTransactions
-from broker.transactions.topic import STATE_TOPIC
-from protocol.errors import ErrorCode
-from protocol.kafka.transaction_records import StoredTransaction, encode_transaction, encode_transaction_key
-from protocol.transactions import TransactionState, TransactionVersion
 from tests.broker.coordinator_log.loads import Loads
 from tests.broker.rig import START_MS, rig
+from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.coordinator_log.reading import read_partition
+from warmlog.broker.transactions.replay import ReplayedTransactions
+from warmlog.broker.transactions.topic import STATE_TOPIC
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.transaction_records import StoredTransaction, encode_transaction, encode_transaction_key
+from warmlog.protocol.transactions import TransactionState, TransactionVersion
 
 
 async def test_the_topic_is_created_as_kafka_does(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.transactions.verification import TransactionSupport, produce_error, support_of
-from protocol.errors import ErrorCode
+from warmlog.broker.transactions.verification import TransactionSupport, produce_error, support_of
+from warmlog.protocol.errors import ErrorCode
 
 OLD, ABORTABLE, ADDING = TransactionSupport
 

@@ -11,15 +11,19 @@ from typing import Any, TypeVar
 
 import trio
 
-from broker.log.io.directory_names import decode_topic_id
-from broker.replication.peers.connection import PeerConnection, PeerSettings
-from broker.replication.peers.errors import PeerError
-from protocol.errors import ErrorCode
-from protocol.kafka.api import API_BY_KEY
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.peer import PeerApi
-from protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA, by_topic, error_of
-from protocol.kafka.values import (
+from tests.cluster.history import Outcome, PartitionHistory, Poll, Read, Sent
+from tests.cluster.simulation.machine import PORT, START_MS, host_of
+from tests.cluster.simulation.network import MACHINE
+from tests.cluster.simulation.tempo import Tempo
+from warmlog.broker.log.io.directory_names import decode_topic_id
+from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
+from warmlog.broker.replication.peers.errors import PeerError
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.api import API_BY_KEY
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA, by_topic, error_of
+from warmlog.protocol.kafka.values import (
     DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -29,14 +33,10 @@ from protocol.kafka.values import (
     KafkaMetadataRequest,
     KafkaOffsetQuery,
 )
-from protocol.records.builder import build_batch
-from protocol.records.reader import decoded_batches
-from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionRecords, ProduceRequest
-from protocol.response import PartitionMetadata, ProducedPartition, ProduceResponse
-from tests.cluster.history import Outcome, PartitionHistory, Poll, Read, Sent
-from tests.cluster.simulation.machine import PORT, START_MS, host_of
-from tests.cluster.simulation.network import MACHINE
-from tests.cluster.simulation.tempo import Tempo
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.reader import decoded_batches
+from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionRecords, ProduceRequest
+from warmlog.protocol.response import PartitionMetadata, ProducedPartition, ProduceResponse
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from broker.cluster.image import PartitionKey
-from broker.cluster.rules.states import in_order
 from tests.cluster.simulation.machine import Machine
+from warmlog.broker.cluster.image import PartitionKey
+from warmlog.broker.cluster.rules.states import in_order
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.faults import Injector

@@ -13,18 +13,18 @@ from uuid import uuid4
 
 import trio
 
-from broker.cluster import admin
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.node import ClusterNode
-from broker.cluster.store import StoreError
-from broker.cluster.values import Member, TopicState
-from broker.metadata.topic import RefusedError
-from broker.replication.peers.errors import PeerError
-from protocol.kafka.values import DeleteRecordsRequest, RecordsToDelete
 from tests.cluster.simulation.clients import DELETE_RECORDS
 from tests.cluster.simulation.directed import Scripts
 from tests.cluster.simulation.machine import Machine
 from tests.cluster.simulation.network import MACHINE
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.store import StoreError
+from warmlog.broker.cluster.values import Member, TopicState
+from warmlog.broker.metadata.topic import RefusedError
+from warmlog.broker.replication.peers.errors import PeerError
+from warmlog.protocol.kafka.values import DeleteRecordsRequest, RecordsToDelete
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.world import World

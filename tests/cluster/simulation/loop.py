@@ -19,7 +19,7 @@ from unittest.mock import patch
 import trio
 from trio._core import _run as trio_run
 
-from broker.partitions.disks import startup, storage
+from warmlog.broker.partitions.disks import startup, storage
 
 T = TypeVar("T")
 

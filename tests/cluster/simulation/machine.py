@@ -13,41 +13,41 @@ from typing import NamedTuple
 
 import trio
 
-from broker.api.addresses import Advertised
-from broker.api.cluster.features import Features
-from broker.api.cluster.greeting import GreetingApi
-from broker.api.dispatch import Dispatcher
-from broker.api.fetch.fetches import Fetches
-from broker.api.fetch.sessions import FetchSessions
-from broker.api.records.delete_records import RecordsApi
-from broker.api.records.epochs import EpochsApi
-from broker.api.records.offsets import OffsetsApi
-from broker.api.topics.metadata import MetadataApi
-from broker.cluster.metadata import ClusterMetadata
-from broker.clustered import ClusterMember, Reachable
-from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
-from broker.log.io.files import OpenFiles
-from broker.log.io.residency import Residency
-from broker.log.partition_log import PartitionLog
-from broker.maintenance.file_removal import FileRemoval
-from broker.maintenance.retention import Retention
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metrics.registry import Metrics
-from broker.net.deadlines import Deadlines
-from broker.net.wire import KafkaWire
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.storage import Storage
-from broker.partitions.partitions import Partitions
-from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
-from broker.settings.live import LiveSettings
-from broker.settings.settings import load_settings
-from protocol.kafka.api import Codec
-from protocol.records.batch import headers
-from protocol.response import HelloResponse
 from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.cluster.simulation.network import MACHINE, Network
 from tests.cluster.simulation.server import SimulatedListener
 from tests.cluster.simulation.store import CLUSTER
+from warmlog.broker.api.addresses import Advertised
+from warmlog.broker.api.cluster.features import Features
+from warmlog.broker.api.cluster.greeting import GreetingApi
+from warmlog.broker.api.dispatch import Dispatcher
+from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.sessions import FetchSessions
+from warmlog.broker.api.records.delete_records import RecordsApi
+from warmlog.broker.api.records.epochs import EpochsApi
+from warmlog.broker.api.records.offsets import OffsetsApi
+from warmlog.broker.api.topics.metadata import MetadataApi
+from warmlog.broker.cluster.metadata import ClusterMetadata
+from warmlog.broker.clustered import ClusterMember, Reachable
+from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.io.residency import Residency
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.maintenance.file_removal import FileRemoval
+from warmlog.broker.maintenance.retention import Retention
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.net.deadlines import Deadlines
+from warmlog.broker.net.wire import KafkaWire
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.storage import Storage
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
+from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.settings import load_settings
+from warmlog.protocol.kafka.api import Codec
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.response import HelloResponse
 
 PORT = 9092
 START_MS = 1_700_000_000_000

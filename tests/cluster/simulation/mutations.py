@@ -8,20 +8,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
-import broker.cluster.image
-import broker.cluster.rules.elections
-import broker.cluster.rules.in_sync
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.rules import LogEnd
-from broker.cluster.values import Member, PartitionState, Registration
-from broker.clustered import ClusterMember
-from broker.partitions.appends.replication import ReplicatedAppend
-from broker.replication.following import replica
-from broker.replication.following.truncation import Truncation
-from broker.replication.leading.leader import PartitionLeader
-from broker.replication.leading.progress import FollowerProgress, Progress, Proposal
-from broker.replication.local_replica import LocalReplica
-from broker.replication.log_ends import LogEnds
+import warmlog.broker.cluster.image
+import warmlog.broker.cluster.rules.elections
+import warmlog.broker.cluster.rules.in_sync
 from tests.cluster.simulation.directed import (
     FETCH_LATE,
     IN_SYNC_ALONE,
@@ -30,6 +19,17 @@ from tests.cluster.simulation.directed import (
     LEAD_LATE,
     SHRINK_LATE,
 )
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.rules import LogEnd
+from warmlog.broker.cluster.values import Member, PartitionState, Registration
+from warmlog.broker.clustered import ClusterMember
+from warmlog.broker.partitions.appends.replication import ReplicatedAppend
+from warmlog.broker.replication.following import replica
+from warmlog.broker.replication.following.truncation import Truncation
+from warmlog.broker.replication.leading.leader import PartitionLeader
+from warmlog.broker.replication.leading.progress import FollowerProgress, Progress, Proposal
+from warmlog.broker.replication.local_replica import LocalReplica
+from warmlog.broker.replication.log_ends import LogEnds
 
 Mutation = AbstractContextManager[object]
 
@@ -95,7 +95,7 @@ def _isr_entries_carry_the_epoch() -> Mutation:
     def alive(member: Member, registration: Registration | None) -> bool:
         return registration is not None
 
-    return patch.object(broker.cluster.image, "is_good", alive)
+    return patch.object(warmlog.broker.cluster.image, "is_good", alive)
 
 
 def _lost_data_begins_a_new_history() -> Mutation:
@@ -103,7 +103,7 @@ def _lost_data_begins_a_new_history() -> Mutation:
 
 
 def _eligible_replicas_are_kept() -> Mutation:
-    states = broker.cluster.rules.states
+    states = warmlog.broker.cluster.rules.states
     settle = states.settled
 
     def settled(*arguments: Any) -> PartitionState:
@@ -117,7 +117,7 @@ def _eligible_replicas_are_kept() -> Mutation:
 @contextmanager
 def _isr_changes_compare_every_member() -> Iterator[None]:
     """The replica that has left is not asked for its log either: it would lead, as it still has everything."""
-    change_of = broker.cluster.rules.in_sync.change_of
+    change_of = warmlog.broker.cluster.rules.in_sync.change_of
 
     def of_the_leader(image: ClusterImage, key: Any, state: PartitionState, members: Sequence[Member]) -> Any:
         return change_of(image, key, state, members[:1])
@@ -130,7 +130,7 @@ def _isr_changes_compare_every_member() -> Iterator[None]:
         return await ask(self, key, [member for member in asked if member.broker in known])
 
     with (
-        patch.object(broker.cluster.rules.in_sync, "change_of", of_the_leader),
+        patch.object(warmlog.broker.cluster.rules.in_sync, "change_of", of_the_leader),
         patch.object(LogEnds, "ask", of_members),
     ):
         yield
@@ -141,8 +141,8 @@ def _the_longest_log_leads() -> Mutation:
         turned = {member: end._replace(offset=-end.offset, epoch=-end.epoch) for member, end in log_ends.items()}
         return longest(image, state, turned)
 
-    longest = broker.cluster.rules.elections._longest
-    return patch.object(broker.cluster.rules.elections, "_longest", shortest)
+    longest = warmlog.broker.cluster.rules.elections._longest
+    return patch.object(warmlog.broker.cluster.rules.elections, "_longest", shortest)
 
 
 @contextmanager

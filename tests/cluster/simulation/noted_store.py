@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable
 
-from broker.cluster.image import EMPTY, ClusterImage, PartitionKey
-from broker.cluster.memory import MemoryCluster
-from broker.cluster.store import Changes, Event
-from broker.cluster.values import Member, PartitionState
+from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
+from warmlog.broker.cluster.memory import MemoryCluster
+from warmlog.broker.cluster.store import Changes, Event
+from warmlog.broker.cluster.values import Member, PartitionState
 
 
 class NotedStore(MemoryCluster):

@@ -8,19 +8,19 @@ from typing import Any
 
 import trio
 
-from broker.api.context import Context, Session
-from broker.api.dispatch import Dispatcher
-from broker.api.fetch.fetch import Fetch
-from broker.api.pacing import Pacer
-from broker.api.records.produce import Produce
-from broker.log.io.files import FileSlice
-from broker.net.wire import KafkaWire
-from protocol.errors import ProtocolError
-from protocol.frame import FrameReader
-from protocol.kafka.codec.bounds import NO_LIMIT
-from protocol.request import FetchRequest, ProduceRequest
-from protocol.response import Response
 from tests.cluster.simulation.network import Socket
+from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.dispatch import Dispatcher
+from warmlog.broker.api.fetch.fetch import Fetch
+from warmlog.broker.api.pacing import Pacer
+from warmlog.broker.api.records.produce import Produce
+from warmlog.broker.log.io.files import FileSlice
+from warmlog.broker.net.wire import KafkaWire
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.frame import FrameReader
+from warmlog.protocol.kafka.codec.bounds import NO_LIMIT
+from warmlog.protocol.request import FetchRequest, ProduceRequest
+from warmlog.protocol.response import Response
 
 MAX_FRAME_BYTES = 100 << 20
 RECEIVE_BYTES = 1 << 20

@@ -7,11 +7,11 @@ from unittest.mock import patch
 
 import trio
 
-import broker.clustered
-from broker.cluster.memory import Faults, MemoryCluster, MemoryStore
-from broker.cluster.store import KnownStore, LeaseExpiredError, Outcome, StoreUnavailableError, Transaction
-from broker.replication.peers import peer_socket
+import warmlog.broker.clustered
 from tests.cluster.simulation.network import MACHINE, Network
+from warmlog.broker.cluster.memory import Faults, MemoryCluster, MemoryStore
+from warmlog.broker.cluster.store import KnownStore, LeaseExpiredError, Outcome, StoreUnavailableError, Transaction
+from warmlog.broker.replication.peers import peer_socket
 
 CLUSTER = "simulated"
 CALL_TIMEOUT_S = 1.0
@@ -125,8 +125,8 @@ def connected(
         return SimulatedStore(contents, faults[MACHINE.get()], network)
 
     with (
-        patch.object(broker.clustered, "EtcdStore", store),
-        patch.object(broker.clustered, "Random", lambda: Random(random.random())),
+        patch.object(warmlog.broker.clustered, "EtcdStore", store),
+        patch.object(warmlog.broker.clustered, "Random", lambda: Random(random.random())),
         patch.object(trio, "open_tcp_stream", network.open_tcp_stream),
         patch.object(peer_socket, "connect", network.open_tcp_stream),
     ):

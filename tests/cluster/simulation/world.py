@@ -21,14 +21,6 @@ from uuid import uuid4
 
 import trio
 
-from broker.cluster import admin
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.values import PartitionState, TopicState, TopicStatus
-from broker.log.partition_log import PartitionLog
-from broker.partitions.partition import Partition
-from broker.replication.local_replica import LocalReplica
-from protocol.records.batch import headers
-from protocol.records.reader import records_in
 from tests.cluster.history import Read
 from tests.cluster.simulation import loop
 from tests.cluster.simulation.clients import Client, Consumer, Producer, Recorder
@@ -38,6 +30,14 @@ from tests.cluster.simulation.network import MACHINE, Network
 from tests.cluster.simulation.noted_store import NotedStore
 from tests.cluster.simulation.store import StoreFaults, connected
 from tests.cluster.simulation.tempo import SHORT, Tempo
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.values import PartitionState, TopicState, TopicStatus
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.replication.local_replica import LocalReplica
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.reader import records_in
 
 BROKERS = 3
 PARTITIONS = 3
@@ -312,7 +312,7 @@ def _watched(world: World) -> Iterator[None]:
         lead(self, state)
 
     handler = _Exceptions(world)
-    logger = logging.getLogger("broker")
+    logger = logging.getLogger("warmlog.broker")
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

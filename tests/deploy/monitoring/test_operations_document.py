@@ -3,9 +3,9 @@
 import json
 import re
 
-from broker.settings.settings import FIELDS
-from broker.settings.topics import TOPIC_SETTINGS
 from tests.deploy.files import DASHBOARDS, ROOT
+from warmlog.broker.settings.settings import FIELDS
+from warmlog.broker.settings.topics import TOPIC_SETTINGS
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()
 TUNING = TEXT.partition("\n## What should I tune?\n")[2].partition("\n## ")[0]

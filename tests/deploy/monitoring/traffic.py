@@ -82,8 +82,8 @@ def can_evict(directory: Path) -> bool:
     """Whether this file system gives up pages: without that nothing is ever cold."""
     from mmap import PAGESIZE
 
-    from broker.log.io.page_cache import missing_by_mincore
     from tests.broker.log.io.eviction import evict, file_of
+    from warmlog.broker.log.io.page_cache import missing_by_mincore
 
     probe = file_of(directory / ".evictable", 2)
     evict(probe)

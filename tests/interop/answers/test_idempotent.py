@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
 from interop.kafka_node import KafkaNode, build, create_topics
 from interop.ports import free_ports
-from protocol.errors import ErrorCode
-from protocol.records.builder import build_batch
-from protocol.records.reader import records_in
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.interop.storage.test_kafka_serves import move_in
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.reader import records_in
 from warmlog.testing import Broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -9,16 +9,25 @@ from typing import Any
 import pytest
 import trio
 
-from broker.replication.peers.errors import PeerUnavailableError
-from broker.replication.peers.peer import PeerCluster, open_cluster
 from interop.kafka_node import KAFKA_VERSION, KafkaNode
-from protocol.errors import ErrorCode
-from protocol.groups import ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest, TopicPartition
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.config_values import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
-from protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
-from protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, PeerFetchedPartition
-from protocol.kafka.values import (
+from tests.broker.clients import batch
+from tests.broker.kafka_client import KafkaClient, kafka_client
+from tests.broker.replication.copies import Copy, filled, followed
+from warmlog.broker.replication.peers.errors import PeerUnavailableError
+from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest, TopicPartition
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.config_values import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
+from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
+from warmlog.protocol.kafka.peer_apis import (
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    PeerFetchedPartition,
+)
+from warmlog.protocol.kafka.values import (
     EpochQuery,
     KafkaListOffsetsRequest,
     KafkaMetadataRequest,
@@ -26,9 +35,6 @@ from protocol.kafka.values import (
     OffsetForLeaderEpochRequest,
     topic_id_text,
 )
-from tests.broker.clients import batch
-from tests.broker.kafka_client import KafkaClient, kafka_client
-from tests.broker.replication.copies import Copy, filled, followed
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

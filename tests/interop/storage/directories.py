@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from broker.log.config import LogConfig
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.log.producers.transactions import TransactionMarker
-from broker.partitions.epochs import assign_epoch
-from protocol.records.builder import build_batch
-from protocol.records.layout import TRANSACTIONAL_BIT, Codec
-from protocol.records.markers import Outcome
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.producers.transactions import TransactionMarker
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, Codec
+from warmlog.protocol.records.markers import Outcome
 
 EPOCH_MS = 1_700_000_000_000
 BATCH_COUNTS = (1, 2, 5, 13, 1, 30)

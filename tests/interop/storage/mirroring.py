@@ -15,10 +15,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from interop.java_tools import CLASSES
 from interop.kafka_node import class_path
-from protocol.records.batch import headers
-from protocol.records.layout import Codec
 from tests.clients.waiting import until
 from tests.documents import ROOT
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.layout import Codec
 
 PARTITIONS = 3
 SMALL = {"segment.bytes": "1048576"}

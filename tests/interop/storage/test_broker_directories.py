@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from interop.kafka_node import dump
-from protocol.records.layout import Codec
 from tests.interop.storage.judging import files_below, findings
 from warmlog import Client, Message
+from warmlog.protocol.records.layout import Codec
 from warmlog.testing import Broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

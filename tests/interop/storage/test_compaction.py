@@ -7,13 +7,13 @@ from urllib.request import urlopen
 
 import pytest
 
-from broker.log.directory.checkpoint import CLEANER_POINTS, read_offsets
-from broker.log.io.disk import Disk
 from interop.kafka_node import KafkaNode, consume, create_topics, dump
-from protocol.records.layout import Codec
 from tests.interop.storage.judging import files_below, findings
 from tests.interop.storage.test_kafka_serves import STORAGE_WARNING, move_in, seen_rows
 from warmlog import Client, Message
+from warmlog.broker.log.directory.checkpoint import CLEANER_POINTS, read_offsets
+from warmlog.broker.log.io.disk import Disk
+from warmlog.protocol.records.layout import Codec
 from warmlog.testing import Broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from broker.log.producers.snapshot import decode_snapshot
 from interop.kafka_node import dump
 from tests.interop.storage.directories import Row, Written
 from tests.interop.storage.judging import files_below, findings
+from warmlog.broker.log.producers.snapshot import decode_snapshot
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

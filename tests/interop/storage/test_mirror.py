@@ -10,7 +10,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.kafka_node import KafkaNode
-from protocol.records.layout import Codec
 from tests.clients.committing import commit
 from tests.clients.waiting import until
 from tests.interop.storage.mirroring import (
@@ -28,6 +27,7 @@ from tests.interop.storage.mirroring import (
     wait_for_copy,
 )
 from warmlog import Client
+from warmlog.protocol.records.layout import Codec
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 

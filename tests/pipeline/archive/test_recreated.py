@@ -9,11 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from broker.log.directory.checkpoint import PARTITION_METADATA, write_topic_id
-from broker.log.io.disk import Disk
-from protocol.records.builder import build_batch
 from tests.pipeline.archive.test_archive import archived, rows_in
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
+from warmlog.broker.log.directory.checkpoint import PARTITION_METADATA, write_topic_id
+from warmlog.broker.log.io.disk import Disk
 from warmlog.client.blocking import Client
 from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.errors import DataLossError
@@ -21,6 +20,7 @@ from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.spark_splits import read_partition
 from warmlog.pipeline.source.stream import StreamReader
+from warmlog.protocol.records.builder import build_batch
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]

@@ -14,7 +14,9 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log.directory.checkpoint import (
+from tests.pipeline.archive.test_archive import archived, asked, damage, rows_in
+from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
+from warmlog.broker.log.directory.checkpoint import (
     CLEANER_POINTS,
     LOG_STARTS,
     PARTITION_METADATA,
@@ -22,10 +24,7 @@ from broker.log.directory.checkpoint import (
     write_offsets,
     write_topic_id,
 )
-from broker.log.io.disk import Disk
-from protocol.records.builder import build_batch
-from tests.pipeline.archive.test_archive import archived, asked, damage, rows_in
-from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
+from warmlog.broker.log.io.disk import Disk
 from warmlog.cli.pipeline.audit import audit as command
 from warmlog.client.blocking import Client
 from warmlog.pipeline.archive.store import ArchiveStore
@@ -35,6 +34,7 @@ from warmlog.pipeline.jobs.audit import Audit, audit_topics
 from warmlog.pipeline.jobs.audit_plot import bar_hours, check_plot, plot_audit
 from warmlog.pipeline.runner import LocalRunner
 from warmlog.pipeline.source.options import read_options
+from warmlog.protocol.records.builder import build_batch
 from warmlog.testing import Broker
 
 HOUR_MS = 3_600_000

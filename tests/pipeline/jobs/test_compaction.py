@@ -7,13 +7,13 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from broker.log.directory.checkpoint import CLEANER_POINTS, write_offsets
-from broker.log.io.disk import Disk
-from protocol.records.builder import build_batch
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
+from warmlog.broker.log.directory.checkpoint import CLEANER_POINTS, write_offsets
+from warmlog.broker.log.io.disk import Disk
 from warmlog.cli.pipeline.audit import compact_report as command
 from warmlog.pipeline.jobs import compaction
 from warmlog.pipeline.jobs.compaction import dirty_ratio
+from warmlog.protocol.records.builder import build_batch
 
 WritePartition = Callable[..., DirectoryWriter]
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records.builder import build_batch
-from protocol.records.layout import CONTROL_BIT
 from tests.pipeline.archive.test_archive import asked, damage
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.local import plan
@@ -15,6 +13,8 @@ from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.count import Counted, count_records, grouped
 from warmlog.pipeline.runner import LocalRunner
 from warmlog.pipeline.source.planning import Piece, Split
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CONTROL_BIT
 
 WritePartition = Callable[..., DirectoryWriter]
 

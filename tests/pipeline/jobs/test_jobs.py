@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from protocol.records.layout import Codec
 from tests.pipeline.archive.test_archive import damage, rows_in
 from tests.pipeline.conftest import DirectoryWriter
 from warmlog.cli.pipeline.archive import archive, count
@@ -23,6 +22,7 @@ from warmlog.pipeline.runner import LOCAL_BYTES, LocalRunner, choose_engine
 from warmlog.pipeline.source.input import size_of
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.pipeline.source.planning import Split
+from warmlog.protocol.records.layout import Codec
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]

@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from protocol.native.messages import ReceivedFetch
-from protocol.records.reader import Record, decoded_batches
-from protocol.request import FetchPartition, FetchRequest, MetadataRequest
-from protocol.response import MetadataResponse
 from warmlog.client.blocking import Client
 from warmlog.pipeline.broker import BrokerConnection, Retry, RetryingBroker
 from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, batch_identity
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Rows, rows_of
 from warmlog.pipeline.sink.task import TaskReport, TaskWriter
+from warmlog.protocol.native.messages import ReceivedFetch
+from warmlog.protocol.records.reader import Record, decoded_batches
+from warmlog.protocol.request import FetchPartition, FetchRequest, MetadataRequest
+from warmlog.protocol.response import MetadataResponse
 from warmlog.testing import Broker
 
 NOW_MS = 1_700_000_000_000

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.response import ProduceResponse
 from tests.pipeline.sink.attempt import (
     Row,
     Task,
@@ -33,6 +32,7 @@ from warmlog.pipeline.broker import Retry, RetryingBroker
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.sink.attempts import FETCH_BYTES, stream_identity
 from warmlog.pipeline.sink.options import WriteOptions
+from warmlog.protocol.response import ProduceResponse
 from warmlog.testing import Broker
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from pyspark import TaskContext
 
-from protocol.records.layout import Codec
 from tests.pipeline.sink.attempt import KINDS, SCHEMA, Row, arrow, new_topic, numbered, options, rows_strategy, stored
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import PipelineError
@@ -16,6 +15,7 @@ from warmlog.pipeline.sink.rows import check_columns, rows_of, rows_of_spark
 from warmlog.pipeline.sink.writer import BatchWriter
 from warmlog.pipeline.source.arrow import arrow_schema
 from warmlog.pipeline.source.options import COLUMNS
+from warmlog.protocol.records.layout import Codec
 from warmlog.testing import Broker
 
 

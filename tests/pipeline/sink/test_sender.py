@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.records.layout import Codec
-from protocol.request import MetadataRequest, ProduceRequest
-from protocol.response import MetadataResponse, ProducedPartition, ProduceResponse
 from tests.pipeline.sink.attempt import patience, some_identity
 from warmlog.pipeline.broker import Retry, RetryingBroker, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.sender import MAX_IN_FLIGHT, MAX_REQUEST_BYTES, BatchSender, SinkBatch
 from warmlog.pipeline.sink.task import TaskReport
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.layout import Codec
+from warmlog.protocol.request import MetadataRequest, ProduceRequest
+from warmlog.protocol.response import MetadataResponse, ProducedPartition, ProduceResponse
 from warmlog.testing import Broker
 
 

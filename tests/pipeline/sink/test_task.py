@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.records.layout import Codec
 from tests.pipeline.sink.attempt import (
     PARTITIONS,
     Row,
@@ -29,6 +28,7 @@ from warmlog.client.producing.partitioner import partition_of
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink.attempts import EPOCHS, FIRST_ID, batch_identity, stream_identity
 from warmlog.pipeline.sink.rows import rows_of
+from warmlog.protocol.records.layout import Codec
 from warmlog.testing import Broker
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.transactions import TransactionState
 from tests.pipeline.sink.attempt import new_topic, options, values, wait_for_markers
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import PipelineError
@@ -14,6 +13,7 @@ from warmlog.pipeline.sink.options import WriteOptions, write_options
 from warmlog.pipeline.sink.rows import Rows
 from warmlog.pipeline.sink.task import open_broker, write_in_transaction
 from warmlog.pipeline.sink.transactions import OpenTransaction, Write
+from warmlog.protocol.transactions import TransactionState
 from warmlog.testing import Broker
 
 FIRST, SECOND = (b"a", b"b"), (b"c",)

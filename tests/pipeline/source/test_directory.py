@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.records.layout import Codec
 from tests.golden.partitions import consumed_partitions, read_seen
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
 from tests.pipeline.local import plan, read_split
@@ -23,6 +22,7 @@ from warmlog.inspect.errors import InspectError, MissingDirectoryError
 from warmlog.inspect.log_file import list_segments
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.source.ranges import Bounds
+from warmlog.protocol.records.layout import Codec
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.request import MetadataRequest
-from protocol.response import MetadataResponse
 from tests.pipeline.conftest import plain
 from warmlog.client.blocking import Client
 from warmlog.pipeline.broker import BrokerConnection, Retry
@@ -21,6 +19,8 @@ from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.remote import RemoteSplit
 from warmlog.pipeline.source.spark_splits import SplitPartition, read_partition
 from warmlog.pipeline.source.stream import StreamReader
+from warmlog.protocol.request import MetadataRequest
+from warmlog.protocol.response import MetadataResponse
 from warmlog.testing import Broker
 
 TOPIC = "orders"

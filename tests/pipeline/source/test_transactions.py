@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.records.batch import headers
 from tests.golden.partitions import read_seen
 from tests.pipeline.conftest import DirectoryWriter
 from tests.pipeline.local import plan
@@ -22,6 +21,7 @@ from warmlog.pipeline.source.options import read_options
 from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.reading import ReadRules
 from warmlog.pipeline.source.remote_reader import RemoteReader
+from warmlog.protocol.records.batch import headers
 from warmlog.testing import Broker
 
 TOPIC = "transactional"

@@ -9,11 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.records.arrow.columns import Wanted
-from protocol.records.batch import BatchHeader
-from protocol.records.reader import decode_batch
-from protocol.response import FoundOffset, ListOffsetsResponse
 from tests.pipeline.conftest import SPARK_TIMEOUT_S, plain
 from warmlog.client.blocking import Client
 from warmlog.pipeline.broker import BrokerConnection, Retry
@@ -25,6 +20,11 @@ from warmlog.pipeline.source.reading import ReadRules
 from warmlog.pipeline.source.remote import RemotePartition, RemoteSplit
 from warmlog.pipeline.source.remote_reader import RemoteReader
 from warmlog.pipeline.source.stream import StreamReader
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.arrow.columns import Wanted
+from warmlog.protocol.records.batch import BatchHeader
+from warmlog.protocol.records.reader import decode_batch
+from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
 from warmlog.testing import Broker
 
 

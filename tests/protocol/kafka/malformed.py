@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.errors import ProtocolError
-from protocol.kafka.api import Api, Codec
-from protocol.kafka.codec.bounds import MAX_UNKNOWN_TAGS
-from protocol.kafka.codec.writer import FlexibleWriter
 from tests.protocol.kafka.messages import TABLES, VERSIONS, body, flexible, frame, sample
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.kafka.api import Api, Codec
+from warmlog.protocol.kafka.codec.bounds import MAX_UNKNOWN_TAGS
+from warmlog.protocol.kafka.codec.writer import FlexibleWriter
 
 HEADER_SIZE = 8  # key, version, correlation id; followed by the client id
 # Valid requests too; a random one would create 100,000 directories.

@@ -8,10 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from protocol.kafka import consumer_protocol
-from protocol.kafka.api import APIS, Api
-from protocol.kafka.codec.engine import ENGINE
-from protocol.kafka.codec.schema import Array, Field, Primitive, Struct
+from warmlog.protocol.kafka import consumer_protocol
+from warmlog.protocol.kafka.api import APIS, Api
+from warmlog.protocol.kafka.codec.engine import ENGINE
+from warmlog.protocol.kafka.codec.schema import Array, Field, Primitive, Struct
 
 TABLES = {f"{api.name}Request": api.request for api in APIS} | {f"{api.name}Response": api.response for api in APIS}
 # The consumer protocol, which belongs to no API and has no flexible versions.

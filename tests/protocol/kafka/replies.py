@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from protocol.errors import ErrorCode
-from protocol.kafka.api import Api
-from protocol.response import ErrorResponse
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.api import Api
+from warmlog.protocol.response import ErrorResponse
 
 ERRORS = (
     ErrorCode.NONE, ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.KAFKA_STORAGE_ERROR,

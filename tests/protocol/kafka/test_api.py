@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.groups import CommittedPartition
-from protocol.kafka.api import APIS, Api, Call, Codec, RefusedError, UnservedError
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.codec.schema import Array, Primitive
-from protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse
-from protocol.response import ErrorResponse
-from protocol.transaction_requests import TxnOffsetCommitResponse
 from tests.protocol.kafka.messages import TABLES, VERSIONS, body, drawn, frame, parsed, reply_body
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.groups import CommittedPartition
+from warmlog.protocol.kafka.api import APIS, Api, Call, Codec, RefusedError, UnservedError
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.codec.schema import Array, Primitive
+from warmlog.protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse
+from warmlog.protocol.response import ErrorResponse
+from warmlog.protocol.transaction_requests import TxnOffsetCommitResponse
 
 API_VERSIONS = next(api for api in APIS if api.name == "ApiVersions")
 PRODUCE, FETCH = APIS[0], APIS[1]

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.kafka import peer_admin_apis, peer_apis
-from protocol.kafka.api import API_BY_KEY, Api, Codec
-from protocol.kafka.peer import PeerProtocol, SentRequest
 from tests.protocol.kafka.far_side import only, received
 from tests.protocol.kafka.messages import body, flexible, parsed
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka import peer_admin_apis, peer_apis
+from warmlog.protocol.kafka.api import API_BY_KEY, Api, Codec
+from warmlog.protocol.kafka.peer import PeerProtocol, SentRequest
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "kafka" / "clients"
 API_VERSIONS = 18

@@ -7,19 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.api import APIS, Api, Codec, RefusedError
-from protocol.kafka.codec.bounds import (
-    CUT_BYTES,
-    MAX_ELEMENTS,
-    NO_LIMIT,
-    LargeMessageError,
-    MalformedError,
-    ReplyTooLargeError,
-)
-from protocol.kafka.codec.engine import ENGINE, PURE, Engine
-from protocol.kafka.codec.schema import Struct
-from protocol.response import ErrorResponse, FoundOffset, ListOffsetsResponse
 from tests.protocol.kafka.messages import (
     MESSAGES,
     TABLES,
@@ -34,6 +21,19 @@ from tests.protocol.kafka.messages import (
     with_defaults,
 )
 from tests.protocol.kafka.replies import response_to
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.kafka.api import APIS, Api, Codec, RefusedError
+from warmlog.protocol.kafka.codec.bounds import (
+    CUT_BYTES,
+    MAX_ELEMENTS,
+    NO_LIMIT,
+    LargeMessageError,
+    MalformedError,
+    ReplyTooLargeError,
+)
+from warmlog.protocol.kafka.codec.engine import ENGINE, PURE, Engine
+from warmlog.protocol.kafka.codec.schema import Struct
+from warmlog.protocol.response import ErrorResponse, FoundOffset, ListOffsetsResponse
 
 ENGINES = [PURE, ENGINE]
 pytestmark = pytest.mark.skipif(ENGINE is PURE, reason="the compiled engine is not built")

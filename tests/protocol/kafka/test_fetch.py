@@ -4,11 +4,11 @@ from struct import pack
 
 import pytest
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.kafka.api import API_BY_KEY, Call, Codec
-from protocol.kafka.values import CONSUMER, KafkaFetchPartition, KafkaFetchRequest, KafkaFetchResponse
-from protocol.response import FetchedPartition
 from tests.protocol.kafka.messages import body, frame, parsed, reply_body
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.kafka.api import API_BY_KEY, Call, Codec
+from warmlog.protocol.kafka.values import CONSUMER, KafkaFetchPartition, KafkaFetchRequest, KafkaFetchResponse
+from warmlog.protocol.response import FetchedPartition
 
 FETCH = API_BY_KEY[1]
 EMPTY = {

@@ -8,17 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from protocol.errors import ErrorCode
-from protocol.kafka.api import APIS, Call, Codec
-from protocol.kafka.values import (
-    UNKNOWN_TOPIC_NAME,
-    IdentifiedRecords,
-    KafkaFetchPartition,
-    KafkaFetchRequest,
-    KafkaFetchResponse,
-)
-from protocol.request import Isolation, ProduceRequest
-from protocol.response import AbortedTransaction, FetchedPartition, ProducedPartition, ProduceResponse
 from tests.protocol.kafka.messages import (
     MESSAGES,
     TABLES,
@@ -29,6 +18,17 @@ from tests.protocol.kafka.messages import (
     reply_body,
     with_defaults,
 )
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.api import APIS, Call, Codec
+from warmlog.protocol.kafka.values import (
+    UNKNOWN_TOPIC_NAME,
+    IdentifiedRecords,
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+    KafkaFetchResponse,
+)
+from warmlog.protocol.request import Isolation, ProduceRequest
+from warmlog.protocol.response import AbortedTransaction, FetchedPartition, ProducedPartition, ProduceResponse
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "kafka" / "4.3.1" / "messages.jsonl"
 BY_NAME = {api.name: api for api in APIS}

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from tests.protocol.kafka.far_side import ALL, GREETING, exchange, greeted, only, received, response_frame
+from tests.protocol.kafka.messages import flexible
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     FetchedOffset,
     FetchedOffsets,
     FindCoordinatorRequest,
@@ -21,9 +23,9 @@ from protocol.groups import (
     OffsetFetchResponse,
     TopicPartition,
 )
-from protocol.kafka.api import Codec
-from protocol.kafka.codec.bounds import LargeMessageError
-from protocol.kafka.config_values import (
+from warmlog.protocol.kafka.api import Codec
+from warmlog.protocol.kafka.codec.bounds import LargeMessageError
+from warmlog.protocol.kafka.config_values import (
     ConfigEntry,
     ConfigQuery,
     ConfigSource,
@@ -32,9 +34,9 @@ from protocol.kafka.config_values import (
     DescribeConfigsResponse,
     DescribedConfigs,
 )
-from protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError
-from protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, FIND_COORDINATOR, LIST_GROUPS, OFFSET_FETCH
-from protocol.kafka.peer_apis import (
+from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError
+from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, FIND_COORDINATOR, LIST_GROUPS, OFFSET_FETCH
+from warmlog.protocol.kafka.peer_apis import (
     API_VERSIONS,
     FETCH,
     LIST_OFFSETS,
@@ -42,7 +44,7 @@ from protocol.kafka.peer_apis import (
     OFFSET_FOR_LEADER_EPOCH,
     PeerFetchedPartition,
 )
-from protocol.kafka.values import (
+from warmlog.protocol.kafka.values import (
     CONSUMER,
     ApiVersionsResponse,
     DivergedPartition,
@@ -61,8 +63,8 @@ from protocol.kafka.values import (
     VersionRange,
     topic_id_text,
 )
-from protocol.request import MAX_TIMESTAMP
-from protocol.response import (
+from warmlog.protocol.request import MAX_TIMESTAMP
+from warmlog.protocol.response import (
     BrokerMetadata,
     FetchedPartition,
     FoundOffset,
@@ -71,8 +73,6 @@ from protocol.response import (
     PartitionMetadata,
     TopicMetadata,
 )
-from tests.protocol.kafka.far_side import ALL, GREETING, exchange, greeted, only, received, response_frame
-from tests.protocol.kafka.messages import flexible
 
 ORDERS = b"o" * 16
 CODEC = Codec(topic_names={ORDERS: "orders"}.get)

@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.kafka.codec.bounds import (
+from tests.protocol.kafka.messages import MESSAGES, TABLES, body, drawn, parsed, with_defaults
+from warmlog.protocol.kafka.codec.bounds import (
     MAX_ELEMENTS,
     MAX_STRING_BYTES,
     MAX_UNKNOWN_TAGS,
     MalformedError,
     UnwritableError,
 )
-from protocol.kafka.codec.engine import ENGINE, PURE, Engine
-from protocol.kafka.codec.schema import (
+from warmlog.protocol.kafka.codec.engine import ENGINE, PURE, Engine
+from warmlog.protocol.kafka.codec.schema import (
     BYTES,
     DATA,
     FLOAT64,
@@ -29,7 +30,6 @@ from protocol.kafka.codec.schema import (
     Struct,
     array,
 )
-from tests.protocol.kafka.messages import MESSAGES, TABLES, body, drawn, parsed, with_defaults
 
 NUMBERS = Struct(Field("numbers", Array(INT32), nullable=1))
 NESTED = Struct(Field("outer", array(Field("inner", Array(STRING), nullable=0))))
@@ -273,8 +273,8 @@ def test_a_field_without_default_is_required(engine: Engine) -> None:
 
 
 def test_the_source_of_a_reader_can_be_shown() -> None:
-    from protocol.kafka.codec.plan import read_plan
-    from protocol.kafka.codec.source import reader_source
+    from warmlog.protocol.kafka.codec.plan import read_plan
+    from warmlog.protocol.kafka.codec.source import reader_source
 
     text = str(reader_source(read_plan(NUMBERS, 0, flexible=False, bound=False, title="numbers")))
     assert "numbers = r.numbers(r.count(), 'i', 4)" in text

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.frame import FrameReader
-from protocol.native.codec import RequestError, decode_request
-from protocol.native.messages import ReceivedFetch, ReceivedPartition
-from protocol.request import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.frame import FrameReader
+from warmlog.protocol.native.codec import RequestError, decode_request
+from warmlog.protocol.native.messages import ReceivedFetch, ReceivedPartition
+from warmlog.protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -29,7 +29,7 @@ from protocol.request import (
     Request,
     TopicAlteration,
 )
-from protocol.response import (
+from warmlog.protocol.response import (
     AlterTopicsResponse,
     BrokerMetadata,
     ConfigDescription,

@@ -7,11 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.native.codec import decode_request, decode_response, encode_request, encode_response
-from protocol.native.messages import OPERATIONS, ReceivedFetch
-from protocol.request import PartitionRecords, ProduceRequest, Request
-from protocol.response import ErrorResponse, FetchedPartition, FetchResponse, Response
 from tests.protocol.native.frames import (
     Slice,
     errors,
@@ -23,6 +18,11 @@ from tests.protocol.native.frames import (
     requests,
     responses,
 )
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.native.codec import decode_request, decode_response, encode_request, encode_response
+from warmlog.protocol.native.messages import OPERATIONS, ReceivedFetch
+from warmlog.protocol.request import PartitionRecords, ProduceRequest, Request
+from warmlog.protocol.response import ErrorResponse, FetchedPartition, FetchResponse, Response
 
 
 @given(request_id=request_ids, request=requests)

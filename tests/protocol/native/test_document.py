@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT, inspect
 
-from protocol import groups, request, response, transaction_requests
-from protocol.errors import ErrorCode
-from protocol.frame import LENGTH_SIZE
-from protocol.native import explain as native_explain
-from protocol.native import groups as native_groups
-from protocol.native import mirrors as native_mirrors
-from protocol.native import producers as native_producers
-from protocol.native.codec import decode_request, decode_response, encode_request, encode_response
-from protocol.native.messages import OPERATIONS, VERSIONS, Operation, ReceivedFetch
-from protocol.request import ProduceRequest
-from protocol.response import ErrorResponse
+from warmlog.protocol import groups, request, response, transaction_requests
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.frame import LENGTH_SIZE
+from warmlog.protocol.native import explain as native_explain
+from warmlog.protocol.native import groups as native_groups
+from warmlog.protocol.native import mirrors as native_mirrors
+from warmlog.protocol.native import producers as native_producers
+from warmlog.protocol.native.codec import decode_request, decode_response, encode_request, encode_response
+from warmlog.protocol.native.messages import OPERATIONS, VERSIONS, Operation, ReceivedFetch
+from warmlog.protocol.request import ProduceRequest
+from warmlog.protocol.response import ErrorResponse
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "native-protocol.md").read_text()
 # modules that define values

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from protocol.errors import ErrorCode
-from protocol.groups import HeartbeatResponse, LeaveGroupResponse, LeftMember
-from protocol.native.codec import decode_request, decode_response, encode_request, encode_response
-from protocol.native.groups import GroupPosition
-from protocol.native.messages import OPERATIONS, Operation
-from protocol.response import ErrorResponse
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import HeartbeatResponse, LeaveGroupResponse, LeftMember
+from warmlog.protocol.native.codec import decode_request, decode_response, encode_request, encode_response
+from warmlog.protocol.native.groups import GroupPosition
+from warmlog.protocol.native.messages import OPERATIONS, Operation
+from warmlog.protocol.response import ErrorResponse
 
 FIRST = "join_consumer_group"
 OF_GROUPS = OPERATIONS[[operation.name for operation in OPERATIONS].index(FIRST) :]

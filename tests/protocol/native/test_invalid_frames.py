@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.native import codec
-from protocol.native.codec import RequestError, decode_request, encode_request
-from protocol.request import (
+from tests.protocol.native.frames import error_of, frame_of, plain, requests
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.native import codec
+from warmlog.protocol.native.codec import RequestError, decode_request, encode_request
+from warmlog.protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
     FetchPartition,
@@ -23,7 +24,6 @@ from protocol.request import (
     Request,
     TopicAlteration,
 )
-from tests.protocol.native.frames import error_of, frame_of, plain, requests
 
 
 @given(st.binary(max_size=200))

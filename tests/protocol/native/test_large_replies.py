@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import CUT_BYTES, NO_LIMIT, LargeMessageError, ReplyTooLargeError
-from protocol.native.codec import ReplyError, decode_response, encode_response
-from protocol.native.messages import OPERATIONS, VersionError, choose_version
-from protocol.response import (
+from tests.protocol.native.frames import error_of, frame_of
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import CUT_BYTES, NO_LIMIT, LargeMessageError, ReplyTooLargeError
+from warmlog.protocol.native.codec import ReplyError, decode_response, encode_response
+from warmlog.protocol.native.messages import OPERATIONS, VersionError, choose_version
+from warmlog.protocol.response import (
     DescribeTopicsResponse,
     MetadataResponse,
     PartitionDescription,
@@ -23,7 +24,6 @@ from protocol.response import (
     TopicDescription,
     TopicMetadata,
 )
-from tests.protocol.native.frames import error_of, frame_of
 
 
 def decoded(pieces: list[Any]) -> Any:

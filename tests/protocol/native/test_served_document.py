@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from protocol.frame import LENGTH_SIZE
-from protocol.native.codec import decode_response, encode_request
-from protocol.native.groups import JoinConsumerGroupResponse
-from protocol.native.messages import OPERATIONS
-from protocol.request import HelloRequest
-from protocol.response import HelloResponse
+from warmlog.protocol.frame import LENGTH_SIZE
+from warmlog.protocol.native.codec import decode_response, encode_request
+from warmlog.protocol.native.groups import JoinConsumerGroupResponse
+from warmlog.protocol.native.messages import OPERATIONS
+from warmlog.protocol.request import HelloRequest
+from warmlog.protocol.response import HelloResponse
 from warmlog.testing import Broker
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "native-protocol.md").read_text()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.frame import LENGTH_SIZE
-from protocol.native.codec import decode_response, encode_request
-from protocol.native.messages import OPERATIONS
-from protocol.records.builder import build_batch
-from protocol.request import (
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.frame import LENGTH_SIZE
+from warmlog.protocol.native.codec import decode_response, encode_request
+from warmlog.protocol.native.messages import OPERATIONS
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,

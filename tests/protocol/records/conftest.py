@@ -5,14 +5,14 @@ from types import ModuleType
 
 import pytest
 
-from protocol.records import record
 from tests.requires import lacks
+from warmlog.protocol.records import record
 
 
 def compiled_codec() -> ModuleType:
     """Import the compiled codec; if it is not built, skip the test, or fail it in CI."""
     try:
-        return importlib.import_module("protocol.records._codec")
+        return importlib.import_module("warmlog.protocol.records._codec")
     except ImportError as error:
         lacks(f"the compiled codec is not built here: {error}")
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.records import validation
-from protocol.records.builder import build_batch
-from protocol.records.layout import CRC_POSITION, CRC_START, HEADER_SIZE, STALE_CRC, UNUSUAL_BITS, BatchHeader
-from protocol.records.record import MAX_INT64
-from protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
 from tests.protocol.records.handmade import batch, crc32c_by_bits, record
 from tests.protocol.records.strategies import ROWS
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records import validation
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CRC_POSITION, CRC_START, HEADER_SIZE, STALE_CRC, UNUSUAL_BITS, BatchHeader
+from warmlog.protocol.records.record import MAX_INT64
+from warmlog.protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
 
 GOOD = build_batch([(5, b"key", b"value", (("h", b"1"),)), (6, None, b"x", ()), (9, b"k", None, ())])
 

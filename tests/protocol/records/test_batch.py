@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import (
+from tests.protocol.records.handmade import batch, crc32c_by_bits, record
+from warmlog.protocol.errors import (
     BatchTooLargeError,
     CorruptBatchError,
     ErrorCode,
@@ -17,9 +18,8 @@ from protocol.errors import (
     UnsupportedCompressionError,
     UnsupportedMagicError,
 )
-from protocol.records.batch import headers, read_header, stamp, verify_crc
-from protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
-from tests.protocol.records.handmade import batch, crc32c_by_bits, record
+from warmlog.protocol.records.batch import headers, read_header, stamp, verify_crc
+from warmlog.protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
 
 ONE = batch(record(value=b"x" * 100))
 THREE = batch(b"".join(record(offset_delta=delta) for delta in range(3)), record_count=3, base_offset=5)

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.records.batch import read_header
-from protocol.records.builder import BatchBuilder, build_batch, record_size_bound
-from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Codec
-from protocol.records.reader import decode_batch
-from protocol.records.record import Record, Row
-from protocol.records.reencode import reencode_batches
-from protocol.records.validation import ANY_BATCH, check_batches
 from tests.protocol.records.handmade import batch, record
 from tests.protocol.records.strategies import ROWS
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.builder import BatchBuilder, build_batch, record_size_bound
+from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Codec
+from warmlog.protocol.records.reader import decode_batch
+from warmlog.protocol.records.record import Record, Row
+from warmlog.protocol.records.reencode import reencode_batches
+from warmlog.protocol.records.validation import ANY_BATCH, check_batches
 
 
 def test_a_batch_matches_the_format_byte_for_byte() -> None:

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import CorruptBatchError, InvalidRecordError, ProtocolError
-from protocol.records.batch import headers, read_header, verify_crc
-from protocol.records.builder import build_batch
-from protocol.records.compaction import filtering
-from protocol.records.compaction.filtering import FilterRules, OffsetMap, add_batch, filter_batch
-from protocol.records.layout import (
+from tests.requires import lacks
+from warmlog.protocol.errors import CorruptBatchError, InvalidRecordError, ProtocolError
+from warmlog.protocol.records.batch import headers, read_header, verify_crc
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.compaction import filtering
+from warmlog.protocol.records.compaction.filtering import FilterRules, OffsetMap, add_batch, filter_batch
+from warmlog.protocol.records.layout import (
     CONTROL_BIT,
     CRC_START,
     DELETE_HORIZON_BIT,
@@ -22,8 +23,7 @@ from protocol.records.layout import (
     TRANSACTIONAL_BIT,
     Codec,
 )
-from protocol.records.reader import decode_batch, records_in
-from tests.requires import lacks
+from warmlog.protocol.records.reader import decode_batch, records_in
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -35,7 +35,7 @@ Rows = list[tuple[int, bytes | None, bytes | None, tuple[()]]]
 
 def compiled_map() -> MapType:
     try:
-        found: MapType = importlib.import_module("protocol.records.compaction._filtering").OffsetMap
+        found: MapType = importlib.import_module("warmlog.protocol.records.compaction._filtering").OffsetMap
     except ImportError as error:
         lacks(f"the compiled offset map is not built here: {error}")
     return found
@@ -398,5 +398,5 @@ def test_the_compiled_and_the_pure_map_agree(
 
 
 def test_a_callable_is_chosen() -> None:
-    chosen: Callable[[int], Any] = importlib.import_module("protocol.records.compaction.offset_map").OffsetMap
+    chosen: Callable[[int], Any] = importlib.import_module("warmlog.protocol.records.compaction.offset_map").OffsetMap
     assert len(chosen(ROOM)) == 0

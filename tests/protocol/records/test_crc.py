@@ -2,7 +2,7 @@
 
 import crc32c as package
 
-from protocol.records import crc
+from warmlog.protocol.records import crc
 
 
 def test_the_check_value_of_the_crc_catalogue() -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from protocol.records.batch import BatchHeader, headers
-from protocol.records.compression import compress, decompress
-from protocol.records.layout import CODEC_MASK, CONTROL_BIT, HEADER_SIZE
+from warmlog.protocol.records.batch import BatchHeader, headers
+from warmlog.protocol.records.compression import compress, decompress
+from warmlog.protocol.records.layout import CODEC_MASK, CONTROL_BIT, HEADER_SIZE
 
 
 def golden_batches(fixtures: Path) -> Iterator[tuple[BatchHeader, bytes]]:

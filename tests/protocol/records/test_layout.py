@@ -2,8 +2,8 @@
 
 import pytest
 
-from protocol.records import layout
-from protocol.records.layout import HEADER, BatchHeader, Codec, TimestampType
+from warmlog.protocol.records import layout
+from warmlog.protocol.records.layout import HEADER, BatchHeader, Codec, TimestampType
 
 # Every field has a different value, so that swapped fields are detected.
 HEADER_BYTES = bytes.fromhex(

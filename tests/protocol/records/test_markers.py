@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from protocol.records.batch import headers
-from protocol.records.codec import stamped_batch
-from protocol.records.markers import EndMarker, Outcome, end_marker, marker_batch
-from protocol.records.reader import decode_batch
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.codec import stamped_batch
+from warmlog.protocol.records.markers import EndMarker, Outcome, end_marker, marker_batch
+from warmlog.protocol.records.reader import decode_batch
 
 
 def test_markers_are_those_that_kafka_wrote(kafka_fixtures: Path) -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from protocol.errors import CompressionError, CorruptBatchError, InvalidRecordError, UnsupportedCompressionError
-from protocol.records.batch import read_header
-from protocol.records.builder import build_batch
-from protocol.records.layout import CONTROL_BIT, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
-from protocol.records.reader import decode_batch, decoded_batches, records_in
-from protocol.records.record import Record
 from tests.protocol.records.handmade import batch, record
+from warmlog.protocol.errors import CompressionError, CorruptBatchError, InvalidRecordError, UnsupportedCompressionError
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CONTROL_BIT, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
+from warmlog.protocol.records.reader import decode_batch, decoded_batches, records_in
+from warmlog.protocol.records.record import Record
 
 
 def rows(*values: bytes) -> list[tuple[int, None, bytes, tuple[()]]]:

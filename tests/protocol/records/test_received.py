@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.records import received
-from protocol.records.batch import read_header, stamp
-from protocol.records.builder import build_batch
-from protocol.records.layout import HEADER_SIZE, STAMPED_SIZE
-from protocol.records.received import MAX_COPIED_SIZE
 from tests.protocol.records.conftest import compiled_codec
 from tests.protocol.records.handmade import batch, record
+from warmlog.protocol.records import received
+from warmlog.protocol.records.batch import read_header, stamp
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import HEADER_SIZE, STAMPED_SIZE
+from warmlog.protocol.records.received import MAX_COPIED_SIZE
 
 SMALL = build_batch([(5, b"key", b"value", (("h", b"1"),)), (6, None, b"x", ())])
 LARGE = build_batch([(5, b"key", bytes(MAX_COPIED_SIZE), ())])

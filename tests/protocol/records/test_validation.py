@@ -7,18 +7,24 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import BatchTooLargeError, CompressionError, ErrorCode, InvalidRecordError, RecordsRefusedError
-from protocol.records import validation
-from protocol.records.batch import headers, read_header, rewritten_start, verify_crc
-from protocol.records.builder import build_batch
-from protocol.records.compression import Codec, compress, decompress
-from protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, STALE_CRC, TimestampType
-from protocol.records.reader import records_in
-from protocol.records.record import MAX_FAULTS, MAX_INT64, MIN_INT64
-from protocol.records.reencode import reencode_batches
-from protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
 from tests.protocol.records.handmade import batch, record
 from tests.protocol.records.strategies import ROWS
+from warmlog.protocol.errors import (
+    BatchTooLargeError,
+    CompressionError,
+    ErrorCode,
+    InvalidRecordError,
+    RecordsRefusedError,
+)
+from warmlog.protocol.records import validation
+from warmlog.protocol.records.batch import headers, read_header, rewritten_start, verify_crc
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.compression import Codec, compress, decompress
+from warmlog.protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, STALE_CRC, TimestampType
+from warmlog.protocol.records.reader import records_in
+from warmlog.protocol.records.record import MAX_FAULTS, MAX_INT64, MIN_INT64
+from warmlog.protocol.records.reencode import reencode_batches
+from warmlog.protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -32,7 +38,7 @@ COMPRESSED = [codec for codec in Codec if codec]
 @pytest.fixture(params=["pure", "compiled"], autouse=True)
 def both_twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, compiled: ModuleType) -> None:
     """Run every test here with and without the compiled codec and `accept_batch`."""
-    from protocol.records import record as pure
+    from warmlog.protocol.records import record as pure
 
     variant = compiled if request.param == "compiled" else pure
     monkeypatch.setattr(validation, "scan_records", variant.scan_records)
@@ -271,7 +277,7 @@ class TestReencoding:
 class TestScan:
     @given(rows=ROWS)
     def test_compiled_and_pure_codec_report_the_same(self, compiled: ModuleType, rows: list[object]) -> None:
-        from protocol.records import record as pure
+        from warmlog.protocol.records import record as pure
 
         encoder = pure.RecordEncoder()
         encoder.extend(rows)  # type: ignore[arg-type]  # the strategy's rows are rows
@@ -283,7 +289,7 @@ class TestScan:
             assert found[0] == encoder.max_timestamp
 
     def test_of_a_large_part_too(self, compiled: ModuleType) -> None:
-        from protocol.records import record as pure
+        from warmlog.protocol.records import record as pure
 
         late = record(offset_delta=1, timestamp_delta=50, key=b"k")
         for rest, fault in ((late, (1, 55)), (late + b"x", None), (late[:-1], None)):

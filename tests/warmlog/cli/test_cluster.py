@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 from warmlog.cli.cluster import form, row, state_of, totals
+from warmlog.protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
 Run = Callable[..., Any]
 

@@ -7,14 +7,22 @@ from warmlog.cli.serve import JsonLines, TextLines
 
 def record(message: str, **extra: object) -> logging.LogRecord:
     made = logging.makeLogRecord(
-        {"name": "broker.app", "levelname": "INFO", "levelno": 20, "msg": message, "args": (), "created": 1.5, **extra}
+        {
+            "name": "warmlog.broker.app",
+            "levelname": "INFO",
+            "levelno": 20,
+            "msg": message,
+            "args": (),
+            "created": 1.5,
+            **extra,
+        }
     )
     assert made.getMessage() == message
     return made
 
 
 def test_text_lines_carry_the_time_in_utc() -> None:
-    assert TextLines().format(record("ready")) == "1970-01-01T00:00:01.500Z INFO broker.app ready"
+    assert TextLines().format(record("ready")) == "1970-01-01T00:00:01.500Z INFO warmlog.broker.app ready"
 
 
 def test_json_lines_carry_extra_fields() -> None:
@@ -22,7 +30,7 @@ def test_json_lines_carry_extra_fields() -> None:
     assert json.loads(line) == {
         "time": "1970-01-01T00:00:01.500Z",
         "level": "info",
-        "logger": "broker.app",
+        "logger": "warmlog.broker.app",
         "message": "rolled ä",
         "partition": 3,
         "path": str(object),

@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from trio.testing import wait_all_tasks_blocked
 
-from broker.cluster.local import STORE
-from broker.settings.settings import Settings
 from interop.ports import free_ports
+from warmlog.broker.cluster.local import STORE
+from warmlog.broker.settings.settings import Settings
 from warmlog.cli.nodes import NODES, Node, Plan
 
 FREE = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0")

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.response import PartitionDescription, TopicDescription
 from warmlog.cli.topic import description_json, show_topic
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.response import PartitionDescription, TopicDescription
 
 Run = Callable[..., Any]
 

@@ -12,13 +12,13 @@ from typing import Any
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.frame import FrameReader
-from protocol.native.codec import decode_request, encode_response
-from protocol.records.batch import stamp
-from protocol.records.reader import records_in
-from protocol.records.validation import check_batches
-from protocol.request import (
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.frame import FrameReader
+from warmlog.protocol.native.codec import decode_request, encode_response
+from warmlog.protocol.records.batch import stamp
+from warmlog.protocol.records.reader import records_in
+from warmlog.protocol.records.validation import check_batches
+from warmlog.protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -33,7 +33,7 @@ from protocol.request import (
     ProduceRequest,
     Request,
 )
-from protocol.response import (
+from warmlog.protocol.response import (
     AlterTopicsResponse,
     BrokerMetadata,
     CreatedTopic,

@@ -6,10 +6,10 @@ from typing import Any
 import anyio
 import pytest
 
-from protocol.errors import ErrorCode
 from tests.warmlog.client.both_loops import on_both_loops
 from warmlog import BrokerError, Message, OffsetOutOfRangeError, UnknownTopicError, connect
 from warmlog.client.producing.partitioner import partition_of
+from warmlog.protocol.errors import ErrorCode
 from warmlog.testing import Broker
 
 WORDS = [b"%06d %s" % (number, b"word" * (number % 7)) for number in range(5000)]

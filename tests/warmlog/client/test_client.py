@@ -3,8 +3,6 @@
 import anyio
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.request import CreateTopicsRequest, FetchRequest, HelloRequest, MetadataRequest
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.fake_broker import Fault, fake_cluster
 from warmlog import (
@@ -17,6 +15,8 @@ from warmlog import (
     WarmlogError,
     connect,
 )
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import CreateTopicsRequest, FetchRequest, HelloRequest, MetadataRequest
 
 
 @on_both_loops

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from protocol.records.layout import Codec
 from warmlog.client.settings import Settings, parse_address, parse_bootstrap
+from warmlog.protocol.records.layout import Codec
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.time import TimeIndex
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.time import TimeIndex
 from warmlog.inspect.index_files import ZEROS, OffsetEntries, index_entries
 
 KINDS = (OffsetIndex, TimeIndex)

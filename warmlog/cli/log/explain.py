@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import click
 
-from protocol.native.explain import ExplainResponse
 from warmlog.cli.failure import CannotStart, Failure
 from warmlog.cli.log.explain_tables import show_explanation
 from warmlog.cli.options import complete_topics, index_interval_option, json_option, native_option
 from warmlog.cli.output import print_json
 from warmlog.cli.run_with_client import run_with_client
 from warmlog.inspect.paths import is_partition_directory
+from warmlog.protocol.native.explain import ExplainResponse
 
 MAX_INT64 = (1 << 63) - 1
 MAX_ATTEMPTS = 4  # while segments are removed or replaced
@@ -106,9 +106,9 @@ def ask_broker(native: str, topic: str, partition: int, target: Target) -> Expla
 
 def explain_directory(directory: Path, target: Target, index_interval_bytes: int) -> ExplainResponse:
     """Explain the fetch from the files of a partition. Raises CannotStart, Failure, OSError."""
-    from broker.log.errors import LogError
-    from protocol.errors import ProtocolError
+    from warmlog.broker.log.errors import LogError
     from warmlog.inspect.log_snapshot import NoSegmentsError
+    from warmlog.protocol.errors import ProtocolError
 
     if not directory.is_dir():
         hint = "" if directory.exists() else "; for a topic of a broker, give TOPIC PARTITION"
@@ -142,7 +142,7 @@ def explain_files(directory: Path, target: Target, index_interval_bytes: int) ->
     """Explain the fetch from the present files. Raises NoSegmentsError, LogError, ProtocolError, OSError."""
     import msgspec
 
-    from broker.log.reads.explain import SEARCHES, explain_offset, explain_time
+    from warmlog.broker.log.reads.explain import SEARCHES, explain_offset, explain_time
     from warmlog.inspect.log_snapshot import read_log_snapshot
 
     searches = SEARCHES if target.plain else ()

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from protocol.native.explain import ExplainedLookup, ExplainedRange, ExplainResponse, PageRun
 from warmlog.cli.output import Column, binary_size, counted, iso_time, print_line, print_table
+from warmlog.protocol.native.explain import ExplainedLookup, ExplainedRange, ExplainResponse, PageRun
 
 MAX_SHOWN = 12  # runs of pages in a cell; more are only counted
 UNKNOWN = "?"

@@ -8,9 +8,9 @@ from base64 import b64encode
 from typing import Any
 from uuid import UUID
 
-from broker.log.io.directory_names import encode_topic_id
-from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
-from protocol.kafka.group_records import (
+from warmlog.broker.log.io.directory_names import encode_topic_id
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
+from warmlog.protocol.kafka.group_records import (
     ForeignKey,
     GroupKey,
     Key,
@@ -20,7 +20,7 @@ from protocol.kafka.group_records import (
     decode_key,
     decode_offset,
 )
-from protocol.records.codec import Record
+from warmlog.protocol.records.codec import Record
 
 VERSION_SIZE = 2
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from broker.log.directory.receipt import LogReceipt, Receipt, ReceiptError, read_receipts
-from broker.log.io.disk import Disk
+from warmlog.broker.log.directory.receipt import LogReceipt, Receipt, ReceiptError, read_receipts
+from warmlog.broker.log.io.disk import Disk
 from warmlog.cli.failure import CannotStart
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table

@@ -9,15 +9,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from broker.log.descriptions import RecoveryReport
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.directory.identity import META_PROPERTIES, parse_properties
-from broker.log.errors import LogError
-from broker.log.io.disk import Disk
-from broker.log.io.overlay_disk import OverlayDisk
-from broker.metadata.topic import Topic
-from broker.settings.settings import Settings, load_settings
-from broker.settings.types import SettingError
+from warmlog.broker.log.descriptions import RecoveryReport
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.directory.identity import META_PROPERTIES, parse_properties
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.overlay_disk import OverlayDisk
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.settings.settings import Settings, load_settings
+from warmlog.broker.settings.types import SettingError
 from warmlog.cli.failure import CannotStart
 from warmlog.cli.log.verify import finding_json
 from warmlog.cli.options import directories_argument, index_interval_option, json_option

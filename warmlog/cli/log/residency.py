@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import click
 
-from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from broker.log.io.observed_disk import UnknownResidencyError, choose_query
-from broker.log.io.page_cache import pages_of
+from warmlog.broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from warmlog.broker.log.io.observed_disk import UnknownResidencyError, choose_query
+from warmlog.broker.log.io.page_cache import pages_of
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table

@@ -8,29 +8,29 @@ are None.
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from broker.log.errors import CorruptSnapshotError
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.time import TimeIndex
-from broker.log.index.transaction import ENTRY, AbortedTransaction
-from broker.log.io.directory_names import (
+from warmlog.broker.log.errors import CorruptSnapshotError
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.time import TimeIndex
+from warmlog.broker.log.index.transaction import ENTRY, AbortedTransaction
+from warmlog.broker.log.io.directory_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from broker.log.producers.snapshot import decode_snapshot
-from protocol.errors import ProtocolError
-from protocol.records.batch import verify_crc
-from protocol.records.codec import Record
-from protocol.records.layout import CODEC_MASK, Codec
-from protocol.records.markers import end_marker
-from protocol.records.reader import decode_batch
+from warmlog.broker.log.producers.snapshot import decode_snapshot
 from warmlog.cli.log.group_record_json import group_record_fields
 from warmlog.cli.records.record_json import record_fields
 from warmlog.inspect.index_files import IndexEntries, index_entries
 from warmlog.inspect.log_file import DamageError, LogFile, StoredBatch
 from warmlog.inspect.paths import SegmentFile
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.batch import verify_crc
+from warmlog.protocol.records.codec import Record
+from warmlog.protocol.records.layout import CODEC_MASK, Codec
+from warmlog.protocol.records.markers import end_marker
+from warmlog.protocol.records.reader import decode_batch
 
 Item: TypeAlias = dict[str, Any]
 

@@ -10,8 +10,8 @@ from warmlog.cli.output import Column, print_json, print_line, print_table
 from warmlog.cli.run_with_client import run_with_client
 
 if TYPE_CHECKING:
-    from protocol.native.mirrors import DescribeMirrorResponse, MirroredPartition, MirroredTopic
     from warmlog.client import AsyncClient
+    from warmlog.protocol.native.mirrors import DescribeMirrorResponse, MirroredPartition, MirroredTopic
 
 FOLLOWING = "following"
 COLUMNS = (

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from protocol.request import Int32, Int64
+from warmlog.protocol.request import Int32, Int64
 
 if TYPE_CHECKING:
-    from protocol.records.record import Record  # for types only
     from warmlog.client import ConsumedRecord
+    from warmlog.protocol.records.record import Record  # for types only
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NULL = Raw(b"null")

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from protocol.errors import FrameError, ProtocolError
-from protocol.native.messages import NativeRequest
-from protocol.request import Value
-from protocol.response import HelloResponse
 from warmlog.client.connection.session import Session
 from warmlog.client.errors import ConnectError, ConnectionLostError, RequestTimeoutError
 from warmlog.client.settings import DEFAULT_PORT, Settings
+from warmlog.protocol.errors import FrameError, ProtocolError
+from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.request import Value
+from warmlog.protocol.response import HelloResponse
 
 R = TypeVar("R", bound=Value)
 T = TypeVar("T")

@@ -17,16 +17,16 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import structs
 
-from protocol.backoff import delays_s
-from protocol.errors import ErrorCode
-from protocol.groups import CoordinatorType, FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.native.messages import FIRST_WITH_COORDINATORS, NativeRequest
-from protocol.request import MetadataRequest, Value
-from protocol.response import MetadataResponse, TopicMetadata
 from warmlog.client.connection.connection import Connection
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import ClosedError, ConnectError, ConnectionLostError, WarmlogError, broker_error
 from warmlog.client.settings import Settings
+from warmlog.protocol.backoff import delays_s
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import CoordinatorType, FindCoordinatorRequest, FindCoordinatorResponse
+from warmlog.protocol.native.messages import FIRST_WITH_COORDINATORS, NativeRequest
+from warmlog.protocol.request import MetadataRequest, Value
+from warmlog.protocol.response import MetadataResponse, TopicMetadata
 
 R = TypeVar("R", bound=Value)
 T = TypeVar("T")

@@ -16,11 +16,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from protocol.errors import ProtocolError
-from protocol.frame import DEFAULT_MAX_FRAME_BYTES
-from protocol.native.messages import NativeRequest
-from protocol.request import Value
-from protocol.response import HelloResponse
 from warmlog.client.connection.async_socket import AsyncSocket
 from warmlog.client.connection.session import Session
 from warmlog.client.errors import (
@@ -32,6 +27,11 @@ from warmlog.client.errors import (
     WarmlogError,
 )
 from warmlog.client.settings import DEFAULT_PORT, Settings
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.frame import DEFAULT_MAX_FRAME_BYTES
+from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.request import Value
+from warmlog.protocol.response import HelloResponse
 
 R = TypeVar("R", bound=Value)
 

@@ -6,8 +6,8 @@ A native request has at most MAX_ENTRIES entries per array and, unless it is a p
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from protocol.native.codec import MAX_PLAIN_BYTES
-from protocol.request import MAX_ENTRIES
+from warmlog.protocol.native.codec import MAX_PLAIN_BYTES
+from warmlog.protocol.request import MAX_ENTRIES
 
 T = TypeVar("T")
 ENTRY_BYTES = 110  # of an entry without its name: the keys of its map and its numbers

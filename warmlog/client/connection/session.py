@@ -11,12 +11,12 @@ import socket
 from collections import deque
 from typing import TypeVar
 
-from protocol.frame import DEFAULT_MAX_FRAME_BYTES, FrameReader
-from protocol.native.codec import ReplyError, decode_response, encode_request
-from protocol.native.messages import VERSIONS, NativeRequest
-from protocol.request import HelloRequest, Value
-from protocol.response import ErrorResponse
 from warmlog.client.errors import broker_error
+from warmlog.protocol.frame import DEFAULT_MAX_FRAME_BYTES, FrameReader
+from warmlog.protocol.native.codec import ReplyError, decode_response, encode_request
+from warmlog.protocol.native.messages import VERSIONS, NativeRequest
+from warmlog.protocol.request import HelloRequest, Value
+from warmlog.protocol.response import ErrorResponse
 
 R = TypeVar("R", bound=Value)
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
-from protocol.native.messages import ReceivedFetch, ReceivedPartition
-from protocol.records.batch import headers
-from protocol.request import FetchPartition, FetchRequest, Isolation
 from warmlog.client.connection.connection import Connection, Reply
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.settings import Settings
+from warmlog.protocol.native.messages import ReceivedFetch, ReceivedPartition
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation
 
 
 class Cursor:

@@ -22,19 +22,19 @@ import anyio
 from anyio.lowlevel import checkpoint
 from msgspec import Struct
 
-from protocol.backoff import delay_s
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.records.committed import AbortedFilter
-from protocol.records.layout import BatchHeader
-from protocol.records.reader import decoded_batches
-from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
-from protocol.response import FoundOffset, ListOffsetsResponse
 from warmlog.client.connection.cluster import NO_LEADER, Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.consuming.broker_fetcher import BrokerFetcher, Cursor, Fetched
 from warmlog.client.consuming.subscription import AtOffset, Subscription
 from warmlog.client.errors import OffsetOutOfRangeError, WarmlogError, broker_error
 from warmlog.client.settings import Settings
+from warmlog.protocol.backoff import delay_s
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.records.committed import AbortedFilter
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.reader import decoded_batches
+from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
+from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
 
 # Records per list, if that many have arrived: where batches are small, this spreads the cost of an event loop turn
 # (a few µs).

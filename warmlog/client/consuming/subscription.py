@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
 
-from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Isolation
+from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Isolation
 
 # "beginning", "end", an offset, a time (a datetime or ISO 8601 text; local time without a zone), or a mapping from
 # partition to offset.
@@ -22,7 +22,7 @@ class AtOffset(NamedTuple):
 
 
 class AtTime(NamedTuple):
-    """Start at the first record at or after this time in ms; negative values are the ends (see protocol.request)."""
+    """Start at the first record at or after this time in ms; negative values are the ends (`protocol.request`)."""
 
     timestamp: int
 

@@ -9,8 +9,12 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.client.connection.cluster import NO_LEADER, Cluster
+from warmlog.client.connection.request_parts import parts
+from warmlog.client.errors import WarmlogError, broker_error
+from warmlog.client.groups.delivery_tracker import PartitionId
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     NO_OFFSET,
     CommittedPartition,
     CoordinatorType,
@@ -26,19 +30,15 @@ from protocol.groups import (
     OffsetToCommit,
     TopicPartition,
 )
-from protocol.native.groups import (
+from warmlog.protocol.native.groups import (
     DescribeConsumerGroupsRequest,
     DescribeConsumerGroupsResponse,
     DescribedConsumerGroup,
     GroupPosition,
 )
-from protocol.native.messages import NativeRequest
-from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery, Value
-from protocol.response import ListOffsetsResponse
-from warmlog.client.connection.cluster import NO_LEADER, Cluster
-from warmlog.client.connection.request_parts import parts
-from warmlog.client.errors import WarmlogError, broker_error
-from warmlog.client.groups.delivery_tracker import PartitionId
+from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery, Value
+from warmlog.protocol.response import ListOffsetsResponse
 
 R = TypeVar("R", bound=Value)
 _ENDS = (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)

@@ -16,7 +16,6 @@ from typing import Self
 import anyio
 from anyio.lowlevel import checkpoint
 
-from protocol.groups import NO_GENERATION, NO_OFFSET
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.consuming.stream import BatchStream, ConsumedRecord
 from warmlog.client.consuming.subscription import Start, Subscription
@@ -25,6 +24,7 @@ from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
 from warmlog.client.groups.member_options import MemberOptions
 from warmlog.client.groups.membership import Member, Membership
 from warmlog.client.settings import Settings
+from warmlog.protocol.groups import NO_GENERATION, NO_OFFSET
 
 
 class GroupReader:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack, cast
 
-from protocol.native.groups import DEFAULT_REBALANCE_TIMEOUT_MS, DEFAULT_SESSION_TIMEOUT_MS
 from warmlog.client.consuming.subscription import ConsumeOptions, OutOfRange, Start, Subscription, make_subscription
+from warmlog.protocol.native.groups import DEFAULT_REBALANCE_TIMEOUT_MS, DEFAULT_SESSION_TIMEOUT_MS
 
 DEFAULT_COMMIT_INTERVAL_S = 5.0  # Kafka's auto.commit.interval.ms
 

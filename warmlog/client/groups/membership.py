@@ -22,9 +22,16 @@ from typing import NamedTuple, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from protocol.backoff import delay_s, delays_s
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.client.connection.cluster import Cluster
+from warmlog.client.connection.connection import Connection
+from warmlog.client.connection.request_parts import parts
+from warmlog.client.errors import ConnectError, GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
+from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
+from warmlog.client.groups.member_options import MemberOptions
+from warmlog.client.settings import Settings
+from warmlog.protocol.backoff import delay_s, delays_s
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     NO_GENERATION,
     NO_MEMBER,
     NO_OFFSET,
@@ -42,16 +49,9 @@ from protocol.groups import (
     OffsetFetchResponse,
     OffsetToCommit,
 )
-from protocol.native.groups import JoinConsumerGroupRequest, JoinConsumerGroupResponse
-from protocol.native.messages import NativeRequest
-from protocol.request import Value
-from warmlog.client.connection.cluster import Cluster
-from warmlog.client.connection.connection import Connection
-from warmlog.client.connection.request_parts import parts
-from warmlog.client.errors import ConnectError, GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
-from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
-from warmlog.client.groups.member_options import MemberOptions
-from warmlog.client.settings import Settings
+from warmlog.protocol.native.groups import JoinConsumerGroupRequest, JoinConsumerGroupResponse
+from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.request import Value
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from typing import NamedTuple, TypeAlias
 
 import anyio
 
-from protocol.records.builder import BatchBuilder, Codec
-from protocol.records.layout import TRANSACTIONAL_BIT
-from protocol.records.reader import records_in
-from protocol.records.record import Row
 from warmlog.client.errors import WarmlogError
+from warmlog.protocol.records.builder import BatchBuilder, Codec
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
+from warmlog.protocol.records.reader import records_in
+from warmlog.protocol.records.record import Row
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 

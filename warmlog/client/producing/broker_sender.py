@@ -7,15 +7,15 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import UNSET
 
-from protocol.backoff import delays_s
-from protocol.request import PartitionRecords, ProduceRequest
-from protocol.response import ProduceResponse
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.connection import Connection, Reply
 from warmlog.client.errors import WarmlogError
 from warmlog.client.producing.batches import Batch
 from warmlog.client.producing.identity import ProducerIdentity
 from warmlog.client.settings import Settings
+from warmlog.protocol.backoff import delays_s
+from warmlog.protocol.request import PartitionRecords, ProduceRequest
+from warmlog.protocol.response import ProduceResponse
 
 # How long the broker may wait for its replicas (ProduceRequest.timeoutMs); the request's own timeout applies as well.
 REPLICA_TIMEOUT_MS = 30_000

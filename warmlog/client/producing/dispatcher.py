@@ -19,9 +19,6 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
-from protocol.backoff import delay_s
-from protocol.errors import ErrorCode
-from protocol.response import ProducedPartition, ProduceResponse
 from warmlog.client.connection.cluster import NO_LEADER, Cluster
 from warmlog.client.connection.connection import Reply
 from warmlog.client.errors import ClosedError, RequestTimeoutError, WarmlogError, broker_error
@@ -29,6 +26,9 @@ from warmlog.client.producing.batches import Batch, PartitionQueue
 from warmlog.client.producing.broker_sender import BrokerSender
 from warmlog.client.producing.identity import ProducerIdentity
 from warmlog.client.settings import Settings
+from warmlog.protocol.backoff import delay_s
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.response import ProducedPartition, ProduceResponse
 
 MAX_REQUEST_BYTES = 1 << 20  # Kafka's max.request.size; a single batch may be larger
 

@@ -1,8 +1,8 @@
 """The producer of a transaction's batches: its id and epoch, and the sequence of each partition."""
 
-from protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from warmlog.client.errors import WarmlogError
 from warmlog.client.producing.batches import Batch, ProducerStamp
+from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class ProducerIdentity:

@@ -10,7 +10,7 @@ Source: org.apache.kafka.clients.producer.internals.BuiltInPartitioner.
 
 from random import Random
 
-from protocol.records.codec import murmur2
+from warmlog.protocol.records.codec import murmur2
 
 _POSITIVE = 0x7FFFFFFF  # Java's toPositive clears the sign bit
 

@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from protocol.errors import ErrorCode
-from protocol.groups import CoordinatorType, TopicPartition
-from protocol.native.messages import NativeRequest
-from protocol.request import Value
-from protocol.transaction_requests import (
+from warmlog.client.connection.cluster import Cluster
+from warmlog.client.connection.request_parts import parts
+from warmlog.client.errors import broker_error
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import CoordinatorType, TopicPartition
+from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.request import Value
+from warmlog.protocol.transaction_requests import (
     ActiveProducer,
     DescribedProducers,
     DescribedTransaction,
@@ -33,10 +36,7 @@ from protocol.transaction_requests import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from protocol.transactions import TransactionState
-from warmlog.client.connection.cluster import Cluster
-from warmlog.client.connection.request_parts import parts
-from warmlog.client.errors import broker_error
+from warmlog.protocol.transactions import TransactionState
 
 DEFAULT_MAX_TIMEOUT_S = 900.0  # Kafka's transaction.max.timeout.ms
 OPEN_STATES = frozenset(

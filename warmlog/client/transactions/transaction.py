@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from anyio.abc import TaskGroup
 
-from protocol.transaction_requests import DEFAULT_TRANSACTION_TIMEOUT_MS
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.errors import ClosedError
 from warmlog.client.groups.delivery_tracker import PartitionId
@@ -17,6 +16,7 @@ from warmlog.client.producing.batches import Delivery, RecordMetadata
 from warmlog.client.producing.producer import GivenHeaders, Message, Producer, Summary, Timestamp
 from warmlog.client.settings import Settings
 from warmlog.client.transactions.transactional_producer import TransactionalProducer
+from warmlog.protocol.transaction_requests import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 DEFAULT_TIMEOUT_S = DEFAULT_TRANSACTION_TIMEOUT_MS / 1000
 

@@ -20,17 +20,6 @@ from typing import TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from protocol.groups import CoordinatorType, OffsetToCommit
-from protocol.native.messages import NativeRequest
-from protocol.request import Value
-from protocol.transaction_requests import (
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-)
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import BrokerError, ClosedError, ProducerFencedError, WarmlogError, broker_error
@@ -39,6 +28,17 @@ from warmlog.client.groups.membership import Member
 from warmlog.client.producing.identity import ProducerIdentity
 from warmlog.client.producing.producer import Producer
 from warmlog.client.settings import Settings
+from warmlog.protocol.groups import CoordinatorType, OffsetToCommit
+from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.request import Value
+from warmlog.protocol.transaction_requests import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 
 ABORT_TIMEOUT_S = 5.0  # a cancelled transaction does not wait longer; the broker aborts it in the end
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.log.directory.checkpoint import (
+from warmlog.broker.log.directory.checkpoint import (
     CLEANER_POINTS,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -13,11 +13,11 @@ from broker.log.directory.checkpoint import (
     TopicPartition,
     read_offsets,
 )
-from broker.log.directory.data_directory import METADATA_TOPIC, is_known_name
-from broker.log.directory.identity import META_PROPERTIES, META_VERSION, parse_properties
-from broker.log.errors import CheckpointError
-from broker.log.io.directory_names import decode_topic_id, parse_partition_directory
-from broker.log.io.disk import Disk
+from warmlog.broker.log.directory.data_directory import METADATA_TOPIC, is_known_name
+from warmlog.broker.log.directory.identity import META_PROPERTIES, META_VERSION, parse_properties
+from warmlog.broker.log.errors import CheckpointError
+from warmlog.broker.log.io.directory_names import decode_topic_id, parse_partition_directory
+from warmlog.broker.log.io.disk import Disk
 from warmlog.inspect.checks.partition import TEMPORARY_SUFFIX, checkpoint_fault, without_path
 from warmlog.inspect.findings import Finding
 

@@ -12,17 +12,17 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from broker.log.errors import CorruptSnapshotError
-from broker.log.index.transaction import ENTRY, VERSION, AbortedTransaction
-from broker.log.io.directory_names import SNAPSHOT_SUFFIX
-from broker.log.leader_epochs import UNDEFINED
-from broker.log.producers.replay import apply_batch
-from broker.log.producers.snapshot import ENTRY_SIZE, HEADER_SIZE, decode_snapshot
-from broker.log.producers.state import NO_OFFSET, ProducerState
-from protocol.records.layout import BatchHeader
-from protocol.records.markers import EndMarker, Outcome
+from warmlog.broker.log.errors import CorruptSnapshotError
+from warmlog.broker.log.index.transaction import ENTRY, VERSION, AbortedTransaction
+from warmlog.broker.log.io.directory_names import SNAPSHOT_SUFFIX
+from warmlog.broker.log.leader_epochs import UNDEFINED
+from warmlog.broker.log.producers.replay import apply_batch
+from warmlog.broker.log.producers.snapshot import ENTRY_SIZE, HEADER_SIZE, decode_snapshot
+from warmlog.broker.log.producers.state import NO_OFFSET, ProducerState
 from warmlog.inspect.findings import Finding
 from warmlog.inspect.paths import SegmentFile
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.markers import EndMarker, Outcome
 
 MAX_GAPS = 100  # reported for one log
 

@@ -10,11 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.time import NO_TIMESTAMP, TimeIndex
-from protocol.records.layout import BatchHeader
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.time import NO_TIMESTAMP, TimeIndex
 from warmlog.inspect.findings import Finding
 from warmlog.inspect.index_files import IndexEntries, index_entries
+from warmlog.protocol.records.layout import BatchHeader
 
 # A Kafka follower writes one entry for everything it appends at once (replica.fetch.max.bytes).
 LARGEST_APPEND_BYTES = 1 << 20

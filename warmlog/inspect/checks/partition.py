@@ -11,8 +11,8 @@ from itertools import zip_longest
 from pathlib import Path
 from uuid import UUID
 
-from broker.log.arrival import ARRIVAL
-from broker.log.directory.checkpoint import (
+from warmlog.broker.log.arrival import ARRIVAL
+from warmlog.broker.log.directory.checkpoint import (
     CONTIGUOUS_OFFSET,
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -20,10 +20,10 @@ from broker.log.directory.checkpoint import (
     read_offset,
     read_topic_id,
 )
-from broker.log.errors import CheckpointError
-from broker.log.io.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX
-from broker.log.io.disk import Disk
-from broker.log.leader_epochs import LeaderEpochs
+from warmlog.broker.log.errors import CheckpointError
+from warmlog.broker.log.io.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.leader_epochs import LeaderEpochs
 from warmlog.inspect.broker_state import is_idle
 from warmlog.inspect.checks.history import History, SnapshotChecks
 from warmlog.inspect.checks.segment import CheckContext, CheckedSegment, LogContext, SegmentCheck

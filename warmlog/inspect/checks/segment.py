@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from broker.log.index.mapped import MAX_RELATIVE_OFFSET
-from broker.log.io.directory_names import (
+from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET
+from warmlog.broker.log.io.directory_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from broker.log.leader_epochs import UNDEFINED, LeaderEpochs
-from protocol.errors import ProtocolError
-from protocol.records.batch import verify_crc
-from protocol.records.codec import Record
-from protocol.records.layout import BatchHeader
-from protocol.records.markers import end_marker
-from protocol.records.reader import decode_batch
+from warmlog.broker.log.leader_epochs import UNDEFINED, LeaderEpochs
 from warmlog.inspect.checks.history import History, SnapshotChecks, TransactionIndexCheck
 from warmlog.inspect.checks.indexes import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
 from warmlog.inspect.findings import Finding, Tally
 from warmlog.inspect.log_file import DamageError, LogFile, StoredBatch
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.batch import verify_crc
+from warmlog.protocol.records.codec import Record
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.markers import end_marker
+from warmlog.protocol.records.reader import decode_batch
 
 INDEXES: dict[str, Callable[..., IndexCheck]] = {
     OFFSET_INDEX_SUFFIX: OffsetIndexCheck,

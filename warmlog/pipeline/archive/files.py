@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 from uuid import uuid4
 
-from protocol.records.arrow.columns import Wanted
-from protocol.records.layout import BatchHeader
 from warmlog.pipeline.archive.store import StagedFile, sync
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.source.input import AnySplit, first_offset_of, read_batches
 from warmlog.pipeline.source.reading import ReadRules
+from warmlog.protocol.records.arrow.columns import Wanted
+from warmlog.protocol.records.layout import BatchHeader
 
 MAX_OPEN_FILES = 32  # of one task; records of more hours than this at a time mean wrong clocks
 ROW_GROUP_BYTES = 16 << 20  # large enough for readers of single columns, small enough to be buffered

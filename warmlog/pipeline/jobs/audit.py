@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broker.log.directory.checkpoint import CLEANER_POINTS, read_offsets
-from broker.log.errors import CheckpointError
-from broker.log.io.directory_names import parse_partition_directory
-from broker.log.io.disk import Disk
+from warmlog.broker.log.directory.checkpoint import CLEANER_POINTS, read_offsets
+from warmlog.broker.log.errors import CheckpointError
+from warmlog.broker.log.io.directory_names import parse_partition_directory
+from warmlog.broker.log.io.disk import Disk
 from warmlog.inspect.broker_state import broker_is_running, is_idle, was_clean
 from warmlog.inspect.metadata import StoredMetadata
 from warmlog.inspect.partition import StoredPartition

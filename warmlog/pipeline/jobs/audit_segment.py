@@ -18,11 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from protocol.errors import ProtocolError
-from protocol.records.arrow.columns import Wanted
-from protocol.records.batch import BatchHeader
-from protocol.records.record import MAX_INT64, MIN_INT64
+from warmlog.broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from warmlog.inspect.checks.indexes import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
 from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES
 from warmlog.inspect.findings import Finding as IndexFinding
@@ -30,6 +26,10 @@ from warmlog.inspect.log_file import LogFile, Segment
 from warmlog.inspect.lookup import position_after_damage
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.source.arrow import ArrowDecoder
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.arrow.columns import Wanted
+from warmlog.protocol.records.batch import BatchHeader
+from warmlog.protocol.records.record import MAX_INT64, MIN_INT64
 
 HOUR_MS = 3_600_000
 HOUR_US = HOUR_MS * 1000

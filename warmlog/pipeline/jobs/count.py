@@ -10,11 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from protocol.errors import ProtocolError
-from protocol.records.arrow.columns import Wanted
-from protocol.records.batch import BatchHeader
-from protocol.records.layout import CONTROL_BIT, LOG_OVERHEAD
-from protocol.records.reader import decode_batch
 from warmlog.inspect.log_file import LogFile
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch, added
 from warmlog.pipeline.runner import Runner
@@ -23,6 +18,11 @@ from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.planning import Piece, Split
 from warmlog.pipeline.source.ranges import key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules, SplitReader
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.arrow.columns import Wanted
+from warmlog.protocol.records.batch import BatchHeader
+from warmlog.protocol.records.layout import CONTROL_BIT, LOG_OVERHEAD
+from warmlog.protocol.records.reader import decode_batch
 
 COUNT_WINDOW_BYTES = 4 << 10  # a header and its surroundings; bodies need not be copied
 # A worker counts this much in 20 to 30 ms if batches have 64 KiB; starting a task takes Spark about half of that.

@@ -13,9 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import ErrorCode
-from protocol.request import CreateTopicsRequest, MetadataRequest, NewTopic
-from protocol.response import CreateTopicsResponse, MetadataResponse
 from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
 from warmlog.pipeline.broker import BrokerConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
@@ -26,6 +23,9 @@ from warmlog.pipeline.source.input import AnySplit, choose_input, read_batches, 
 from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
 from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import CreateTopicsRequest, MetadataRequest, NewTopic
+from warmlog.protocol.response import CreateTopicsResponse, MetadataResponse
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "headers")
 SENT = ("key", "value", "timestamp", "headers")

@@ -22,15 +22,15 @@ from hashlib import blake2b
 
 from msgpack import packb
 
-from protocol.errors import ErrorCode
-from protocol.native.messages import ReceivedFetch
-from protocol.native.producers import ProducerPosition
-from protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
-from protocol.records.reader import Record, decoded_batches
-from protocol.request import EARLIEST_TIMESTAMP, FetchPartition, FetchRequest, ListOffsetsRequest, OffsetQuery
-from protocol.response import ListOffsetsResponse
 from warmlog.pipeline.broker import RetryingBroker, reply_error
 from warmlog.pipeline.sink.rows import Headers
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.native.messages import ReceivedFetch
+from warmlog.protocol.native.producers import ProducerPosition
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
+from warmlog.protocol.records.reader import Record, decoded_batches
+from warmlog.protocol.request import EARLIEST_TIMESTAMP, FetchPartition, FetchRequest, ListOffsetsRequest, OffsetQuery
+from warmlog.protocol.response import ListOffsetsResponse
 
 FETCH_BYTES = 4 << 20
 FIRST_ID = 1 << 62  # brokers assign ids below it (`broker.log.producers.state`)

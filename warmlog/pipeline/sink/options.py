@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from protocol.records.layout import Codec
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.options import CONNECTOR_NAMES, OptionTexts, bootstrap, count, flag, nonempty, ordinal, word
+from warmlog.protocol.records.layout import Codec
 
 OnChangedRows: TypeAlias = Literal["fail", "send"]
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from protocol.records.layout import NO_TIMESTAMP
 from warmlog.pipeline.errors import PipelineError
+from warmlog.protocol.records.layout import NO_TIMESTAMP
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 

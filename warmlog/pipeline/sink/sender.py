@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from protocol.errors import ErrorCode
-from protocol.records.builder import build_batch
-from protocol.records.layout import Codec
-from protocol.records.reader import Record, records_in
-from protocol.request import PartitionRecords, ProduceRequest
-from protocol.response import ProducedPartition, ProduceResponse
 from warmlog.pipeline.broker import BUSY, TRANSIENT, RetryingBroker, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.sink.attempts import Identity, StoredReader
 from warmlog.pipeline.sink.transactions import ENDED, ENDED_CODES
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import Codec
+from warmlog.protocol.records.reader import Record, records_in
+from warmlog.protocol.request import PartitionRecords, ProduceRequest
+from warmlog.protocol.response import ProducedPartition, ProduceResponse
 
 MAX_IN_FLIGHT = 5
 MAX_REQUEST_BYTES = 1 << 20  # Kafka's max.request.size; a single batch may be larger

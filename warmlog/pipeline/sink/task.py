@@ -15,12 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
-from protocol.records.builder import BatchBuilder
-from protocol.request import MetadataRequest
-from protocol.response import MetadataResponse, TopicMetadata
 from warmlog.client.producing.partitioner import partition_of
 from warmlog.pipeline.broker import Retry, RetryingBroker, reply_error
 from warmlog.pipeline.errors import PipelineError
@@ -29,6 +23,12 @@ from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Headers, Rows, row_size_bound
 from warmlog.pipeline.sink.sender import BatchSender, SinkBatch
 from warmlog.pipeline.sink.transactions import OpenTransaction, TaskTransaction, Write
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
+from warmlog.protocol.records.builder import BatchBuilder
+from warmlog.protocol.request import MetadataRequest
+from warmlog.protocol.response import MetadataResponse, TopicMetadata
 
 MAX_SEQUENCE = (1 << 31) - 1
 SPREAD_ROWS = 256  # a batch of small rows holds several runs, and a few thousand rows reach all partitions

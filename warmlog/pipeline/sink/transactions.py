@@ -20,8 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from warmlog.client.errors import BrokerError
+from warmlog.pipeline.broker import RetryingBroker, reply_error
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.sink.attempts import Identity
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     NO_OFFSET,
     CommittedPartition,
     OffsetCommitRequest,
@@ -31,7 +35,7 @@ from protocol.groups import (
     OffsetFetchResponse,
     OffsetToCommit,
 )
-from protocol.transaction_requests import (
+from warmlog.protocol.transaction_requests import (
     DescribedTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -44,11 +48,7 @@ from protocol.transaction_requests import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from protocol.transactions import TransactionState
-from warmlog.client.errors import BrokerError
-from warmlog.pipeline.broker import RetryingBroker, reply_error
-from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.sink.attempts import Identity
+from warmlog.protocol.transactions import TransactionState
 
 OFFSETS_TOPIC = "__consumer_offsets"
 PREFIX = "warmlog-sink"

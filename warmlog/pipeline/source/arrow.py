@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from protocol.errors import CorruptBatchError, UnsupportedCompressionError
-from protocol.records.arrow.column_builder import ColumnBuilder
-from protocol.records.arrow.columns import BytesColumn, Columns, HeaderColumn, Wanted
-from protocol.records.batch import BatchHeader
-from protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
-from protocol.records.layout import CODEC_MASK, FIRST_UNKNOWN_CODEC, HEADER_SIZE, Codec
-from protocol.records.record import Buffer
+from warmlog.protocol.errors import CorruptBatchError, UnsupportedCompressionError
+from warmlog.protocol.records.arrow.column_builder import ColumnBuilder
+from warmlog.protocol.records.arrow.columns import BytesColumn, Columns, HeaderColumn, Wanted
+from warmlog.protocol.records.batch import BatchHeader
+from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
+from warmlog.protocol.records.layout import CODEC_MASK, FIRST_UNKNOWN_CODEC, HEADER_SIZE, Codec
+from warmlog.protocol.records.record import Buffer
 
 # Larger chunks do not fit the processor's cache: 30 M records/s up to 4 MiB, 14 M at 8 MiB.
 CHUNK_BYTES = 2 << 20

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from protocol.errors import ProtocolError
 from warmlog.inspect.index_files import OffsetEntries
 from warmlog.inspect.log_file import LogFile, Segment
 from warmlog.inspect.lookup import confirmed_entries, position_of
@@ -19,6 +18,7 @@ from warmlog.inspect.partition import StoredPartition
 from warmlog.inspect.transactions import Aborted
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.ranges import Range, cuts
+from warmlog.protocol.errors import ProtocolError
 
 REST_SHARE = 0.25  # a remainder smaller than this share of a split is added to the previous split
 

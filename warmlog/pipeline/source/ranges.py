@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from protocol.records.layout import BatchHeader
-from protocol.records.record import MAX_INT64, MIN_INT64
 from warmlog.inspect.errors import InspectError
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
+from warmlog.protocol.records.layout import BatchHeader
+from warmlog.protocol.records.record import MAX_INT64, MIN_INT64
 
 TopicPartition: TypeAlias = tuple[str, int]
 

@@ -10,11 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from broker.log.io.directory_names import base_offset_of
-from protocol.errors import ProtocolError
-from protocol.records.arrow.columns import Wanted
-from protocol.records.batch import BatchHeader
-from protocol.records.record import MAX_INT64, MIN_INT64
+from warmlog.broker.log.io.directory_names import base_offset_of
 from warmlog.inspect.errors import SegmentGoneError
 from warmlog.inspect.log_file import WINDOW_BYTES, LogFile, Segment
 from warmlog.inspect.lookup import may_hold, position_after_damage
@@ -23,6 +19,10 @@ from warmlog.inspect.transactions import AbortedBatches
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.source.options import OnCorrupt
 from warmlog.pipeline.source.planning import Piece, Split, located
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.arrow.columns import Wanted
+from warmlog.protocol.records.batch import BatchHeader
+from warmlog.protocol.records.record import MAX_INT64, MIN_INT64
 
 _log = logging.getLogger(__name__)
 

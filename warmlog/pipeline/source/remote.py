@@ -9,11 +9,16 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-from protocol.errors import ErrorCode
-from protocol.groups import OffsetCommitRequest, OffsetCommitResponse, OffsetToCommit
-from protocol.native.messages import ReceivedFetch
-from protocol.records.batch import BatchHeader, headers
-from protocol.request import (
+from warmlog.pipeline.broker import BrokerConnection, reply_error
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.source.input import Choice, Plan
+from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.ranges import Extent, Ranges, check_named, cuts
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import OffsetCommitRequest, OffsetCommitResponse, OffsetToCommit
+from warmlog.protocol.native.messages import ReceivedFetch
+from warmlog.protocol.records.batch import BatchHeader, headers
+from warmlog.protocol.request import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     DescribeTopicsRequest,
@@ -24,12 +29,7 @@ from protocol.request import (
     MetadataRequest,
     OffsetQuery,
 )
-from protocol.response import DescribeTopicsResponse, ListOffsetsResponse, MetadataResponse
-from warmlog.pipeline.broker import BrokerConnection, reply_error
-from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.source.input import Choice, Plan
-from warmlog.pipeline.source.options import ReadOptions
-from warmlog.pipeline.source.ranges import Extent, Ranges, check_named, cuts
+from warmlog.protocol.response import DescribeTopicsResponse, ListOffsetsResponse, MetadataResponse
 
 T = TypeVar("T")
 TopicIds: TypeAlias = Mapping[str, str | None]

@@ -9,19 +9,19 @@
 import logging
 from collections.abc import Iterator
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.native.messages import ReceivedFetch, ReceivedPartition
-from protocol.records.arrow.columns import Wanted
-from protocol.records.batch import BatchHeader, headers, verify_crc
-from protocol.records.committed import AbortedFilter
-from protocol.request import FetchPartition, FetchRequest, Isolation, MetadataRequest
-from protocol.response import MetadataResponse
 from warmlog.inspect.lookup import may_hold
 from warmlog.pipeline.broker import BrokerConnection, Retry, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.reading import BatchHandler, Damage, ReadRules, Tally, deleted, lose, recreated
 from warmlog.pipeline.source.remote import RemoteSplit
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.native.messages import ReceivedFetch, ReceivedPartition
+from warmlog.protocol.records.arrow.columns import Wanted
+from warmlog.protocol.records.batch import BatchHeader, headers, verify_crc
+from warmlog.protocol.records.committed import AbortedFilter
+from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation, MetadataRequest
+from warmlog.protocol.response import MetadataResponse
 
 _log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.api.cluster.features import FEATURES
-from protocol.errors import ErrorCode
 from tests.broker.clients import RawClient, Running, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.broker.api.cluster.features import FEATURES
+from warmlog.protocol.errors import ErrorCode
 
 METADATA_LEVEL = 30
 UPGRADE, SAFE_DOWNGRADE = 1, 2

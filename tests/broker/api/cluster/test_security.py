@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
 from tests.broker.clients import Running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.protocol.errors import ErrorCode
 
 WHO = {"principal": "User:alice", "host": "*"}
 ACL = {"resource_type": 2, "resource_name": "orders", **WHO, "operation": 3, "permission_type": 3}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.kafka.config_values import ConfigOperation, ConfigSource, ConfigType, ResourceType
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.config_values import ConfigOperation, ConfigSource, ConfigType, ResourceType
 
 NONE = ErrorCode.NONE
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
@@ -324,7 +324,7 @@ async def test_what_was_changed_holds_after_a_restart(tmp_path: Path) -> None:
 
 @pytest.fixture
 def quiet_again() -> Iterator[logging.Logger]:
-    logger = logging.getLogger("broker.partitions.availability")
+    logger = logging.getLogger("warmlog.broker.partitions.availability")
     yield logger
     logger.setLevel(logging.NOTSET)
 
@@ -333,20 +333,22 @@ async def test_the_level_of_a_logger_is_changed_until_the_broker_stops(
     client: KafkaClient, quiet_again: logging.Logger
 ) -> None:
     root = (await value(client, LOGGER, NODE, "root"))[0]
-    assert await value(client, LOGGER, NODE, "broker.partitions.availability") == (
+    assert await value(client, LOGGER, NODE, "warmlog.broker.partitions.availability") == (
         root,
         ConfigSource.DYNAMIC_BROKER_LOGGER,
     )
     assert (
-        await incremental(client, LOGGER, NODE, ("broker.partitions.availability", SET, "DEBUG"), validate_only=True)
+        await incremental(
+            client, LOGGER, NODE, ("warmlog.broker.partitions.availability", SET, "DEBUG"), validate_only=True
+        )
         == NONE
     )
     assert not quiet_again.level
-    assert await incremental(client, LOGGER, NODE, ("broker.partitions.availability", SET, "DEBUG")) == NONE
+    assert await incremental(client, LOGGER, NODE, ("warmlog.broker.partitions.availability", SET, "DEBUG")) == NONE
     assert quiet_again.isEnabledFor(logging.DEBUG)
-    assert (await value(client, LOGGER, NODE, "broker.partitions.availability"))[0] == "DEBUG"
-    assert await incremental(client, LOGGER, NODE, ("broker.partitions.availability", DELETE, None)) == NONE
-    assert (await value(client, LOGGER, NODE, "broker.partitions.availability"))[0] == root
+    assert (await value(client, LOGGER, NODE, "warmlog.broker.partitions.availability"))[0] == "DEBUG"
+    assert await incremental(client, LOGGER, NODE, ("warmlog.broker.partitions.availability", DELETE, None)) == NONE
+    assert (await value(client, LOGGER, NODE, "warmlog.broker.partitions.availability"))[0] == root
 
 
 @pytest.mark.parametrize(
@@ -354,23 +356,26 @@ async def test_the_level_of_a_logger_is_changed_until_the_broker_stops(
     [
         (("nonsense", SET, "DEBUG"), ErrorCode.INVALID_CONFIG),
         (("nonsense", DELETE, None), ErrorCode.INVALID_CONFIG),
-        (("broker.partitions.availability", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
-        (("broker.partitions.availability", SET, "TRACE"), ErrorCode.INVALID_CONFIG),
-        (("broker.partitions.availability", APPEND, "DEBUG"), ErrorCode.INVALID_REQUEST),
+        (("warmlog.broker.partitions.availability", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
+        (("warmlog.broker.partitions.availability", SET, "TRACE"), ErrorCode.INVALID_CONFIG),
+        (("warmlog.broker.partitions.availability", APPEND, "DEBUG"), ErrorCode.INVALID_REQUEST),
         (("root", DELETE, None), ErrorCode.INVALID_REQUEST),
     ],
 )
 async def test_what_is_no_level_is_refused(
     client: KafkaClient, quiet_again: logging.Logger, change: tuple[str, int, str | None], error: ErrorCode
 ) -> None:
-    good = ("broker.partitions.availability", SET, "ERROR")
+    good = ("warmlog.broker.partitions.availability", SET, "ERROR")
     changes = [change] if change[0] == good[0] else [good, change]
     assert await incremental(client, LOGGER, NODE, *changes) == error
     assert not quiet_again.level
 
 
 async def test_levels_cannot_be_given_anew(client: KafkaClient, quiet_again: logging.Logger) -> None:
-    assert await anew(client, LOGGER, NODE, ("broker.partitions.availability", "DEBUG")) == ErrorCode.INVALID_REQUEST
+    assert (
+        await anew(client, LOGGER, NODE, ("warmlog.broker.partitions.availability", "DEBUG"))
+        == ErrorCode.INVALID_REQUEST
+    )
     assert not quiet_again.level
 
 

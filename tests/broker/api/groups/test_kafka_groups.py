@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.groups import CoordinatorType, GroupState
 from tests.broker.clients import Running, running
 from tests.broker.groups.requests import SESSION_MS, subscription
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import CoordinatorType, GroupState
 
 SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2}
 

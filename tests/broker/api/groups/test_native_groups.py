@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from tests.broker.clients import RawClient, Running, batch, running
+from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     DeleteGroupsRequest,
     HeartbeatRequest,
     LeaveGroupRequest,
@@ -20,20 +22,18 @@ from protocol.groups import (
     OffsetToCommit,
     TopicPartition,
 )
-from protocol.kafka.consumer_protocol import (
+from warmlog.protocol.kafka.consumer_protocol import (
     Assignment,
     Subscription,
     decode_assignment,
     encode_assignment,
     encode_subscription,
 )
-from protocol.native.groups import (
+from warmlog.protocol.native.groups import (
     DescribeConsumerGroupsRequest,
     JoinConsumerGroupRequest,
     JoinConsumerGroupResponse,
 )
-from tests.broker.clients import RawClient, Running, batch, running
-from tests.broker.kafka_client import KafkaClient, kafka_client
 
 SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1}
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from broker.api.context import Context, Session
-from broker.api.records.produce import begin_in_pieces
-from broker.api.transactions.admission import OpenGuards
-from protocol.errors import ErrorCode
-from protocol.records.builder import build_batch
-from protocol.records.layout import TRANSACTIONAL_BIT
-from protocol.request import PartitionRecords, ProduceRequest
-from protocol.transactions import TopicIndex
 from tests.broker.rig import START_MS, rig
+from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.records.produce import begin_in_pieces
+from warmlog.broker.api.transactions.admission import OpenGuards
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
+from warmlog.protocol.request import PartitionRecords, ProduceRequest
+from warmlog.protocol.transactions import TopicIndex
 
 
 class Unpaced:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker.log.directory.checkpoint import LOG_STARTS, read_offsets
-from broker.log.io.disk import Disk
-from protocol.errors import ErrorCode
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.broker.log.directory.checkpoint import LOG_STARTS, read_offsets
+from warmlog.broker.log.io.disk import Disk
+from warmlog.protocol.errors import ErrorCode
 
 
 async def delete(client: KafkaClient, offset: int, topic: str = "orders", partition: int = 0) -> tuple[int, ErrorCode]:

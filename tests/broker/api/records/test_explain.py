@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.native.explain import ExplainRequest, ExplainResponse
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.log.io.eviction import evict_files, needs_cachestat
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.native.explain import ExplainRequest, ExplainResponse
 
 START_MS = 1_700_000_000_000
 COUNT = 200

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from msgspec import UNSET
 
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.native.producers import DescribeProducerRequest, ProducerPosition
-from protocol.records.builder import build_batch
-from protocol.request import PartitionRecords, ProduceRequest
-from protocol.response import ProducedPartition
 from tests.broker.clients import RawClient, running
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.native.producers import DescribeProducerRequest, ProducerPosition
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.request import PartitionRecords, ProduceRequest
+from warmlog.protocol.response import ProducedPartition
 
 PRODUCER = (1 << 62) + 5
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.transactions.producer_ids import BLOCK_SIZE
-from protocol.errors import ErrorCode
-from protocol.records.builder import build_batch
-from protocol.records.layout import TRANSACTIONAL_BIT
 from tests.broker.clients import running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.transactions.producer_ids import BLOCK_SIZE
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
 
 NOW_MS = 1_700_000_000_000
 NO_TIME = -1

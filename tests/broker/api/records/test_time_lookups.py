@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import trio
 
-from broker.api.errors import EXPECTED
-from broker.api.records import time_lookups
-from broker.api.records.time_lookups import MAX_CALLS, MAX_GROUP, Outcome, TimeLookups, TimeQuestion
-from broker.log.index.time import TimestampOffset
-from broker.partitions.partition import Partition, StorageError
-from protocol.records.builder import build_batch
-from protocol.request import MAX_TIMESTAMP
 from tests.broker.rig import START_MS, FailingDisk, Rig, rig
+from warmlog.broker.api.errors import EXPECTED
+from warmlog.broker.api.records import time_lookups
+from warmlog.broker.api.records.time_lookups import MAX_CALLS, MAX_GROUP, Outcome, TimeLookups, TimeQuestion
+from warmlog.broker.log.index.time import TimestampOffset
+from warmlog.broker.partitions.partition import Partition, StorageError
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.request import MAX_TIMESTAMP
 
 RECORDS = 20
 SETTINGS = ("log.index.interval.bytes=0",)

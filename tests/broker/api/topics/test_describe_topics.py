@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from broker.api.topics import metadata
-from protocol.errors import ErrorCode
-from protocol.kafka.values import TOPIC_OPERATIONS
 from tests.broker.clients import RawClient, Running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.broker.api.topics import metadata
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import TOPIC_OPERATIONS
 
 Cursor = tuple[str, int] | None
 

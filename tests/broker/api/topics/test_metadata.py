@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from broker.api.topics.metadata import MetadataApi
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.records.builder import build_batch
-from protocol.records.layout import CONTROL_BIT
-from protocol.records.markers import EndMarker, Outcome, marker_batch
 from tests.broker.clients import Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.broker.api.topics.metadata import MetadataApi
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CONTROL_BIT
+from warmlog.protocol.records.markers import EndMarker, Outcome, marker_batch
 
 NONE = ErrorCode.NONE
 STRANGER, OTHER = b"x" * 16, b"y" * 16

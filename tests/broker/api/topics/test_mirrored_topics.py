@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.topic import InvalidTopicError, Mirror, MirroredTopicError, Topic
-from broker.partitions.topics.topic_changes import UnknownTopicError
-from protocol.errors import ErrorCode
 from tests.broker.api.transactions.asking import add, create, started, values
 from tests.broker.clients import batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.rig import rig
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metadata.topic import InvalidTopicError, Mirror, MirroredTopicError, Topic
+from warmlog.broker.partitions.topics.topic_changes import UnknownTopicError
+from warmlog.protocol.errors import ErrorCode
 
 REFUSED = ErrorCode.POLICY_VIOLATION
 COPY = Topic(name="copy", partitions=2, mirror=Mirror(cluster_id="source"))

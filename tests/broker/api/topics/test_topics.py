@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
 from tests.broker.clients import Running, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 
 NONE = ErrorCode.NONE
 STRANGER = b"x" * 16

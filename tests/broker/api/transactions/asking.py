@@ -5,12 +5,12 @@ from typing import Any
 
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
-from protocol.records.layout import TRANSACTIONAL_BIT
-from protocol.records.reader import decode_batch
 from tests.broker.kafka_client import KafkaClient
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
+from warmlog.protocol.records.reader import decode_batch
 
 TIMEOUT_MS = 60_000
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.api.errors import RequestError
-from broker.api.transactions.listing import compiled
-from broker.settings.patterns import MAX_PATTERN_LENGTH
-from protocol.errors import ErrorCode
 from tests.broker.api.transactions.asking import add, create, listed, started
 from tests.broker.clients import running
 from tests.broker.kafka_client import kafka_client
+from warmlog.broker.api.errors import RequestError
+from warmlog.broker.api.transactions.listing import compiled
+from warmlog.broker.settings.patterns import MAX_PATTERN_LENGTH
+from warmlog.protocol.errors import ErrorCode
 
 
 async def test_transactions_are_listed_by_state_producer_and_duration(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
 from tests.broker.api.transactions.asking import add, create, produce, started, values
 from tests.broker.clients import running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.protocol.errors import ErrorCode
 
 
 async def write(client: KafkaClient, version: int = 2, topic: str = "words", **fields: Any) -> ErrorCode:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ErrorCode
 from tests.broker.api.transactions.asking import commit_offset, committed_offset, create, describe, end, started, until
 from tests.broker.clients import running
 from tests.broker.kafka_client import kafka_client
+from warmlog.protocol.errors import ErrorCode
 
 UNSTABLE = (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
 NONE_YET = (ErrorCode.NONE, -1)

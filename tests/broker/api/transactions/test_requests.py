@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.transactions.markers import MARKERS_PER_STEP
-from protocol.errors import ErrorCode
 from tests.broker.api.transactions.asking import (
     TIMEOUT_MS,
     add,
@@ -23,6 +21,8 @@ from tests.broker.api.transactions.asking import (
 )
 from tests.broker.clients import running
 from tests.broker.kafka_client import kafka_client
+from warmlog.broker.transactions.markers import MARKERS_PER_STEP
+from warmlog.protocol.errors import ErrorCode
 
 
 async def test_a_new_producer_of_an_id_gets_the_next_epoch_also_after_a_restart(tmp_path: Path) -> None:

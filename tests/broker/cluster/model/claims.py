@@ -9,11 +9,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from broker.cluster import rules
-from broker.cluster.image import ClusterImage
-from broker.cluster.values import PartitionState
-from broker.replication.leading.progress import Progress
 from tests.broker.cluster.model.parts import KEY, Broker
+from warmlog.broker.cluster import rules
+from warmlog.broker.cluster.image import ClusterImage
+from warmlog.broker.cluster.values import PartitionState
+from warmlog.broker.replication.leading.progress import Progress
 
 
 class Bad(Exception):  # noqa: N818  # no error of the code under test

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from uuid import UUID
 
-from broker.cluster.image import EMPTY, ClusterImage, PartitionKey
-from broker.cluster.rules import LogEnd
-from broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
-from broker.cluster.values import NO_EPOCH, Member, PartitionState
-from broker.log.leader_epochs import LeaderEpochs
-from broker.replication.leading.progress import Progress
+from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
+from warmlog.broker.cluster.rules import LogEnd
+from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
+from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
+from warmlog.broker.log.leader_epochs import LeaderEpochs
+from warmlog.broker.replication.leading.progress import Progress
 
 KEY = PartitionKey(UUID(int=1), 0)
 

@@ -7,14 +7,14 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from broker.cluster import image, rules
-from broker.cluster.image import ClusterImage, PartitionKey
-from broker.cluster.keys import broker_key, partition_key
-from broker.cluster.rules import Change, elections, in_sync, reassignment, states
-from broker.cluster.rules.changes import change_of
-from broker.cluster.rules.elections import LogEnd
-from broker.cluster.values import Member, PartitionState
-from broker.replication.leading.progress import Progress, Proposal
+from warmlog.broker.cluster import image, rules
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.keys import broker_key, partition_key
+from warmlog.broker.cluster.rules import Change, elections, in_sync, reassignment, states
+from warmlog.broker.cluster.rules.changes import change_of
+from warmlog.broker.cluster.rules.elections import LogEnd
+from warmlog.broker.cluster.values import Member, PartitionState
+from warmlog.broker.replication.leading.progress import Progress, Proposal
 
 Removal = tuple[Any, str, Any] | str  # a patch, or a rule that the world does not keep
 

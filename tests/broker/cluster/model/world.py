@@ -9,13 +9,15 @@ from collections.abc import Callable
 from random import Random
 from uuid import UUID
 
-from broker.cluster import rules, topics
-from broker.cluster.image import ClusterImage
-from broker.cluster.keys import broker_key, draining_key
-from broker.cluster.store import Changes, Delete, Transaction
-from broker.cluster.values import NO_EPOCH, Member, PartitionState, Registration, TopicState
-from broker.log.leader_epochs import UNDEFINED, LeaderEpochs
-from broker.replication.following.truncation import (
+from tests.broker.cluster.model.claims import Claims
+from tests.broker.cluster.model.parts import KEY, Broker, Cell
+from warmlog.broker.cluster import rules, topics
+from warmlog.broker.cluster.image import ClusterImage
+from warmlog.broker.cluster.keys import broker_key, draining_key
+from warmlog.broker.cluster.store import Changes, Delete, Transaction
+from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState, Registration, TopicState
+from warmlog.broker.log.leader_epochs import UNDEFINED, LeaderEpochs
+from warmlog.broker.replication.following.truncation import (
     EpochEnd,
     Proceed,
     Remedy,
@@ -23,10 +25,8 @@ from broker.replication.following.truncation import (
     after_divergence,
     after_out_of_range,
 )
-from broker.replication.leading.progress import Progress
-from broker.settings.topics import MIN_ISR
-from tests.broker.cluster.model.claims import Claims
-from tests.broker.cluster.model.parts import KEY, Broker, Cell
+from warmlog.broker.replication.leading.progress import Progress
+from warmlog.broker.settings.topics import MIN_ISR
 
 LAG_S, RETRY_S = 10.0, 3.0
 MAX_RECORDS = 6

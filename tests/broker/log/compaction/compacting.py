@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from broker.log.compaction.run import CleanerLimits, Compaction, CompactionSummary
-from broker.log.partition_log import PartitionLog
-from broker.log.recovery.swap import Swap
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
-from protocol.records.compaction.offset_map import OffsetMap
-from protocol.records.reader import records_in
+from warmlog.broker.log.compaction.run import CleanerLimits, Compaction, CompactionSummary
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.recovery.swap import Swap
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.compaction.offset_map import OffsetMap
+from warmlog.protocol.records.reader import records_in
 
 Bench = Any
 START_MS = 1_700_000_000_000

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.compaction.transactions import CleanedTransactions
-from broker.log.errors import IndexCorruptError
-from broker.log.index.transaction import ENTRY, AbortedTransaction, encode_aborted, read_aborted
-from broker.log.io.disk import Disk
-from protocol.records.batch import read_header
-from protocol.records.builder import build_batch
-from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from warmlog.broker.log.compaction.transactions import CleanedTransactions
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.transaction import ENTRY, AbortedTransaction, encode_aborted, read_aborted
+from warmlog.broker.log.io.disk import Disk
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 ABORT, COMMIT = struct.pack(">hh", 0, 0), struct.pack(">hh", 0, 1)
 

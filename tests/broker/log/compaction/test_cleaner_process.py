@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.log.compaction.child_process import (
+from warmlog.broker.log.compaction.child_process import (
     GO,
     PROGRESS_INTERVAL_S,
     Failure,
@@ -18,9 +18,9 @@ from broker.log.compaction.child_process import (
     encode_job,
     serve,
 )
-from broker.log.compaction.run import CleanedGroup, CleanerLimits, CompactionJob, CompactionSummary
-from broker.log.partition_log import PartitionLog
-from protocol.records.builder import build_batch
+from warmlog.broker.log.compaction.run import CleanedGroup, CleanerLimits, CompactionJob, CompactionSummary
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.records.builder import build_batch
 
 Bench = Any
 Batch = Callable[..., bytes]
@@ -121,7 +121,7 @@ def test_a_broker_that_has_gone_ends_it(log: PartitionLog, bench: Bench) -> None
     with pytest.raises(BrokenPipeError):
         conversation(encode_job(job(log)) + b"\n")
     process = subprocess.run(
-        [sys.executable, "-m", "broker.log.compaction.child_process"],
+        [sys.executable, "-m", "warmlog.broker.log.compaction.child_process"],
         input=encode_job(job(log)) + b"\n", stdout=subprocess.PIPE, check=False,
     )  # fmt: skip
     assert process.returncode == 1

@@ -2,11 +2,6 @@
 
 import struct
 
-from broker.log.index.transaction import AbortedTransaction, encode_aborted, read_aborted
-from broker.log.partition_log import PartitionLog
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
-from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from tests.broker.log.compaction.compacting import (
     DAY_MS,
     START_MS,
@@ -17,6 +12,11 @@ from tests.broker.log.compaction.compacting import (
     contents,
     fill,
 )
+from warmlog.broker.log.index.transaction import AbortedTransaction, encode_aborted, read_aborted
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 
 COMMIT, ABORT = 1, 0
 

@@ -4,12 +4,6 @@ from typing import Any
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.index.transaction import AbortedTransaction, encode_aborted
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
-from protocol.records.layout import Codec
-from protocol.records.reader import records_in
 from tests.broker.log.compaction.compacting import (
     DAY_MS,
     START_MS,
@@ -20,6 +14,12 @@ from tests.broker.log.compaction.compacting import (
     fill,
     keyed,
 )
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.index.transaction import AbortedTransaction, encode_aborted
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import Codec
+from warmlog.protocol.records.reader import records_in
 
 
 def test_nine_records_of_which_six_remain(bench: Bench) -> None:

@@ -10,10 +10,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log.config import LogConfig
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from protocol.records.layout import Codec
 from tests.broker.log.compaction.compacting import (
     START_MS,
     Pair,
@@ -21,6 +17,10 @@ from tests.broker.log.compaction.compacting import (
     contents,
     fill,
 )
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.records.layout import Codec
 
 PAIRS = st.tuples(st.sampled_from([f"k{at}" for at in range(6)]), st.none() | st.text("abc", max_size=5))
 STEPS = st.lists(

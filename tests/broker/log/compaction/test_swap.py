@@ -5,11 +5,6 @@ from shutil import rmtree
 
 import pytest
 
-from broker.log.compaction.plan import SegmentsChangedError
-from broker.log.compaction.run import Compaction
-from broker.log.partition_log import PartitionLog
-from protocol.errors import CorruptBatchError, ProtocolError
-from protocol.records.reader import records_in
 from tests.broker.log.compaction.compacting import (
     START_MS,
     Bench,
@@ -22,6 +17,11 @@ from tests.broker.log.compaction.compacting import (
     limits,
     swap_steps,
 )
+from warmlog.broker.log.compaction.plan import SegmentsChangedError
+from warmlog.broker.log.compaction.run import Compaction
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.errors import CorruptBatchError, ProtocolError
+from warmlog.protocol.records.reader import records_in
 
 
 def damage(bench: Bench, base_offset: int, position: int) -> None:

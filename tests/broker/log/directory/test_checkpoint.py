@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.directory import checkpoint
-from broker.log.errors import CheckpointError
-from broker.log.io.disk import Disk
+from warmlog.broker.log.directory import checkpoint
+from warmlog.broker.log.errors import CheckpointError
+from warmlog.broker.log.io.disk import Disk
 
 DISK = Disk()
 

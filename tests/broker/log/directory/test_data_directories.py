@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.log.directory.checkpoint import RECOVERY_POINTS, TopicPartition
-from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.directory.identity import parse_properties
-from broker.log.errors import DataDirectoryError
+from warmlog.broker.log.directory.checkpoint import RECOVERY_POINTS, TopicPartition
+from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.directory.identity import parse_properties
+from warmlog.broker.log.errors import DataDirectoryError
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.log.directory.checkpoint import CLEAN_MARKER, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.directory.identity import parse_properties
-from broker.log.errors import DataDirectoryError, DirectoryFailedError
-from broker.log.io.directory_names import PartitionName
-from broker.log.io.disk import Disk
+from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.directory.identity import parse_properties
+from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError
+from warmlog.broker.log.io.directory_names import PartitionName
+from warmlog.broker.log.io.disk import Disk
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.directory.disk_reserve import Reserve, SpaceStatus, default_size
-from broker.log.io.disk import Disk
+from warmlog.broker.log.directory.disk_reserve import Reserve, SpaceStatus, default_size
+from warmlog.broker.log.io.disk import Disk
 
 SIZE = 1 << 20
 QUARTER = SIZE // 4

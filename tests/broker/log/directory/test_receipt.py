@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from broker.log.descriptions import RecoveryReport
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.directory.receipt import (
+from tests.broker.log.conftest import FaultyDisk
+from warmlog.broker.log.descriptions import RecoveryReport
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.directory.receipt import (
     KEPT_RECEIPTS,
     Receipt,
     ReceiptError,
@@ -19,8 +20,7 @@ from broker.log.directory.receipt import (
     time_of,
     write_receipt,
 )
-from broker.log.io.disk import Disk
-from tests.broker.log.conftest import FaultyDisk
+from warmlog.broker.log.io.disk import Disk
 
 REPORT = RecoveryReport(
     recovery_point=40,

@@ -6,12 +6,12 @@ from struct import Struct
 
 import pytest
 
-from broker.log.directory.checkpoint import is_own_marker, write_clean_marker
-from broker.log.errors import IndexCorruptError
-from broker.log.io.disk import Disk
-from broker.log.partition_log import PartitionLog
-from protocol.records.batch import headers
 from tests.broker.log.conftest import START_MS, Bench
+from warmlog.broker.log.directory.checkpoint import is_own_marker, write_clean_marker
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.records.batch import headers
 
 Batch = Callable[..., bytes]
 OffsetsIn = Callable[..., list[int]]

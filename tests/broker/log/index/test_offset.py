@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
-from broker.log.index.offset import OffsetIndex, OffsetPosition
-from broker.log.io.files import OpenFiles
-from broker.log.io.page_cache import Cachestat
-from broker.log.io.residency import Residency
 from tests.broker.log.io.eviction import needs_cachestat
+from warmlog.broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
+from warmlog.broker.log.index.offset import OffsetIndex, OffsetPosition
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.io.page_cache import Cachestat
+from warmlog.broker.log.io.residency import Residency
 
 BASE = 45
 Make = Callable[..., OffsetIndex]

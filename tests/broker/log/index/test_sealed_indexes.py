@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.log.errors import IndexCorruptError
-from broker.log.partition_log import LogRead, PartitionLog
-from broker.log.reads.time_search import first_at_or_past
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.broker.log.reads.time_search import first_at_or_past
 
 Batch = Callable[..., bytes]
 Bench = Any

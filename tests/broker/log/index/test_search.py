@@ -4,10 +4,10 @@ from struct import Struct
 
 import pytest
 
-from broker.log.index.offset import OffsetIndex
-from broker.log.index.search import PAGE_SIZE, WARM_SIZE, Section
-from broker.log.index.time import TimeIndex
-from broker.log.io.files import OpenFiles
+from warmlog.broker.log.index.offset import OffsetIndex
+from warmlog.broker.log.index.search import PAGE_SIZE, WARM_SIZE, Section
+from warmlog.broker.log.index.time import TimeIndex
+from warmlog.broker.log.io.files import OpenFiles
 
 ENTRY = Struct(">ii")
 ENTRIES_PER_PAGE = 512

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
-from broker.log.index.time import NO_TIMESTAMP, TimeIndex, TimestampOffset
-from broker.log.io.files import OpenFiles
+from warmlog.broker.log.errors import IndexCorruptError, IndexFullError, IndexOrderError
+from warmlog.broker.log.index.time import NO_TIMESTAMP, TimeIndex, TimestampOffset
+from warmlog.broker.log.io.files import OpenFiles
 
 BASE = 345
 Make = Callable[..., TimeIndex]

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.errors import IndexCorruptError
-from broker.log.index.transaction import ENTRIES_PER_BLOCK, AbortedTransaction, TransactionIndex, encode_aborted
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.io.residency import Residency
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.transaction import ENTRIES_PER_BLOCK, AbortedTransaction, TransactionIndex, encode_aborted
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.io.residency import Residency
 
 Make = Callable[[list[AbortedTransaction]], TransactionIndex]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from broker.log.io import shared_writes
 from tests.requires import lacks
+from warmlog.broker.log.io import shared_writes
 
 
 @pytest.fixture

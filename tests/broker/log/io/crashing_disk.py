@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Literal, NamedTuple
 
-from broker.log.io.disk import Disk
+from warmlog.broker.log.io.disk import Disk
 
 Fault = Literal["crash before", "crash after", "EIO", "ENOSPC", "short"]
 FAULTS: tuple[Fault, ...] = ("crash before", "crash after", "EIO", "ENOSPC", "short")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.io.disk import Disk
-from broker.log.io.files import Descriptor
-from broker.log.io.page_cache import Cachestat, missing_by_mincore
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import Descriptor
+from warmlog.broker.log.io.page_cache import Cachestat, missing_by_mincore
 
 
 def file_of(path: Path, pages: int) -> Descriptor:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.io.directory_names import (
+from warmlog.broker.log.io.directory_names import (
     MAX_NAME_SIZE,
     PartitionName,
     base_offset_of,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.io.disk import IOV_MAX, Disk, read_file, replace_file, write_all
+from warmlog.broker.log.io.disk import IOV_MAX, Disk, read_file, replace_file, write_all
 
 
 class MemoryDisk(Disk):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.io.disk import Disk
-from broker.log.io.files import File, FileSlice, Mapping, OpenFiles
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import File, FileSlice, Mapping, OpenFiles
 
 
 class CountingDisk(Disk):

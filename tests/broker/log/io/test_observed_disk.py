@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.io.observed_disk import (
+from tests.broker.log.io.eviction import evict, file_of, needs_cachestat, needs_eviction
+from warmlog.broker.log.io.observed_disk import (
     Mincore,
     ObservedDisk,
     ObservingMethod,
@@ -16,8 +17,7 @@ from broker.log.io.observed_disk import (
     choose_query,
     runs,
 )
-from broker.log.io.page_cache import Cachestat, missing_by_mincore
-from tests.broker.log.io.eviction import evict, file_of, needs_cachestat, needs_eviction
+from warmlog.broker.log.io.page_cache import Cachestat, missing_by_mincore
 
 PAGES = 16
 

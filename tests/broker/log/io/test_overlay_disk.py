@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log.io.disk import Disk, read_file, replace_file
-from broker.log.io.overlay_disk import OverlayDisk
+from warmlog.broker.log.io.disk import Disk, read_file, replace_file
+from warmlog.broker.log.io.overlay_disk import OverlayDisk
 
 NAMES = ("a.log", "b.index", "c.txt")
 FLAGS = (os.O_RDWR, os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

@@ -4,8 +4,8 @@ import threading
 from mmap import MADV_RANDOM, PAGESIZE, PROT_READ, mmap
 from pathlib import Path
 
-from broker.log.io.page_faults import PLACES, PageFaults
 from tests.broker.log.io.eviction import evict, file_of, needs_eviction
+from warmlog.broker.log.io.page_faults import PLACES, PageFaults
 
 
 def cold_mapping(path: Path, pages: int) -> mmap:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.io import page_cache
-from broker.log.io.disk import Disk
-from broker.log.io.files import Descriptor, File, OpenFiles
-from broker.log.io.page_cache import (
+from tests.broker.log.io.eviction import evict, file_of, needs_cachestat, needs_eviction
+from tests.requires import lacks
+from warmlog.broker.log.io import page_cache
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import Descriptor, File, OpenFiles
+from warmlog.broker.log.io.page_cache import (
     Cachestat,
     CompiledCachestat,
     Method,
@@ -25,9 +27,7 @@ from broker.log.io.page_cache import (
     missing_by_mincore,
     pages_of,
 )
-from broker.log.io.residency import ColdReadError, Residency
-from tests.broker.log.io.eviction import evict, file_of, needs_cachestat, needs_eviction
-from tests.requires import lacks
+from warmlog.broker.log.io.residency import ColdReadError, Residency
 
 METHODS: list[Callable[[], Method]] = [Cachestat, CompiledCachestat, Nowait]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.log.io import shared_writes
-from broker.log.io.disk import Disk
-from broker.log.io.files import Descriptor
-from broker.log.io.shared_writes import BY_THE_LOOP, MIN_FILES, MIN_FILES_PER_CONNECTION, SharedWrites
-from protocol.records.record import Buffer
+from warmlog.broker.log.io import shared_writes
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import Descriptor
+from warmlog.broker.log.io.shared_writes import BY_THE_LOOP, MIN_FILES, MIN_FILES_PER_CONNECTION, SharedWrites
+from warmlog.protocol.records.record import Buffer
 
 CAPACITY, VECTORS = 512, 16
 

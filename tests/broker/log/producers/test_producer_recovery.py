@@ -12,15 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.log.config import LogConfig
-from broker.log.errors import OutOfOrderSequenceError
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.log.producers.snapshot import decode_snapshot
-from broker.log.producers.state import ProducerState
-from protocol.records.builder import build_batch
-from protocol.records.reader import records_in
 from tests.broker.log.conftest import START_MS, FaultyDisk
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.errors import OutOfOrderSequenceError
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.producers.snapshot import decode_snapshot
+from warmlog.broker.log.producers.state import ProducerState
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.reader import records_in
 
 Bench = Any
 Batch = Callable[..., bytes]

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.errors import CorruptSnapshotError
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.producers.replay import Bounds, replay
-from broker.log.producers.snapshot import ProducerSnapshots, decode_entries, decode_snapshot, encode_snapshot
-from broker.log.producers.state import ProducerBatch, ProducerState
-from broker.log.producers.table import CapturedProducers, Producers
-from broker.log.segments.segment import Segment
+from warmlog.broker.log.errors import CorruptSnapshotError
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.producers.replay import Bounds, replay
+from warmlog.broker.log.producers.snapshot import ProducerSnapshots, decode_entries, decode_snapshot, encode_snapshot
+from warmlog.broker.log.producers.state import ProducerBatch, ProducerState
+from warmlog.broker.log.producers.table import CapturedProducers, Producers
+from warmlog.broker.log.segments.segment import Segment
 
 WITH_PRODUCERS = ("idempotent-0", "transactional-0")
 

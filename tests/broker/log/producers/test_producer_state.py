@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log.append import BatchExtent
-from broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
-from broker.log.producers.state import BATCHES_KEPT, MAX_SEQUENCE, ProducerBatch, ProducerState
-from broker.log.producers.table import Producers
-from broker.log.producers.transitions import after_batch, after_marker
-from protocol.records.batch import read_header
-from protocol.records.builder import build_batch
-from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from warmlog.broker.log.append import BatchExtent
+from warmlog.broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
+from warmlog.broker.log.producers.state import BATCHES_KEPT, MAX_SEQUENCE, ProducerBatch, ProducerState
+from warmlog.broker.log.producers.table import Producers
+from warmlog.broker.log.producers.transitions import after_batch, after_marker
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 NOW_MS = 1_700_000_000_000
 

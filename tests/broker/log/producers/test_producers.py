@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log.append import BatchExtent
-from broker.log.errors import TooManyProducersError
-from broker.log.producers.snapshot import decode_entries, encode_entry
-from broker.log.producers.state import ProducerBatch, ProducerState
-from broker.log.producers.table import MAX_ACTIVE, ProducerBudget, Producers
-from protocol.records.batch import read_header
-from protocol.records.builder import build_batch
-from protocol.records.layout import BatchHeader
+from warmlog.broker.log.append import BatchExtent
+from warmlog.broker.log.errors import TooManyProducersError
+from warmlog.broker.log.producers.snapshot import decode_entries, encode_entry
+from warmlog.broker.log.producers.state import ProducerBatch, ProducerState
+from warmlog.broker.log.producers.table import MAX_ACTIVE, ProducerBudget, Producers
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import BatchHeader
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.partition_log import PartitionLog
-from broker.log.producers.transactions import Origin
-from protocol.records.builder import build_batch
-from protocol.records.markers import Outcome
 from tests.broker.log.producers.transactions import NOW_MS, committed, marker, opened, transactional
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.producers.transactions import Origin
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.markers import Outcome
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_bytes=4096)
 PRODUCERS = (7, 8, 9)

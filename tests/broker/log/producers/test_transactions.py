@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.errors import (
+from tests.broker.log.producers.transactions import NOW_MS, committed, marker, opened, send, transactional
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from broker.log.index.transaction import AbortedTransaction, read_aborted
-from broker.log.io.disk import Disk
-from broker.log.partition_log import PartitionLog
-from broker.log.producers.transactions import Origin
-from protocol.errors import InvalidRecordError
-from protocol.records.builder import build_batch
-from protocol.records.markers import EndMarker, Outcome, marker_batch
-from tests.broker.log.producers.transactions import NOW_MS, committed, marker, opened, send, transactional
+from warmlog.broker.log.index.transaction import AbortedTransaction, read_aborted
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.producers.transactions import Origin
+from warmlog.protocol.errors import InvalidRecordError
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.markers import EndMarker, Outcome, marker_batch
 
 CONFIG = LogConfig(index_interval_bytes=100, segment_index_bytes=4096)
 ABORT, COMMIT = Outcome.ABORT, Outcome.COMMIT

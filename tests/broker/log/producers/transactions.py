@@ -3,18 +3,18 @@
 from pathlib import Path
 from random import Random
 
-from broker.log.append import PlannedAppend
-from broker.log.config import LogConfig
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import LogRead, PartitionLog
-from broker.log.producers.transactions import TransactionMarker
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
-from protocol.records.committed import AbortedFilter
-from protocol.records.layout import TRANSACTIONAL_BIT
-from protocol.records.markers import Outcome
-from protocol.records.reader import decode_batch
-from protocol.response import AbortedTransaction
+from warmlog.broker.log.append import PlannedAppend
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.broker.log.producers.transactions import TransactionMarker
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.committed import AbortedFilter
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
+from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.records.reader import decode_batch
+from warmlog.protocol.response import AbortedTransaction
 
 NOW_MS = 1_700_000_000_000
 

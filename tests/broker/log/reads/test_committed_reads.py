@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import LogRead, PartitionLog
-from protocol.records.batch import headers
-from protocol.records.committed import AbortedFilter
-from protocol.records.reader import decode_batch
-from protocol.response import AbortedTransaction
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.committed import AbortedFilter
+from warmlog.protocol.records.reader import decode_batch
+from warmlog.protocol.response import AbortedTransaction
 
 TOPIC = "transactional"
 END = 219

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from broker.log.append import BatchExtent, RollReason, Tail
-from broker.log.partition_log import PartitionLog
-from protocol.records.batch import headers, read_header, rewritten_start
-from protocol.records.builder import build_batch
-from protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, Codec
-from protocol.records.reader import records_in
 from tests.broker.log.compaction.compacting import compact
 from tests.broker.log.conftest import START_MS
+from warmlog.broker.log.append import BatchExtent, RollReason, Tail
+from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.inspect.checks.partition import PartitionCheck
 from warmlog.inspect.checks.segment import CheckContext
 from warmlog.inspect.findings import Tally
+from warmlog.protocol.records.batch import headers, read_header, rewritten_start
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, Codec
+from warmlog.protocol.records.reader import records_in
 
 Bench = Any
 Batch = Callable[..., bytes]

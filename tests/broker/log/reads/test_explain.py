@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.errors import OffsetOutOfRangeError, TimeOutOfRangeError
-from broker.log.index.search import Section
-from broker.log.io.observed_disk import ObservedFile, UnknownResidencyError
-from broker.log.partition_log import PartitionLog
-from broker.log.reads.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
-from broker.log.reads.explanation import ExplainedLookup, Explanation
-from protocol.records.builder import build_batch
-from protocol.records.reader import records_in
 from tests.broker.log.conftest import START_MS, Bench
 from tests.broker.log.io.eviction import evict_files, needs_eviction
+from warmlog.broker.log.errors import OffsetOutOfRangeError, TimeOutOfRangeError
+from warmlog.broker.log.index.search import Section
+from warmlog.broker.log.io.observed_disk import ObservedFile, UnknownResidencyError
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.reads.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
+from warmlog.broker.log.reads.explanation import ExplainedLookup, Explanation
 from warmlog.inspect.log_snapshot import read_log_snapshot
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.reader import records_in
 
 FULL_13_PAGES, FULL_14_PAGES = 13 * 512, 14 * 512
 LARGE = {"index_interval_bytes": 0, "segment_index_bytes": 1 << 20}
@@ -245,7 +245,7 @@ def test_where_nobody_tells_what_is_in_memory_the_way_is_told_and_that_is_said(
     def refuse(_: int, __: int) -> None:
         raise UnknownResidencyError("cachestat: no; mincore: neither")
 
-    monkeypatch.setattr("broker.log.io.observed_disk.choose_query", refuse)
+    monkeypatch.setattr("warmlog.broker.log.io.observed_disk.choose_query", refuse)
     found = explain_offset(log.snapshot(), 100)
     assert (found.asked, found.not_asked) == (None, "cachestat: no; mincore: neither")
     assert found.lookups[0].pages

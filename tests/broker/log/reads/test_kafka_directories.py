@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from protocol.records.batch import headers
-from protocol.records.reader import records_in
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.reader import records_in
 
 CLEAN = (
     "aged-0", "append-time-0", "compacted-0", "empty-0", "gzip-0", "idempotent-0", "index-full-0", "keyed-0", "keyed-1",

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.log.index.time import TimestampOffset
-from protocol.records.builder import build_batch
-from protocol.records.layout import Codec
+from warmlog.broker.log.index.time import TimestampOffset
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import Codec
 
 Batch = Callable[..., bytes]
 Bench = Any

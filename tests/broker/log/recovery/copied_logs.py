@@ -8,10 +8,10 @@ from pathlib import Path
 from shutil import copytree
 from struct import pack
 
-from broker.log.index.transaction import AbortedTransaction, encode_aborted
-from protocol.records.builder import build_batch
-from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from tests.broker.log.recovery.ledger import START_MS, Stored, stored
+from warmlog.broker.log.index.transaction import AbortedTransaction, encode_aborted
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 
 LogDirectory = Path
 ABORT, COMMIT = 0, 1

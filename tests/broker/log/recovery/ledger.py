@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from broker.log.producers.state import ProducerState, advanced
-from protocol.records.batch import headers, verify_crc
-from protocol.records.layout import STAMPED_SIZE
-from protocol.records.reader import decode_batch
+from warmlog.broker.log.producers.state import ProducerState, advanced
+from warmlog.protocol.records.batch import headers, verify_crc
+from warmlog.protocol.records.layout import STAMPED_SIZE
+from warmlog.protocol.records.reader import decode_batch
 
 ABORT = b"\0\0"  # the type in a marker's key
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.log.descriptions import RecoveryReport
-from broker.log.partition_log import PartitionLog
+from warmlog.broker.log.descriptions import RecoveryReport
+from warmlog.broker.log.partition_log import PartitionLog
 
 Batch = Callable[..., bytes]
 Bench = Any

@@ -8,22 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from broker.log.compaction.run import CleanerLimits, Compaction
-from broker.log.config import LogConfig
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.errors import IndexCorruptError
-from broker.log.index.transaction import read_aborted
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import LogRead, PartitionLog
-from broker.log.producers.transactions import TransactionMarker
-from broker.partitions.epochs import assign_epoch
-from protocol.records.builder import build_batch
-from protocol.records.compaction.offset_map import OffsetMap
-from protocol.records.layout import TRANSACTIONAL_BIT
-from protocol.records.markers import EndMarker, Outcome, marker_batch
-from protocol.records.record import Row
 from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.broker.log.recovery.ledger import START_MS, Ledger, LogRecord, Stored, aborted_in, open_in, stored
+from warmlog.broker.log.compaction.run import CleanerLimits, Compaction
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.index.transaction import read_aborted
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.broker.log.producers.transactions import TransactionMarker
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.compaction.offset_map import OffsetMap
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
+from warmlog.protocol.records.markers import EndMarker, Outcome, marker_batch
+from warmlog.protocol.records.record import Row
 
 KEY = ("words", 0)
 PRODUCER_ID = 7

@@ -15,21 +15,21 @@ from tempfile import mkdtemp
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.errors import IndexCorruptError, LogError
-from broker.log.io.files import OpenFiles
-from broker.log.leader_epochs import LeaderEpochs
-from broker.log.partition_log import PartitionLog
-from broker.replication.following.truncation import EpochEnd, StartAnew, after_divergence, after_out_of_range
-from protocol.records.batch import headers, stamp
-from protocol.records.builder import build_batch
-from protocol.records.layout import TRANSACTIONAL_BIT
-from protocol.records.markers import EndMarker, Outcome, marker_batch
 from tests.broker.log.io.crashing_disk import CrashingDisk, MachineGone
 from tests.broker.log.producers.transactions import committed
 from tests.broker.log.recovery.copied_logs import with_transactions, written_by_kafka
 from tests.broker.log.recovery.ledger import START_MS
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.errors import IndexCorruptError, LogError
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.leader_epochs import LeaderEpochs
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.replication.following.truncation import EpochEnd, StartAnew, after_divergence, after_out_of_range
+from warmlog.protocol.records.batch import headers, stamp
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
+from warmlog.protocol.records.markers import EndMarker, Outcome, marker_batch
 
 STRIDE = int(os.environ.get("WARMLOG_FAULT_STRIDE", "3"))
 KEY = ("words", 0)

@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.index.transaction import ENTRY, read_aborted
-from protocol.records.builder import build_batch
-from protocol.records.markers import Outcome
 from tests.broker.log.producers.transactions import NOW_MS, committed, marker, opened, send
 from tests.broker.log.recovery.copied_logs import with_transactions
 from tests.broker.log.recovery.ledger import Ledger
 from tests.broker.log.recovery.machine import Machine
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.index.transaction import ENTRY, read_aborted
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.markers import Outcome
 
 CONFIG = LogConfig(index_interval_bytes=200, segment_index_bytes=4096)
 CUTS = 20  # each takes its own part of what was not durable

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from broker.log.partition_log import PartitionLog
-from protocol.records.builder import build_batch
 from tests.broker.log.recovery.logs import START_MS, Batch, Bench, OffsetsIn, fill, report_of
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.records.builder import build_batch
 
 
 def with_gaps(bench: Bench, *, segments: int = 5, last_offsets: tuple[int, ...] = (7, 9)) -> list[int]:

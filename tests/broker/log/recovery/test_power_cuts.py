@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 import pytest
 
-from broker.log.errors import LogError
-from protocol.errors import ProtocolError
-from protocol.records.markers import Outcome
 from tests.broker.log.io.crashing_disk import FAULTS, Fault, MachineGone
 from tests.broker.log.recovery.copied_logs import with_transactions, written_by_kafka
 from tests.broker.log.recovery.ledger import Ledger, Stored
 from tests.broker.log.recovery.machine import Machine
+from warmlog.broker.log.errors import LogError
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.markers import Outcome
 
 Step = Callable[[Machine], object]
 

@@ -10,19 +10,19 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.log.append import Tail
-from broker.log.config import LogConfig
-from broker.log.io.files import OpenFiles
-from broker.log.producers import trail
-from broker.log.producers.replay import Bounds, apply_batch, replay
-from broker.log.producers.state import ProducerState
-from broker.log.producers.trail import ProducerTrail
-from broker.log.recovery import rebuild
-from broker.log.recovery.rebuild import Scan, scan_segment
-from broker.log.segments.log_scan import WALK_CHUNK_SIZE
-from broker.log.segments.segment import Segment
-from protocol.records import codec
 from tests.protocol.records.handmade import batch, record
+from warmlog.broker.log.append import Tail
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.producers import trail
+from warmlog.broker.log.producers.replay import Bounds, apply_batch, replay
+from warmlog.broker.log.producers.state import ProducerState
+from warmlog.broker.log.producers.trail import ProducerTrail
+from warmlog.broker.log.recovery import rebuild
+from warmlog.broker.log.recovery.rebuild import Scan, scan_segment
+from warmlog.broker.log.segments.log_scan import WALK_CHUNK_SIZE
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.protocol.records import codec
 
 START_MS = 1_700_000_000_000
 FEW = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

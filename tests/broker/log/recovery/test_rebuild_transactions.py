@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.index.transaction import AbortedTransaction, cut_aborted, encode_aborted, read_aborted
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.index.transaction import AbortedTransaction, cut_aborted, encode_aborted, read_aborted
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
 
 LAST = 152  # the base offset of a segment in which one transaction was aborted
 

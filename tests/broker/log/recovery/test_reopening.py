@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.config import LogConfig
-from broker.log.directory.checkpoint import CONTIGUOUS_OFFSET
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.log.producers.table import ProducerBudget
-from broker.log.recovery.reopen import Reopened
-from broker.partitions.epochs import assign_epoch
-from protocol.records.builder import build_batch
-from protocol.records.markers import Outcome
 from tests.broker.log.conftest import Bench, FaultyDisk
 from tests.broker.log.producers.transactions import committed, marker, opened, send
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.checkpoint import CONTIGUOUS_OFFSET
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.producers.table import ProducerBudget
+from warmlog.broker.log.recovery.reopen import Reopened
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.markers import Outcome
 
 Batch = Callable[..., bytes]
 OffsetsIn = Callable[..., list[int]]
@@ -522,7 +522,7 @@ def test_whatever_the_disk_lost_past_the_recovery_point_a_whole_prefix_of_batche
 
 
 def _batch(count: int) -> bytes:
-    from protocol.records.builder import build_batch
+    from warmlog.protocol.records.builder import build_batch
 
     return build_batch([(START_MS + i, None, b"v" * 100, ()) for i in range(count)])
 

@@ -13,13 +13,13 @@ from tempfile import mkdtemp
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from broker.log.config import LogConfig
-from broker.log.errors import IndexCorruptError
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from protocol.records.batch import headers
-from protocol.records.builder import build_batch
 from tests.broker.log.recovery.ledger import Stored, stored
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.builder import build_batch
 
 START_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=800, index_interval_bytes=150, segment_index_bytes=240)

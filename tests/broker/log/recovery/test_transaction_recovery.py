@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.log.index.transaction import AbortedTransaction, encode_aborted, read_aborted
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from protocol.records.builder import build_batch
-from protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from tests.broker.log.conftest import START_MS, FaultyDisk
+from warmlog.broker.log.index.transaction import AbortedTransaction, encode_aborted, read_aborted
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 
 Bench = Any
 Batch = Callable[..., bytes]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.log.errors import OffsetOutOfRangeError
-from broker.log.partition_log import PartitionLog
+from warmlog.broker.log.errors import OffsetOutOfRangeError
+from warmlog.broker.log.partition_log import PartitionLog
 
 Batch = Callable[..., bytes]
 Bench = Any

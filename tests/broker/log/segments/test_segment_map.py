@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.io.files import OpenFiles
-from broker.log.segments.segment import Segment
-from broker.log.segments.segment_map import Segments
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.segment_map import Segments
 
 FILES = OpenFiles()
 

@@ -11,21 +11,21 @@ import pytest
 import trio
 import trio.testing
 
-from broker.api.context import Context, Session
-from broker.api.fetch.fetch import Fetch
-from broker.api.fetch.fetches import Fetches
-from broker.api.fetch.sessions import FetchSessions
-from broker.api.pacing import Pacer
-from broker.log.io.page_cache import Cachestat, missing_by_mincore
-from broker.log.io.residency import Residency
-from broker.maintenance.retention import Retention
-from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
-from protocol.errors import ErrorCode
-from protocol.request import ListOffsetsRequest, OffsetQuery
-from protocol.response import FetchResponse
 from tests.broker.clients import RawClient, Running, batch, fetch_request, running
 from tests.broker.log.io.eviction import evict_files, needs_cachestat, needs_eviction
 from tests.broker.rig import Rig, rig
+from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.fetch.fetch import Fetch
+from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.sessions import FetchSessions
+from warmlog.broker.api.pacing import Pacer
+from warmlog.broker.log.io.page_cache import Cachestat, missing_by_mincore
+from warmlog.broker.log.io.residency import Residency
+from warmlog.broker.maintenance.retention import Retention
+from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import ListOffsetsRequest, OffsetQuery
+from warmlog.protocol.response import FetchResponse
 
 START_MS = time.time_ns() // 1_000_000 - 3_600_000  # retention is to leave it alone
 SIZE = len(batch(bytes(900)))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from protocol.records.batch import headers
-from protocol.records.committed import AbortedFilter
-from protocol.records.reader import decode_batch
-from protocol.response import AbortedTransaction
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.net.kafka.fetcher import FOREVER_MS, Fetcher, served
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.committed import AbortedFilter
+from warmlog.protocol.records.reader import decode_batch
+from warmlog.protocol.response import AbortedTransaction
 
 TOPIC = "transactional"
 END = 219

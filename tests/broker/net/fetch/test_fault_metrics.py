@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers.throttle import ThrottleError, throttled
-from broker.metrics.loop_guard import LoopGuard
 from tests.broker.clients import RawClient, batch, running
 from tests.broker.log.io.eviction import evict_files, needs_eviction
+from warmlog.broker.metrics.loop_guard import LoopGuard
 
 BATCHES = 4000  # an index of eight pages
 GROUP = 500

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.api.fetch import look
-from broker.net.sender import COPIED_BYTES, SMALL_SLICE_BYTES
-from protocol.errors import ErrorCode
-from protocol.request import FetchPartition, FetchRequest, PartitionRecords, ProduceRequest
 from tests.broker.clients import RawClient, Running, batch, fetch_request, running
+from warmlog.broker.api.fetch import look
+from warmlog.broker.net.sender import COPIED_BYTES, SMALL_SLICE_BYTES
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import FetchPartition, FetchRequest, PartitionRecords, ProduceRequest
 
 FOREVER_MS = 2**31 - 1
 

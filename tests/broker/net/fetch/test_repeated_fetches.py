@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import trio
 
-from broker.api.context import Context, Session
-from broker.api.fetch import sessions as fetch_sessions
-from broker.api.fetch.fetch import Fetch
-from broker.api.fetch.fetches import Fetches
-from broker.api.fetch.session import LONG_STEP, STEP, FetchSession
-from broker.api.fetch.sessions import ClosedPartitions, ConnectionSessions, FetchSessions
-from broker.api.pacing import Pacer
-from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
-from protocol.errors import ErrorCode
-from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
-from protocol.request import FetchPartition, FetchRequest, Isolation
 from tests.broker.clients import Running, batch
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.rig import Rig, rig
+from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.fetch import sessions as fetch_sessions
+from warmlog.broker.api.fetch.fetch import Fetch
+from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.session import LONG_STEP, STEP, FetchSession
+from warmlog.broker.api.fetch.sessions import ClosedPartitions, ConnectionSessions, FetchSessions
+from warmlog.broker.api.pacing import Pacer
+from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
+from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation
 
 PARTITIONS = 3
 TOPICS = ("orders", "other")

@@ -1,14 +1,14 @@
 """Fetches of the native protocol over real sockets: how long they wait, and how much they return."""
 
-from protocol.errors import ErrorCode
-from protocol.records.batch import headers
-from protocol.request import (
+from tests.broker.clients import Running, batch, fetch_request
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.request import (
     DeleteTopicsRequest,
     FetchPartition,
     FetchRequest,
     MetadataRequest,
 )
-from tests.broker.clients import Running, batch, fetch_request
 
 
 def values_of(records: memoryview) -> list[int]:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.writer import topic_id_bytes
-from protocol.request import MetadataRequest
 from tests.broker.clients import RawClient, Running
 from tests.broker.kafka_client import KafkaClient
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.writer import topic_id_bytes
+from warmlog.protocol.request import MetadataRequest
 
 FOREVER_MS = 2**31 - 1
 

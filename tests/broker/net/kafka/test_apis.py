@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from protocol.kafka.api import APIS, Api
 from tests.broker.clients import running
 from tests.broker.kafka_client import kafka_client
+from warmlog.protocol.kafka.api import APIS, Api
 
 ANSWER_S = 30
 # Those that wait for others, or have no reply, where all fields are left at their defaults.

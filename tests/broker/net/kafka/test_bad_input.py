@@ -11,18 +11,18 @@ import pytest
 import trio
 from crc32c import crc32c
 
-from protocol.errors import ErrorCode
-from protocol.frame import FrameReader
-from protocol.kafka.codec.bounds import MAX_ELEMENTS, MAX_UNKNOWN_TAGS
-from protocol.kafka.codec.writer import FlexibleWriter, topic_id_bytes
-from protocol.records.compression import Codec, compress
-from protocol.request import MetadataRequest
 from tests.broker.clients import RawClient, Running, batch, damaged, running
 from tests.broker.kafka_client import BY_NAME, KafkaClient, kafka_client
 from tests.broker.net.kafka.fetcher import Fetcher
 from tests.protocol.kafka.malformed import VICTIM, Malformed, framed, malformed
 from tests.protocol.kafka.messages import body, frame
 from tests.protocol.records import handmade
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.frame import FrameReader
+from warmlog.protocol.kafka.codec.bounds import MAX_ELEMENTS, MAX_UNKNOWN_TAGS
+from warmlog.protocol.kafka.codec.writer import FlexibleWriter, topic_id_bytes
+from warmlog.protocol.records.compression import Codec, compress
+from warmlog.protocol.request import MetadataRequest
 
 SEED = 20240611
 CLIENTS = 8  # at once

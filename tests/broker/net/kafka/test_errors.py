@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.kafka.config_values import ResourceType
-from protocol.records.builder import build_batch
 from tests.broker.clients import RawClient, batch
 from tests.broker.kafka_client import KafkaClient
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.config_values import ResourceType
+from warmlog.protocol.records.builder import build_batch
 
 SOME_ID = bytes(range(1, 17))
 NO_ID = bytes(16)

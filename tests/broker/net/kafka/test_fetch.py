@@ -3,10 +3,10 @@
 import pytest
 import trio
 
-from protocol.errors import ErrorCode
 from tests.broker.clients import RawClient, batch
 from tests.broker.kafka_client import KafkaClient
 from tests.broker.net.kafka.fetcher import FOREVER_MS, Fetcher, offsets_of
+from warmlog.protocol.errors import ErrorCode
 
 
 @pytest.mark.parametrize("version", range(9, 19))

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from broker.log.directory.checkpoint import CLEAN_MARKER
-from protocol.errors import ErrorCode
-from protocol.request import DeleteTopicsRequest
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.net.kafka.fetcher import Fetcher
+from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import DeleteTopicsRequest
 
 LATEST, EARLIEST, MAX, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 T = 1_700_000_000_000

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.net import listener
-from protocol.errors import ErrorCode
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.net.kafka.fetcher import Fetcher, served
+from warmlog.broker.net import listener
+from warmlog.protocol.errors import ErrorCode
 
 FOREVER_MS = 2**31 - 1
 

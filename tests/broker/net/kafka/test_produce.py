@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.records.builder import Codec, build_batch
 from tests.broker.clients import running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.golden.verdicts import expected_error, tells_records, verdicts
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.builder import Codec, build_batch
 
 #: Their times were recent when Kafka was asked.
 BY_THE_CLOCK = {"recent", "one record of three is past", "gzip, one record of three is past"}

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.request import DeleteTopicsRequest
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.net.kafka.fetcher import FOREVER_MS, Fetcher, offsets_of, served
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import DeleteTopicsRequest
 
 ALL = range(7, 19)
 ONE = batch(b"x" * 100)

@@ -9,33 +9,33 @@ from typing import Any
 
 import trio
 
-from broker.api.context import Context
-from broker.api.dispatch import Dispatcher
-from broker.api.fetch.fetches import Fetches
-from broker.api.fetch.sessions import FetchSessions
-from broker.api.handler import Handler
-from broker.api.pacing import Pacer
-from broker.api.records.epochs import EpochsApi
-from broker.api.records.offsets import OffsetsApi
-from broker.cluster.values import Member, PartitionState
-from broker.metrics.loop_guard import LoopGuard
-from broker.net.inflight import InflightBytes
-from broker.net.listener import Limits, Listener, bind
-from broker.net.sendfile import SlicePath
-from broker.net.services import Services
-from broker.net.turn import ServingTurn
-from broker.net.wire import KafkaWire, NativeWire
-from broker.partitions.partition import Partition
-from broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
-from broker.replication.leading.leader import PartitionLeader
-from broker.replication.leading.progress import Proposal
-from protocol.kafka.api import Codec
-from protocol.request import HelloRequest
-from protocol.response import HelloResponse
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.replication.leading.test_leader import Brokers
 from tests.broker.replication.leading.test_progress import state_of
 from tests.broker.rig import Rig, rig
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.dispatch import Dispatcher
+from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.sessions import FetchSessions
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.api.pacing import Pacer
+from warmlog.broker.api.records.epochs import EpochsApi
+from warmlog.broker.api.records.offsets import OffsetsApi
+from warmlog.broker.cluster.values import Member, PartitionState
+from warmlog.broker.metrics.loop_guard import LoopGuard
+from warmlog.broker.net.inflight import InflightBytes
+from warmlog.broker.net.listener import Limits, Listener, bind
+from warmlog.broker.net.sendfile import SlicePath
+from warmlog.broker.net.services import Services
+from warmlog.broker.net.turn import ServingTurn
+from warmlog.broker.net.wire import KafkaWire, NativeWire
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
+from warmlog.broker.replication.leading.leader import PartitionLeader
+from warmlog.broker.replication.leading.progress import Proposal
+from warmlog.protocol.kafka.api import Codec
+from warmlog.protocol.request import HelloRequest
+from warmlog.protocol.response import HelloResponse
 
 TOPIC = "orders"
 EPOCH = 5  # of the leader

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import trio
 
-from broker.cluster.values import Member
-from protocol.errors import ErrorCode
-from protocol.records.batch import headers
-from protocol.request import ProduceRequest
 from tests.broker.clients import RawClient, batch, produce_request
 from tests.broker.kafka_client import KafkaClient
 from tests.broker.net.leading.serving import EPOCH, TOPIC, Serving, serving
 from tests.broker.replication.leading.test_progress import state_of
+from warmlog.broker.cluster.values import Member
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.request import ProduceRequest
 
 LONG_MS = 60_000
 VERSIONS = [4, 9, 12, 13, 15, 17]

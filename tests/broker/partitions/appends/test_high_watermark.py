@@ -5,9 +5,9 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from broker.partitions.reads.waiters import FetchWaiter
 from tests.broker.clients import Running, batch, fetch_request, produce_request, running
 from tests.broker.sync_rig import SyncRig, sync_rig
+from warmlog.broker.partitions.reads.waiters import FetchWaiter
 
 
 def ends(made: SyncRig) -> tuple[int, int, int]:

@@ -8,12 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.log.config import LogConfig
-from broker.log.errors import NoRoomError, OutOfOrderSequenceError
-from broker.partitions.appends.errors import EarlierBatchRefusedError
-from broker.partitions.partition import StorageError
-from protocol.records.builder import build_batch
 from tests.broker.partitions.test_partition import Rig
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.errors import NoRoomError, OutOfOrderSequenceError
+from warmlog.broker.partitions.appends.errors import EarlierBatchRefusedError
+from warmlog.broker.partitions.partition import StorageError
+from warmlog.protocol.records.builder import build_batch
 
 LARGE = 100_000  # written by a worker
 

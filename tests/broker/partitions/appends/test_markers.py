@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.log.config import LogConfig
-from broker.log.errors import InvalidProducerEpochError
-from broker.partitions.appends.batch_opener import LOOP_BYTES
-from broker.partitions.partition import StorageError
-from broker.partitions.reads.waiters import FetchWaiter
-from protocol.records.builder import build_batch
-from protocol.records.layout import TRANSACTIONAL_BIT, Codec
-from protocol.records.markers import Outcome
 from tests.broker.log.producers.transactions import committed, marker, transactional
 from tests.broker.partitions.test_partition import Rig
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.errors import InvalidProducerEpochError
+from warmlog.broker.partitions.appends.batch_opener import LOOP_BYTES
+from warmlog.broker.partitions.partition import StorageError
+from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, Codec
+from warmlog.protocol.records.markers import Outcome
 
 ABORT, COMMIT = Outcome.ABORT, Outcome.COMMIT
 

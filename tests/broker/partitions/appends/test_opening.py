@@ -11,21 +11,21 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log import appendable_log
-from broker.log.append import Buffer
-from broker.log.config import LogConfig
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.batch_opener import JOB_BYTES, LOOP_BYTES, LOOP_OPENED_BYTES, LOOP_SECONDS
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Append, Partition
-from protocol.errors import CompressionError, ErrorCode, RecordsRefusedError
-from protocol.records.builder import Codec, build_batch
-from protocol.records.reader import Record, records_in
-from protocol.records.reencode import reencode_batches
-from protocol.records.validation import BatchRules
 from tests.protocol.records.handmade import batch as handmade
+from warmlog.broker.log import appendable_log
+from warmlog.broker.log.append import Buffer
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.batch_opener import JOB_BYTES, LOOP_BYTES, LOOP_OPENED_BYTES, LOOP_SECONDS
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partition import Append, Partition
+from warmlog.protocol.errors import CompressionError, ErrorCode, RecordsRefusedError
+from warmlog.protocol.records.builder import Codec, build_batch
+from warmlog.protocol.records.reader import Record, records_in
+from warmlog.protocol.records.reencode import reencode_batches
+from warmlog.protocol.records.validation import BatchRules
 
 NOW = 1_700_000_000_000
 

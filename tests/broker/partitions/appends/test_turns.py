@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import trio
 
-from broker.log.config import LogConfig
-from broker.log.io import shared_writes
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.append import StorageError
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Partition
-from protocol.records.batch import headers
-from protocol.records.record import Buffer
 from tests.broker.clients import batch
 from tests.requires import lacks
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io import shared_writes
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.append import StorageError
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.record import Buffer
 
 PARTITIONS = 30
 

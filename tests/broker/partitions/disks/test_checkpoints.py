@@ -8,9 +8,15 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log.directory.checkpoint import CLEANER_POINTS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
-from broker.log.io.disk import Disk
 from tests.broker.rig import FailingDisk, Rig, rig
+from warmlog.broker.log.directory.checkpoint import (
+    CLEANER_POINTS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    read_offsets,
+)
+from warmlog.broker.log.io.disk import Disk
 
 CHECKPOINTS = {RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_POINTS}
 

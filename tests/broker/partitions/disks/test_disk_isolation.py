@@ -11,16 +11,16 @@ from typing import Any
 import trio
 import trio.testing
 
-from broker.log.config import LogConfig
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.maintenance.flushing import Flushing
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Append, Partition
-from protocol.records.record import MAX_INT64
 from tests.broker.clients import batch
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.maintenance.flushing import Flushing
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partition import Append, Partition
+from warmlog.protocol.records.record import MAX_INT64
 
 MANY = 60  # logs that hang: more than there are threads of any kind
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import trio
 
-from broker.log.directory.checkpoint import RECOVERY_POINTS
-from broker.log.io.disk import Disk
-from broker.start_errors import BrokenError, StartError
-from protocol.errors import ErrorCode
-from protocol.groups import OffsetCommitRequest, OffsetFetchGroup, OffsetFetchRequest, OffsetToCommit
-from protocol.request import DeleteTopicsRequest, MetadataRequest
 from tests.broker.clients import RawClient, Running, batch, running
+from warmlog.broker.log.directory.checkpoint import RECOVERY_POINTS
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.start_errors import BrokenError, StartError
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import OffsetCommitRequest, OffsetFetchGroup, OffsetFetchRequest, OffsetToCommit
+from warmlog.protocol.request import DeleteTopicsRequest, MetadataRequest
 
 OFFLINE = ErrorCode.KAFKA_STORAGE_ERROR
 CHECKPOINTS_OFTEN = {"log.flush.offset.checkpoint.interval.ms": 5}

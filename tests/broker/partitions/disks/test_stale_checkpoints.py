@@ -7,9 +7,9 @@ from shutil import rmtree
 import pytest
 import trio
 
-from broker.log.directory.checkpoint import LOG_STARTS, RECOVERY_POINTS, read_offsets
-from broker.log.io.disk import Disk
 from tests.broker.rig import Rig, rig
+from warmlog.broker.log.directory.checkpoint import LOG_STARTS, RECOVERY_POINTS, read_offsets
+from warmlog.broker.log.io.disk import Disk
 
 
 async def offsets(rigged: Rig, name: str) -> dict[tuple[str, int], int]:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from broker.log.descriptions import RecoveryReport
-from broker.log.directory.receipt import Receipt, read_receipts
-from broker.log.errors import LogFailedError
-from broker.log.io.disk import Disk
-from broker.log.partition_log import PartitionLog
-from broker.partitions.disks.startup import LOG_INTERVAL_S, Key, RecoveredLogs, StartProgress
+from warmlog.broker.log.descriptions import RecoveryReport
+from warmlog.broker.log.directory.receipt import Receipt, read_receipts
+from warmlog.broker.log.errors import LogFailedError
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.disks.startup import LOG_INTERVAL_S, Key, RecoveredLogs, StartProgress
 from warmlog.client import Client
 from warmlog.testing import Broker
 
@@ -49,7 +49,7 @@ def report(scanned_bytes: int = 0) -> RecoveryReport:
 
 
 def test_progress_is_told_in_the_log_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "broker.partitions.disks.startup")
+    caplog.set_level(logging.INFO, "warmlog.broker.partitions.disks.startup")
     clock = Clock()
     progress = StartProgress(clock)
     progress.begin(1000)
@@ -260,8 +260,8 @@ def test_the_http_listener_answers_while_logs_are_recovered(data_dir: Path, monk
     from urllib.error import HTTPError
     from urllib.request import urlopen
 
-    from broker import app
-    from broker.partitions.disks import storage
+    from warmlog.broker import app
+    from warmlog.broker.partitions.disks import storage
 
     answers: list[tuple[int, object]] = []
     addresses: list[str] = []

@@ -9,21 +9,21 @@ from random import Random
 
 import trio
 
-from broker.log.config import LogConfig
-from broker.log.directory.checkpoint import CLEAN_MARKER
-from broker.log.directory.data_directories import METADATA_FILE, DataDirectories
-from broker.log.directory.data_directory import RESERVE
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.topic import Mirror, Topic
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.writer import Writer
-from broker.partitions.disks.storage import Storage
-from broker.partitions.partitions import Partitions
-from broker.settings.live import LiveSettings
-from broker.settings.settings import load_settings
-from protocol.records.builder import build_batch
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER
+from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from warmlog.broker.log.directory.data_directory import RESERVE
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metadata.topic import Mirror, Topic
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.storage import Storage
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.settings import load_settings
+from warmlog.protocol.records.builder import build_batch
 
 
 class BrokenBelow(Disk):

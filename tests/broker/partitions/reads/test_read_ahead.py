@@ -12,14 +12,14 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log.io.disk import Disk
-from broker.log.io.files import Descriptor, FileSlice
-from broker.log.io.page_cache import Off, missing_by_mincore
-from broker.log.io.residency import ColdReadError, Residency
-from broker.metrics.registry import Metrics
-from broker.partitions.reads.drop_behind import KEEP_ROUNDS
-from broker.partitions.reads.read_ahead import IDLE_S, ReadAhead, ReadLimits
 from tests.broker.log.io.eviction import evict, file_of, needs_eviction
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import Descriptor, FileSlice
+from warmlog.broker.log.io.page_cache import Off, missing_by_mincore
+from warmlog.broker.log.io.residency import ColdReadError, Residency
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.reads.drop_behind import KEEP_ROUNDS
+from warmlog.broker.partitions.reads.read_ahead import IDLE_S, ReadAhead, ReadLimits
 
 PIECE = 4 * PAGESIZE
 

@@ -11,20 +11,20 @@ import pytest
 import trio
 import trio.testing
 
-from broker.api.topics import topics as topics_api
-from broker.log.directory.checkpoint import CLEAN_MARKER, RECOVERY_POINTS, read_offsets
-from broker.log.errors import NotReadyError
-from broker.log.io.disk import Disk
-from broker.log.partition_log import PartitionLog
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.store import MetadataError
-from broker.metadata.topic import InvalidTopicError
-from broker.partitions.disks.storage import NewLog, Storage
-from broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
-from protocol.errors import ErrorCode
-from protocol.request import MetadataRequest
 from tests.broker.clients import batch, running
 from tests.broker.rig import FailingDisk, Rig, rig
+from warmlog.broker.api.topics import topics as topics_api
+from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER, RECOVERY_POINTS, read_offsets
+from warmlog.broker.log.errors import NotReadyError
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.topic import InvalidTopicError
+from warmlog.broker.partitions.disks.storage import NewLog, Storage
+from warmlog.broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import MetadataRequest
 
 
 class WatchedDisk(FailingDisk):

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from broker.log.io.disk import Disk
-from broker.log.partition_log import PartitionLog
 from tests.broker.log.io.crashing_disk import CrashingDisk, Fault
 from tests.broker.rig import Rig, rig
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.partition_log import PartitionLog
 
 SETTINGS = ("log.index.size.max.bytes=1024", "log.flush.interval.messages=1")
 NAMES = ("a", "b")

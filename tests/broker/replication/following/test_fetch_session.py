@@ -7,14 +7,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.api.fetch.session import FetchSession as BrokerSession
-from broker.api.fetch.session import FetchSessionError
-from broker.api.fetch.sessions import FetchSessions
-from broker.replication.following.fetch_session import MAX_EPOCH, FetchResponseError, FetchSession
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.peer_apis import PeerFetchedPartition, PeerFetchResponse
-from protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
+from warmlog.broker.api.fetch.session import FetchSession as BrokerSession
+from warmlog.broker.api.fetch.session import FetchSessionError
+from warmlog.broker.api.fetch.sessions import FetchSessions
+from warmlog.broker.replication.following.fetch_session import MAX_EPOCH, FetchResponseError, FetchSession
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition, PeerFetchResponse
+from warmlog.protocol.kafka.values import KafkaFetchPartition, KafkaFetchRequest
 
 TOPICS = 3
 INDEXES = 3

@@ -5,20 +5,20 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.replication.following.fetcher import Step
-from broker.replication.following.follower import Follower
-from broker.replication.peers.peer import PeerCluster, open_cluster
-from protocol.errors import ErrorCode
-from protocol.kafka.api import Call
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.peer_apis import PeerFetchedPartition
-from protocol.kafka.values import KafkaFetchPartition, KafkaFetchResponse
-from protocol.records.builder import build_batch
-from protocol.request import DeleteTopicsRequest
-from protocol.response import FetchedPartition
 from tests.broker.clients import RawClient, Running, batch
 from tests.broker.replication.copies import Copy, followed
 from tests.broker.replication.peers.scripted_cluster import Cluster, scripted_cluster
+from warmlog.broker.replication.following.fetcher import Step
+from warmlog.broker.replication.following.follower import Follower
+from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.api import Call
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition
+from warmlog.protocol.kafka.values import KafkaFetchPartition, KafkaFetchResponse
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.request import DeleteTopicsRequest
+from warmlog.protocol.response import FetchedPartition
 
 
 @asynccontextmanager

@@ -8,25 +8,25 @@ from random import Random
 
 import trio
 
-from broker.log.config import LogConfig
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.metrics.registry import Metrics
-from broker.partitions.appends.writer import Writer
-from broker.partitions.partition import Partition
-from broker.partitions.reads.waiters import FetchWaiter
-from broker.replication.following.fetcher import Step
-from broker.replication.following.replica import BATCHES_PER_PIECE, PartitionReplica, pieces
-from broker.replication.peers.peer import open_cluster
-from protocol.errors import ErrorCode
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.peer_apis import PeerFetchedPartition
-from protocol.kafka.values import KafkaFetchPartition
-from protocol.records.batch import stamp
 from tests.broker.clients import Running, batch, running
 from tests.broker.kafka_client import kafka_client
 from tests.broker.replication.copies import filled
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.broker.replication.following.fetcher import Step
+from warmlog.broker.replication.following.replica import BATCHES_PER_PIECE, PartitionReplica, pieces
+from warmlog.broker.replication.peers.peer import open_cluster
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition
+from warmlog.protocol.kafka.values import KafkaFetchPartition
+from warmlog.protocol.records.batch import stamp
 
 SETTINGS = {"log.segment.bytes": 1000, "log.index.interval.bytes": 100, "num.partitions": 1}
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.leader_epochs import UNDEFINED, LeaderEpochs
-from broker.replication.following.truncation import (
+from warmlog.broker.log.leader_epochs import UNDEFINED, LeaderEpochs
+from warmlog.broker.replication.following.truncation import (
     EpochEnd,
     Proceed,
     StartAnew,

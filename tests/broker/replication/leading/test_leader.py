@@ -8,24 +8,24 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.cluster.values import Member, PartitionState
-from broker.log.config import LogConfig
-from broker.net.deadlines import Deadlines
-from broker.partitions.appends.errors import (
+from tests.broker.clients import batch
+from tests.broker.partitions.test_partition import Rig, rig
+from tests.broker.replication.leading.test_progress import Registrations, state_of
+from warmlog.broker.cluster.values import Member, PartitionState
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.net.deadlines import Deadlines
+from warmlog.broker.partitions.appends.errors import (
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderError,
     ReplicasTooSlowError,
 )
-from broker.partitions.partition import Append
-from broker.partitions.reads.waiters import FetchWaiter
-from broker.replication.leading.leader import PartitionLeader
-from broker.replication.leading.progress import Proposal
-from protocol.records.builder import build_batch
-from protocol.records.layout import Codec
-from tests.broker.clients import batch
-from tests.broker.partitions.test_partition import Rig, rig
-from tests.broker.replication.leading.test_progress import Registrations, state_of
+from warmlog.broker.partitions.partition import Append
+from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.broker.replication.leading.leader import PartitionLeader
+from warmlog.broker.replication.leading.progress import Proposal
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import Codec
 
 LAG_S = 30.0
 ME = Member(0, 10)

@@ -2,8 +2,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from broker.cluster.values import Member, PartitionState
-from broker.replication.leading.progress import Progress, Proposal
+from warmlog.broker.cluster.values import Member, PartitionState
+from warmlog.broker.replication.leading.progress import Progress, Proposal
 
 ME = 0
 LAG_S = 30.0

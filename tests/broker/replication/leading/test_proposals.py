@@ -8,15 +8,15 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock
 
-from broker.cluster import admin
-from broker.cluster.image import PartitionKey
-from broker.cluster.rules import Change, disown, transaction
-from broker.net.deadlines import Deadlines
-from broker.replication.leading.leader import PartitionLeader
-from broker.replication.leading.proposals import IsrProposals
 from tests.broker.clients import batch
 from tests.broker.cluster.nodes import Member, three_nodes, topic
 from tests.broker.partitions.test_partition import rig
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.image import PartitionKey
+from warmlog.broker.cluster.rules import Change, disown, transaction
+from warmlog.broker.net.deadlines import Deadlines
+from warmlog.broker.replication.leading.leader import PartitionLeader
+from warmlog.broker.replication.leading.proposals import IsrProposals
 
 LAG_S = 30.0
 

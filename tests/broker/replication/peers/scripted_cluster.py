@@ -5,10 +5,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
-from protocol.groups import FindCoordinatorResponse, FoundCoordinator
-from protocol.kafka.api import Call
-from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 from tests.broker.replication.peers.scripted_peer import Socket, groups_named, scripted_peer
+from warmlog.protocol.groups import FindCoordinatorResponse, FoundCoordinator
+from warmlog.protocol.kafka.api import Call
+from warmlog.protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
 
 class Cluster:

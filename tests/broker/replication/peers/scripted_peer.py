@@ -6,11 +6,11 @@ from struct import pack
 
 import trio
 
-from protocol.frame import FrameReader
-from protocol.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from protocol.kafka.api import Call, Codec
-from protocol.kafka.values import ApiVersionsResponse
 from tests.protocol.kafka.far_side import ALL
+from warmlog.protocol.frame import FrameReader
+from warmlog.protocol.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from warmlog.protocol.kafka.api import Call, Codec
+from warmlog.protocol.kafka.values import ApiVersionsResponse
 
 GROUPS = ListGroupsRequest()
 CODEC = Codec()

@@ -1,9 +1,9 @@
 import pytest
 
-from broker.replication.peers.cluster_view import ClusterView, Leader, Reaction, reaction_to
-from protocol.errors import ErrorCode
-from protocol.kafka.values import topic_id_text
-from protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
+from warmlog.broker.replication.peers.cluster_view import ClusterView, Leader, Reaction, reaction_to
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.values import topic_id_text
+from warmlog.protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
 OLD, NEW = b"o" * 16, b"n" * 16
 LEADERLESS = ErrorCode.LEADER_NOT_AVAILABLE

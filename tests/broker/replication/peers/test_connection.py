@@ -5,21 +5,21 @@ from struct import pack
 import pytest
 import trio
 
-from broker.replication.peers.connection import PeerConnection, PeerSettings
-from broker.replication.peers.errors import (
+from tests.broker.clients import Running
+from tests.broker.replication.peers.scripted_peer import GROUPS, Socket, encoded, framed, groups_named, scripted_peer
+from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
+from warmlog.broker.replication.peers.errors import (
     PeerInvalidError,
     PeerRequestError,
     PeerUnavailableError,
     PeerUnsupportedError,
 )
-from protocol.groups import FindCoordinatorRequest
-from protocol.kafka.api import Call
-from protocol.kafka.peer_admin_apis import FIND_COORDINATOR, LIST_GROUPS
-from protocol.kafka.peer_apis import FETCH, METADATA
-from protocol.kafka.values import ApiVersionsResponse, KafkaMetadataRequest, VersionRange
-from protocol.request import MetadataRequest
-from tests.broker.clients import Running
-from tests.broker.replication.peers.scripted_peer import GROUPS, Socket, encoded, framed, groups_named, scripted_peer
+from warmlog.protocol.groups import FindCoordinatorRequest
+from warmlog.protocol.kafka.api import Call
+from warmlog.protocol.kafka.peer_admin_apis import FIND_COORDINATOR, LIST_GROUPS
+from warmlog.protocol.kafka.peer_apis import FETCH, METADATA
+from warmlog.protocol.kafka.values import ApiVersionsResponse, KafkaMetadataRequest, VersionRange
+from warmlog.protocol.request import MetadataRequest
 
 NEVER_S = 1000.0
 

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 import trio
 
-from broker.replication.peers.connection import PeerSettings
-from broker.replication.peers.errors import PeerUnavailableError
-from broker.replication.peers.link import Link
 from tests.broker.replication.peers.scripted_peer import Socket, scripted_peer
+from warmlog.broker.replication.peers.connection import PeerSettings
+from warmlog.broker.replication.peers.errors import PeerUnavailableError
+from warmlog.broker.replication.peers.link import Link
 
 
 class Failures:

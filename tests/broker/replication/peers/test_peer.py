@@ -3,22 +3,22 @@ from random import Random
 import pytest
 import trio
 
-from broker.replication.peers.errors import PeerError, PeerUnavailableError
-from broker.replication.peers.peer import PeerCluster, open_cluster
-from protocol.errors import ErrorCode
-from protocol.groups import OffsetFetchGroup, OffsetFetchRequest
-from protocol.kafka.config_values import ConfigQuery, DescribeConfigsRequest, ResourceType
-from protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
-from protocol.kafka.peer_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
-from protocol.kafka.values import (
+from tests.broker.clients import Running, batch
+from tests.broker.replication.peers.scripted_cluster import scripted_cluster
+from tests.broker.replication.peers.scripted_peer import GROUPS
+from warmlog.broker.replication.peers.errors import PeerError, PeerUnavailableError
+from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import OffsetFetchGroup, OffsetFetchRequest
+from warmlog.protocol.kafka.config_values import ConfigQuery, DescribeConfigsRequest, ResourceType
+from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
+from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from warmlog.protocol.kafka.values import (
     EpochQuery,
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,
     OffsetForLeaderEpochRequest,
 )
-from tests.broker.clients import Running, batch
-from tests.broker.replication.peers.scripted_cluster import scripted_cluster
-from tests.broker.replication.peers.scripted_peer import GROUPS
 
 
 async def changed(peer: PeerCluster) -> None:

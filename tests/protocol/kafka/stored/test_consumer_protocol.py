@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.groups import TopicPartition
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.codec.engine import ENGINE
-from protocol.kafka.consumer_protocol import (
+from tests.protocol.kafka.messages import DATA_MESSAGES, DATA_TABLES, from_kafka_json, with_defaults
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.codec.engine import ENGINE
+from warmlog.protocol.kafka.consumer_protocol import (
     LAST_VERSION,
     Assignment,
     Subscription,
@@ -22,7 +23,6 @@ from protocol.kafka.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from tests.protocol.kafka.messages import DATA_MESSAGES, DATA_TABLES, from_kafka_json, with_defaults
 
 GOLDEN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.3.1" / "consumer_protocol.jsonl"
 LINES = [json.loads(line) for line in GOLDEN.read_text().splitlines()]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
-from protocol.kafka.group_records import (
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
+from warmlog.protocol.kafka.group_records import (
     NO_TIME,
     ForeignKey,
     GroupKey,
@@ -30,7 +30,7 @@ from protocol.kafka.group_records import (
     encode_offsets,
     subscribed_topics,
 )
-from protocol.records.reader import records_in
+from warmlog.protocol.records.reader import records_in
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.3.1"
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.kafka.codec.bounds import MalformedError
-from protocol.kafka.transaction_records import (
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.kafka.transaction_records import (
     ForeignKey,
     ForeignValue,
     StoredTransaction,
@@ -19,9 +19,9 @@ from protocol.kafka.transaction_records import (
     encode_transaction,
     encode_transaction_key,
 )
-from protocol.records.reader import records_in
-from protocol.records.record import Record
-from protocol.transactions import TransactionState, TransactionVersion
+from warmlog.protocol.records.reader import records_in
+from warmlog.protocol.records.record import Record
+from warmlog.protocol.transactions import TransactionState, TransactionVersion
 
 CLEAN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.3.1" / "clean"
 int16 = st.integers(-(1 << 15), (1 << 15) - 1)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from protocol.kafka.api import API_BY_KEY, Call, Codec
 from tests.protocol.kafka.messages import TABLES, body, frame, parsed, reply_body, with_defaults
+from warmlog.protocol.kafka.api import API_BY_KEY, Call, Codec
 
 ID_A, ID_B = b"a" * 16, b"b" * 16
 NAMES = {ID_A: "alpha"}

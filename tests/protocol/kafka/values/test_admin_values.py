@@ -2,27 +2,27 @@
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.groups import TopicPartition
-from protocol.kafka.admin_values import (
+from tests.protocol.kafka.values.round_trip import decode_request, encode_response, expected, versions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.kafka.admin_values import (
     DescribedLogDir,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     LogDirPartition,
 )
-from protocol.kafka.controller_values import (
+from warmlog.protocol.kafka.controller_values import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingReassignment,
 )
-from protocol.response import ErrorResponse
-from protocol.transaction_requests import (
+from warmlog.protocol.response import ErrorResponse
+from warmlog.protocol.transaction_requests import (
     ActiveProducer,
     DescribedProducers,
     DescribeProducersRequest,
     DescribeProducersResponse,
 )
-from tests.protocol.kafka.values.round_trip import decode_request, encode_response, expected, versions
 
 LOG_DIRS, REASSIGNMENTS, PRODUCERS = 35, 46, 61
 PARTITIONS = (TopicPartition(topic="a", partition=1), TopicPartition(topic="a", partition=2))

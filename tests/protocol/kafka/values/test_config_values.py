@@ -2,8 +2,9 @@
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.kafka.config_values import (
+from tests.protocol.kafka.values.round_trip import decode_request, encode_response, expected, versions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.config_values import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,
@@ -20,7 +21,6 @@ from protocol.kafka.config_values import (
     DescribedConfigs,
     ResourceType,
 )
-from tests.protocol.kafka.values.round_trip import decode_request, encode_response, expected, versions
 
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.groups import (
+from tests.protocol.kafka.values.round_trip import ID_A, ID_B, decode_request, encode_response, expected, versions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
     CommittedPartition,
     CoordinatorType,
     DeletedGroup,
@@ -45,11 +46,10 @@ from protocol.groups import (
     SyncGroupResponse,
     TopicPartition,
 )
-from protocol.kafka.api import RefusedError
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.values import IdentifiedOffset, IdentifiedPartition, MemberOffsetFetchGroup, topic_id_text
-from protocol.response import ErrorResponse
-from tests.protocol.kafka.values.round_trip import ID_A, ID_B, decode_request, encode_response, expected, versions
+from warmlog.protocol.kafka.api import RefusedError
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.values import IdentifiedOffset, IdentifiedPartition, MemberOffsetFetchGroup, topic_id_text
+from warmlog.protocol.response import ErrorResponse
 
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE, DELETE_OFFSETS = (
     8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47,

@@ -3,12 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from protocol.errors import ErrorCode
-from protocol.kafka.api import API_BY_KEY, Call, Codec, RefusedError
-from protocol.kafka.codec.bounds import NO_TOPIC_ID
-from protocol.kafka.codec.writer import topic_id_bytes
-from protocol.kafka.config_values import ConfigEntry, ConfigSource
-from protocol.kafka.values import (
+from tests.protocol.kafka.messages import parsed, reply_body
+from tests.protocol.kafka.values.round_trip import ID_A, ID_B, decode_request, encode_response, expected, versions
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.api import API_BY_KEY, Call, Codec, RefusedError
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.codec.writer import topic_id_bytes
+from warmlog.protocol.kafka.config_values import ConfigEntry, ConfigSource
+from warmlog.protocol.kafka.values import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     DeletedRecords,
@@ -31,8 +33,8 @@ from protocol.kafka.values import (
     RecordsToDelete,
     topic_id_text,
 )
-from protocol.request import Isolation
-from protocol.response import (
+from warmlog.protocol.request import Isolation
+from warmlog.protocol.response import (
     BrokerMetadata,
     CreatedTopic,
     CreateTopicsResponse,
@@ -44,9 +46,7 @@ from protocol.response import (
     TopicMetadata,
     TopicResult,
 )
-from protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
-from tests.protocol.kafka.messages import parsed, reply_body
-from tests.protocol.kafka.values.round_trip import ID_A, ID_B, decode_request, encode_response, expected, versions
+from warmlog.protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 3, 19, 20, 21
 INIT_PRODUCER_ID, LEADER_EPOCH, CREATE_PARTITIONS, DESCRIBE_CLUSTER = 22, 23, 37, 60

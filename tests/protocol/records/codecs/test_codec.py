@@ -5,8 +5,8 @@ import subprocess
 import sys
 from types import ModuleType
 
-REPORT = "from protocol.records import codec; print(codec.compiled, codec.walk_records.__module__)"
-WITHOUT = f"import sys; sys.modules['protocol.records._codec'] = None; {REPORT}; {REPORT}"
+REPORT = "from warmlog.protocol.records import codec; print(codec.compiled, codec.walk_records.__module__)"
+WITHOUT = f"import sys; sys.modules['warmlog.protocol.records._codec'] = None; {REPORT}; {REPORT}"
 TOLD = "cannot import the compiled record codec; falling back to the slower pure Python one"
 
 
@@ -25,18 +25,18 @@ def test_the_compiled_codec_is_used_if_it_is_built(compiled: ModuleType) -> None
 
 
 def test_the_pure_codec_is_used_on_request_without_a_log_line() -> None:
-    assert run(REPORT, WARMLOG_PURE="1") == (["False", "protocol.records.record"], "")
+    assert run(REPORT, WARMLOG_PURE="1") == (["False", "warmlog.protocol.records.record"], "")
 
 
 def test_the_pure_codec_is_the_fallback_and_is_logged_once() -> None:
     printed, logged = run(WITHOUT)
-    assert printed == ["False", "protocol.records.record"] * 2
+    assert printed == ["False", "warmlog.protocol.records.record"] * 2
     assert logged.count(TOLD) == 1
     assert logged.count("\n") == 1
 
 
 def test_compiled_and_pure_codec_have_the_same_names(compiled: ModuleType) -> None:
-    from protocol.records import codec, received, record
+    from warmlog.protocol.records import codec, received, record
 
     for name in set(codec.__all__) - {"compiled", "accept_batch"}:  # only compiled
         assert hasattr(record, name) or hasattr(received, name)
@@ -46,7 +46,7 @@ def test_compiled_and_pure_codec_have_the_same_names(compiled: ModuleType) -> No
 
 def test_loading_the_codec_loads_no_compression_library() -> None:
     program = (
-        "import sys, protocol.records.reader, protocol.records.builder; "
+        "import sys, warmlog.protocol.records.reader, warmlog.protocol.records.builder; "
         "print([name for name in ('lz4', 'cramjam') if name in sys.modules])"
     )
     assert run(program)[0] == ["[]"]

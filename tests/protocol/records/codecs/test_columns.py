@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import InvalidRecordError
-from protocol.records.arrow import columns
-from protocol.records.arrow.columns import BytesColumn, ColumnBuilder, Columns, HeaderColumn, Wanted
-from protocol.records.batch import read_header
-from protocol.records.builder import build_batch
-from protocol.records.layout import HEADER_SIZE
-from protocol.records.record import MAX_INT64, Record, decode_records
 from tests.protocol.records.strategies import ROWS, broken
 from tests.requires import lacks
+from warmlog.protocol.errors import InvalidRecordError
+from warmlog.protocol.records.arrow import columns
+from warmlog.protocol.records.arrow.columns import BytesColumn, ColumnBuilder, Columns, HeaderColumn, Wanted
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import HEADER_SIZE
+from warmlog.protocol.records.record import MAX_INT64, Record, decode_records
 
 BuilderType = type[ColumnBuilder]
 BASE_OFFSET = 1_000
@@ -25,7 +25,7 @@ HEADER_KEY_NO_UTF8 = b"\xff\xfe"
 
 def compiled_builder() -> BuilderType:
     try:
-        found: BuilderType = importlib.import_module("protocol.records.arrow._columns").ColumnBuilder
+        found: BuilderType = importlib.import_module("warmlog.protocol.records.arrow._columns").ColumnBuilder
     except ImportError as error:
         lacks(f"the compiled column builder is not built here: {error}")
     return found

@@ -6,9 +6,9 @@ from types import ModuleType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.records import record as pure
 from tests.protocol.records.handmade import record
 from tests.protocol.records.strategies import ROWS, broken
+from warmlog.protocol.records import record as pure
 
 FIELDS = ("offset", "timestamp", "key", "value", "headers")
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lz4 import frame
 
-from protocol.errors import CompressionError
-from protocol.records import compression
-from protocol.records.compression import STEP, Codec, compress, decompress
-from protocol.records.record import Buffer
+from warmlog.protocol.errors import CompressionError
+from warmlog.protocol.records import compression
+from warmlog.protocol.records.compression import STEP, Codec, compress, decompress
+from warmlog.protocol.records.record import Buffer
 
 CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 XERIAL = bytes.fromhex("82 53 4e 41 50 50 59 00 00 00 00 01 00 00 00 01")
@@ -118,7 +118,7 @@ class TestLargeBlocks:
         block = compress(codec, content)
         RecordedMapping.writes.clear()
         monkeypatch.setattr(compression, "_gathered", recorded)
-        monkeypatch.setattr("protocol.records.compression.mmap.mmap", RecordedMapping)
+        monkeypatch.setattr("warmlog.protocol.records.compression.mmap.mmap", RecordedMapping)
         assert decompress(codec, block) == content
         assert max(parts, default=0) <= STEP
         assert not RecordedMapping.writes

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import InvalidRecordError
-from protocol.records import record as pure
-from protocol.records.record import Record
 from tests.protocol.records.handmade import record, varint
+from warmlog.protocol.errors import InvalidRecordError
+from warmlog.protocol.records import record as pure
+from warmlog.protocol.records.record import Record
 
 # Length 22, attributes, timestamp delta 300, offset delta 0, key "k1", value "hello", two headers: "h" is "x", and
 # "ü" has no value.

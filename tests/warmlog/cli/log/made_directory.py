@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from broker.log.config import LogConfig
-from broker.log.directory.checkpoint import write_topic_id
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.io.disk import Disk
-from broker.log.io.files import OpenFiles
-from broker.log.partition_log import PartitionLog
-from broker.metadata.sqlite import SqliteMetadataStore
-from broker.metadata.topic import Topic
-from broker.partitions.epochs import assign_epoch
-from protocol.records.builder import build_batch
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.checkpoint import write_topic_id
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.protocol.records.builder import build_batch
 
 SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100, segment_index_bytes=4096)
 CONFIGS = {"index.interval.bytes": "100", "segment.index.bytes": "4096"}

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 from crc32c import crc32c
 
-from protocol.kafka.group_records import StoredGroup, StoredMember, encode_group, encode_group_key
-from protocol.records.builder import build_batch
-from protocol.records.layout import CRC_POSITION, CRC_START, RECORD_COUNT_POSITION
 from warmlog.cli.root import root
+from warmlog.protocol.kafka.group_records import StoredGroup, StoredMember, encode_group, encode_group_key
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import CRC_POSITION, CRC_START, RECORD_COUNT_POSITION
 
 
 def dump(*arguments: Path | str) -> Result:

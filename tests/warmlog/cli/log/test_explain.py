@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.config import LogConfig
-from broker.log.reads.explain import LogSnapshot
-from protocol.records.builder import build_batch
 from tests.broker.log.io.eviction import evict_files, needs_eviction
 from tests.golden.partitions import FIXTURES
 from tests.warmlog.cli.conftest import Run
 from tests.warmlog.cli.log.made_directory import START_MS, opened, tree
 from warmlog import Client
+from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.reads.explain import LogSnapshot
 from warmlog.inspect import log_snapshot
 from warmlog.inspect.log_snapshot import read_log_snapshot
+from warmlog.protocol.records.builder import build_batch
 from warmlog.testing import Broker
 
 PLAIN = FIXTURES / "clean" / "plain-0"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.log.directory.receipt import write_receipt
-from broker.log.io.disk import Disk
 from tests.broker.log.directory.test_receipt import receipt
+from warmlog.broker.log.directory.receipt import write_receipt
+from warmlog.broker.log.io.disk import Disk
 from warmlog.cli.root import root
 
 

@@ -9,12 +9,12 @@ from click.testing import CliRunner, Result
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.log.directory.data_directory import DataDirectory
-from broker.log.io.disk import Disk
-from broker.log.io.overlay_disk import OverlayDisk
-from broker.settings.settings import Settings
 from tests.warmlog.cli.log.made_directory import SQUEEZED_OFFSETS, START_MS, make_directory, opened, tree
 from warmlog import Client
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.log.io.overlay_disk import OverlayDisk
+from warmlog.broker.settings.settings import Settings
 from warmlog.cli.log.repair import known_topics
 from warmlog.cli.root import root
 from warmlog.inspect.checks.directories import CheckOptions, check_directories

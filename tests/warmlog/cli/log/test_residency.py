@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.io.observed_disk import UnknownResidencyError
 from tests.broker.log.io.eviction import evict_files, needs_eviction
 from tests.warmlog.cli.conftest import Run
+from warmlog.broker.log.io.observed_disk import UnknownResidencyError
 from warmlog.cli.log.residency import FileSurvey, draw_map, percent
 from warmlog.inspect.paths import SegmentFile
 

@@ -9,8 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 from crc32c import crc32c
 
-from protocol.records.builder import build_batch
-from protocol.records.layout import (
+from warmlog.cli.root import root
+from warmlog.client import Client
+from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.layout import (
     BASE_OFFSET_POSITION,
     CRC_POSITION,
     CRC_START,
@@ -19,8 +21,6 @@ from protocol.records.layout import (
     MAX_TIMESTAMP_POSITION,
     RECORD_COUNT_POSITION,
 )
-from warmlog.cli.root import root
-from warmlog.client import Client
 from warmlog.testing import Broker
 
 

@@ -9,11 +9,6 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from protocol.errors import ErrorCode
-from protocol.native.codec import encode_response
-from protocol.native.messages import VERSIONS
-from protocol.request import HelloRequest, MetadataRequest, PartitionRecords, ProduceRequest
-from protocol.response import ErrorResponse, HelloResponse, MetadataResponse, ProduceResponse
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.fake_broker import FakeCluster, fake_cluster
 from warmlog.client.connection.connection import Connection
@@ -26,6 +21,11 @@ from warmlog.client.errors import (
     WarmlogError,
 )
 from warmlog.client.settings import Settings
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.native.codec import encode_response
+from warmlog.protocol.native.messages import VERSIONS
+from warmlog.protocol.request import HelloRequest, MetadataRequest, PartitionRecords, ProduceRequest
+from warmlog.protocol.response import ErrorResponse, HelloResponse, MetadataResponse, ProduceResponse
 
 ALL = MetadataRequest()
 NO_TOPICS = MetadataResponse(brokers=(), topics=(), cluster_id="c", controller=1)

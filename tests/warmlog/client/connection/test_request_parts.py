@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.groups import OffsetCommitRequest, OffsetToCommit
-from protocol.native.codec import MAX_PLAIN_BYTES, encode_request
-from protocol.request import MAX_ENTRIES
 from warmlog.client.connection.request_parts import parts
+from warmlog.protocol.groups import OffsetCommitRequest, OffsetToCommit
+from warmlog.protocol.native.codec import MAX_PLAIN_BYTES, encode_request
+from warmlog.protocol.request import MAX_ENTRIES
 
 
 @given(

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode, FrameError
-from protocol.native.codec import ReplyError, encode_response
-from protocol.request import MetadataRequest
-from protocol.response import ErrorResponse, HelloResponse, MetadataResponse
 from warmlog.client.connection import session as session_module
 from warmlog.client.connection.blocking import BlockingConnection
 from warmlog.client.connection.session import Session
 from warmlog.client.errors import BrokerError, ConnectError, ConnectionLostError, RequestTimeoutError
 from warmlog.client.settings import Settings
+from warmlog.protocol.errors import ErrorCode, FrameError
+from warmlog.protocol.native.codec import ReplyError, encode_response
+from warmlog.protocol.request import MetadataRequest
+from warmlog.protocol.response import ErrorResponse, HelloResponse, MetadataResponse
 
 ALL = MetadataRequest()
 HELLO = HelloResponse(version=1, broker="b", cluster_id="c", node_id=1, max_frame_bytes=1 << 20)

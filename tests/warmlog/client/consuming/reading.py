@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from protocol.records.builder import Codec, build_batch
 from tests.warmlog.client.fake_broker import Log
 from warmlog.client import AsyncClient
+from warmlog.protocol.records.builder import Codec, build_batch
 
 NEW_YEAR = 1767225600000
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.records.builder import Codec, build_batch
-from protocol.request import MAX_ENTRIES, FetchRequest, ListOffsetsRequest
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.consuming.reading import NEW_YEAR, fill, read, take
 from tests.warmlog.client.fake_broker import fake_cluster
 from warmlog import connect
+from warmlog.protocol.records.builder import Codec, build_batch
+from warmlog.protocol.request import MAX_ENTRIES, FetchRequest, ListOffsetsRequest
 
 
 @on_both_loops

@@ -8,11 +8,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from protocol.request import FetchRequest, HelloRequest, ListOffsetsRequest, MetadataRequest
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.consuming.reading import fill, read, take
 from tests.warmlog.client.fake_broker import fake_cluster
 from warmlog import ClosedError, ConnectError, connect
+from warmlog.protocol.request import FetchRequest, HelloRequest, ListOffsetsRequest, MetadataRequest
 
 
 @pytest.fixture

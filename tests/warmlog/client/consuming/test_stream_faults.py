@@ -2,13 +2,13 @@
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.request import FetchRequest
-from protocol.response import FetchedPartition, FetchResponse
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.consuming.reading import fill, read, take
 from tests.warmlog.client.fake_broker import fake_cluster
 from warmlog import BrokerError, OffsetOutOfRangeError, UnknownTopicError, WarmlogError, connect
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import FetchRequest
+from warmlog.protocol.response import FetchedPartition, FetchResponse
 
 
 @on_both_loops

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from warmlog.client.consuming.subscription import AtOffset, AtTime, parse_start
+from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 
 @pytest.mark.parametrize(

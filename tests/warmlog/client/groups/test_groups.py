@@ -6,7 +6,6 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from protocol.errors import ErrorCode
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.groups.consuming import QUICK, committed, fill, until_empty
 from warmlog import (
@@ -19,6 +18,7 @@ from warmlog import (
     UnknownTopicError,
     connect,
 )
+from warmlog.protocol.errors import ErrorCode
 from warmlog.testing import Broker
 
 

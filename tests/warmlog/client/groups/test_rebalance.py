@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
-from protocol.errors import ErrorCode
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.groups.consuming import PATIENT, QUICK, SETTINGS, committed, fill, take, until, until_empty
 from warmlog import GroupMovedOnError, connect
+from warmlog.protocol.errors import ErrorCode
 from warmlog.testing import Broker
 
 

@@ -1,8 +1,8 @@
 """Values that a cluster has stored, and replies that reject a batch."""
 
-from protocol.errors import ErrorCode
-from protocol.response import ProducedPartition, ProduceResponse
 from tests.warmlog.client.fake_broker import FakeCluster
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.response import ProducedPartition, ProduceResponse
 
 
 def values(cluster: FakeCluster, topic: str, partition: int = 0) -> list[bytes]:

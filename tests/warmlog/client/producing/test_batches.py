@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.records.builder import Codec
-from protocol.records.reader import records_in
 from warmlog.client.errors import BrokerError
 from warmlog.client.producing.batches import Batch, Delivery, PartitionQueue
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.builder import Codec
+from warmlog.protocol.records.reader import records_in
 
 REFUSED = BrokerError("no", ErrorCode.INVALID_RECORD)
 

@@ -6,9 +6,11 @@ import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.request import FetchRequest, HelloRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest
-from protocol.response import (
+from tests.warmlog.client.fake_broker import FakeCluster, Fault, HangUpError, fake_cluster
+from warmlog import connect
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import FetchRequest, HelloRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest
+from warmlog.protocol.response import (
     FetchedPartition,
     FetchResponse,
     FoundOffset,
@@ -16,8 +18,6 @@ from protocol.response import (
     ProducedPartition,
     ProduceResponse,
 )
-from tests.warmlog.client.fake_broker import FakeCluster, Fault, HangUpError, fake_cluster
-from warmlog import connect
 
 RECORDS = [b"%03d" % number for number in range(60)]
 KINDS = [ProduceRequest, FetchRequest, MetadataRequest, ListOffsetsRequest, HelloRequest]

@@ -6,13 +6,13 @@ from typing import Any
 import anyio
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.request import ProduceRequest
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.fake_broker import fake_cluster
 from tests.warmlog.client.producing.results import refused, values
 from warmlog import Message, connect
 from warmlog.client.producing.partitioner import partition_of
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import ProduceRequest
 
 
 @on_both_loops

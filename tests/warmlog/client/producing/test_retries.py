@@ -5,13 +5,13 @@ from typing import Any
 import anyio
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.request import MetadataRequest, ProduceRequest
-from protocol.response import ErrorResponse
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.fake_broker import fake_cluster
 from tests.warmlog.client.producing.results import refused, values
 from warmlog import BrokerError, BufferFullError, RequestTimeoutError, connect
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import MetadataRequest, ProduceRequest
+from warmlog.protocol.response import ErrorResponse
 
 
 @on_both_loops

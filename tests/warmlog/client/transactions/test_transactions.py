@@ -5,7 +5,6 @@ from collections import Counter
 import anyio
 import pytest
 
-from protocol.errors import ErrorCode
 from tests.warmlog.client.both_loops import on_both_loops
 from warmlog import (
     BrokerError,
@@ -15,6 +14,7 @@ from warmlog import (
     connect,
 )
 from warmlog.client import AsyncClient
+from warmlog.protocol.errors import ErrorCode
 from warmlog.testing import Broker
 
 
