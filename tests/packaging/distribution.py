@@ -37,7 +37,7 @@ def copy_sources(target: Path) -> Path:
     target.mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target / name, ignore=NOT_SOURCES)
+            shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=NOT_SOURCES)
         else:
             shutil.copy(ROOT / name, target)
     return target

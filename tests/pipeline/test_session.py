@@ -14,7 +14,7 @@ from warmlog.pipeline import WarmlogDataSource
 from warmlog.pipeline import session as availability
 from warmlog.pipeline.errors import PipelineError
 
-HEAVY = ("pyspark", "pyarrow", "broker", "warmlog.protocol.records.record")
+HEAVY = ("pyspark", "pyarrow", "warmlog.broker", "warmlog.protocol.records.record")
 
 
 def java(directory: Path, says: str) -> None:

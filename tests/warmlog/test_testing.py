@@ -26,7 +26,7 @@ def test_loading_the_module_imports_neither_broker_nor_trio() -> None:
     loaded = set(done.stdout.split())
     assert "warmlog.testing" in loaded
     assert not loaded & {
-        "broker",
+        "warmlog.broker",
         "warmlog.broker.app",
         "warmlog.broker.settings.settings",
         "trio",
