@@ -17,6 +17,7 @@ WARMLOG_PURE=1 builds only the Cython extensions; with WARMLOG_COMPILED=1 a part
 
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -107,6 +108,8 @@ FLAGS = ("-O1", "-g0", "-w")  # after Python's own flags; docs/adr/0017 compares
 PACKAGES = ("warmlog/protocol", "warmlog/broker")
 SUFFIX = EXTENSION_SUFFIXES[0]
 WORK = Path("build", f"compiled-{sys.implementation.cache_tag}")
+# How the deallocation of a generator begins in mypyc's C: the object can be used again, then it is cleared.
+RELEASED = re.compile(r"if \((\w+)_free_instance == NULL\) \{\n( *)\1_free_instance = self;")
 Library = tuple[str, Path]  # a module's dotted name, and its file below `WORK`
 
 
@@ -235,7 +238,7 @@ def translate_mypyc() -> list[Extension]:
     try:
         with redirect_stdout(messages):
             # Separately: each module has a library and a table of constants, so that a change recompiles one module.
-            return mypycify(
+            extensions: list[Extension] = mypycify(
                 [f"--cache-dir={cache}", "--no-sqlite-cache", *MYPYC],
                 separate=True,
                 include_runtime_files=False,
@@ -243,6 +246,29 @@ def translate_mypyc() -> list[Extension]:
             )
     except SystemExit as error:  # how mypyc fails
         raise CompileError(f"mypyc: {messages.getvalue().strip()}") from error
+    for extension in extensions:
+        extension.sources = [without_reuse(Path(source)) for source in extension.sources]
+    return extensions
+
+
+def without_reuse(source: Path) -> str:
+    """Write a translated module that frees generators, coroutines and closures at once, and return its path.
+
+    mypyc (2.4) keeps one freed object of each of these classes, and offers it for reuse before it has cleared it. What
+    it clears may release the GIL (a file is closed, a mapping removed) or run a finalizer: another generator that is
+    made meanwhile is the same object, and loses its variables while it runs, which is a segmentation fault. Raises
+    CompileError if the C code does not look as expected.
+    """
+    code = source.read_text()
+    safe, replaced = RELEASED.subn(r"if (0) {\n\2\1_free_instance = self;", code)
+    if replaced != code.count("_free_instance = self;"):
+        raise CompileError(f"mypyc translated {source} in a way in which freed generators may be used again")
+    if not replaced:
+        return str(source)
+    target = source.with_name(f"without_reuse_{source.name}")
+    if not target.exists() or target.read_text() != safe:
+        target.write_text(safe)
+    return str(target)
 
 
 def translate_cython(source: str) -> str:
