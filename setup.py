@@ -90,7 +90,7 @@ MYPYC = (
     "warmlog/broker/net/channel.py",
     "warmlog/broker/net/connection.py",
     "warmlog/broker/net/deadlines.py",
-    "warmlog/broker/net/inflight.py",
+    "warmlog/broker/net/memory_budget.py",
     "warmlog/broker/net/pending_fetch.py",
     "warmlog/broker/net/sender.py",
     "warmlog/broker/net/send_thread.py",

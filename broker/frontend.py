@@ -45,8 +45,8 @@ from warmlog.broker.maintenance.log_moves import LogMoves
 from warmlog.broker.metadata.store import MetadataStore
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
-from warmlog.broker.net.inflight import InflightBytes
 from warmlog.broker.net.listener import Limits, Listener, declare_listener_metrics
+from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.services import Services
 from warmlog.broker.net.turn import ServingTurn
@@ -96,8 +96,8 @@ class Frontend:
         """Return a listener for each bound socket; they share all handlers and limits."""
         core, settings = self._core, self._core.settings
         codec = KafkaCodec(topic_names=core.partitions.topic_name)
-        inflight = InflightBytes(settings.queued_max_request_bytes)
-        replies = InflightBytes(settings.warmlog_queued_max_reply_bytes)
+        requests = MemoryBudget(settings.queued_max_request_bytes, self._turn.run_beside)
+        replies = MemoryBudget(settings.warmlog_queued_max_reply_bytes, self._turn.run_beside)
         admit = core.transactions.admission.admit
         leaders = None if core.node is None else CurrentLeaders(core.partitions, self._advertised)
         dispatcher = Dispatcher(core.partitions, self._fetches(), self._families(codec), admit, leaders)
@@ -112,7 +112,7 @@ class Frontend:
             turn=self._turn,
             dispatcher=dispatcher,
             metrics=core.metrics,
-            inflight=inflight,
+            requests=requests,
             replies=replies,
             slices=SlicePath(core.reads),
             pacer=Pacer(),
@@ -120,6 +120,7 @@ class Frontend:
             max_reply_bytes=settings.warmlog_reply_max_bytes,
             max_requests=settings.warmlog_connection_inflight_requests,
             slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
+            slow_peer_bytes=settings.warmlog_slow_peer_bytes,
         )
         wires: tuple[Wire, ...] = (KafkaWire(codec), NativeWire())
         listeners = [
@@ -127,7 +128,7 @@ class Frontend:
             for wire in wires
             if wire.name in sockets
         ]
-        declare_listener_metrics(core.metrics, listeners, inflight, replies)
+        declare_listener_metrics(core.metrics, listeners, requests, replies)
         return listeners
 
     def _families(self, codec: KafkaCodec) -> list[Family]:

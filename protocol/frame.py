@@ -9,9 +9,10 @@ Invariants:
 2. A returned frame is immutable: it is a read-only view of a received chunk or of a buffer of its own. Callers may
    keep slices of it (record batches) for as long as they like without copying.
 3. Small frames are not copied, except for an incomplete one at the end of a chunk. A large incomplete frame gets its
-   own buffer, into which the rest can be received directly. The part in use starts at FIRST_BUFFER_BYTES and grows by
-   GROWTH once full, so a peer cannot make the reader use memory by sending a length alone. `announced_bytes` is the
-   size of the next step, so that the caller can reserve memory first.
+   own buffer, into which the rest can be received directly, once FIRST_BYTES or one in FIRST_GROWTH bytes have arrived.
+   The part in use starts at FIRST_BUFFER_BYTES and grows by as much as has arrived, up to STEP_BYTES. So a peer cannot
+   make the reader use memory by sending a length alone. `announced_bytes` is the size of the next step, so that the
+   caller can reserve memory first.
 4. The buffer of a frame of more than FIRST_BUFFER_BYTES is a mapping of the full size, which takes memory page by page
    as bytes arrive. So growing it neither clears nor copies memory, which would take 0.6 ms per MiB in one go.
 """
@@ -30,7 +31,10 @@ DEFAULT_MAX_FRAME_BYTES = 100 << 20
 LARGE_FRAME_BYTES = 64 << 10
 # Fits a produce request with one batch of the default limit (1 MiB).
 FIRST_BUFFER_BYTES = 2 << 20
-GROWTH = 4
+FIRST_BYTES = 32 << 10
+FIRST_GROWTH = 32
+STEP_BYTES = 8 << 20
+KEPT_BYTES = 4 << 10  # an incomplete frame up to this size is copied, so that it does not keep a chunk alive
 
 _NOTHING = memoryview(b"")
 
@@ -69,8 +73,7 @@ class FrameReader:
     @property
     def held_bytes(self) -> int:
         """Bytes of memory held for frames not yet returned."""
-        large = 0 if self._large is None else self._granted
-        return large + len(self._chunk) - self._position
+        return len(self._chunk) if self._large is None else len(self._chunk) + self._granted
 
     def feed(self, data: bytes) -> None:
         """Add received bytes. `data` must not change afterwards: frames are views of it."""
@@ -91,14 +94,18 @@ class FrameReader:
             return self._take_large()
         start = self._position + LENGTH_SIZE
         if start > len(self._chunk):
+            self._drop_returned()
             return None
         (length,) = LENGTH.unpack_from(self._chunk, self._position)
         if not 0 <= length <= self.max_frame_bytes:
+            self._drop_returned()
             raise FrameError(f"a frame length of {length} bytes is out of range; the limit is {self.max_frame_bytes}")
         end = start + length
         if end > len(self._chunk):
-            if length >= LARGE_FRAME_BYTES:
+            if length >= LARGE_FRAME_BYTES and len(self._chunk) - start >= min(FIRST_BYTES, length // FIRST_GROWTH):
                 self._announced = length
+            else:
+                self._drop_returned()
             return None
         self._position = end
         return self._chunk[start:end]
@@ -121,6 +128,13 @@ class FrameReader:
         assert 0 <= count <= self._granted - self._filled
         self._filled += count
 
+    def _drop_returned(self) -> None:
+        """Drop what frames were returned of the chunk, which their users keep for as long as they need it."""
+        left = len(self._chunk) - self._position
+        if self._position and left <= KEPT_BYTES:
+            self._chunk = memoryview(bytes(self._chunk[self._position :])) if left else _NOTHING
+            self._position = 0
+
     def _begin_large(self) -> None:
         here = self._chunk[self._position + LENGTH_SIZE :]
         self._large = _buffer(self._announced)
@@ -135,13 +149,12 @@ class FrameReader:
         """Return the size the buffer should have: larger than now only if it is full and the frame is incomplete."""
         assert self._large is not None
         has = self._granted
-        return has if self._filled < has else min(len(self._large), has * GROWTH)
+        return has if self._filled < has else min(len(self._large), has + min(has, STEP_BYTES))
 
     def _fill_large(self, data: bytes) -> bytes:
         assert self._large is not None
         take = min(len(data), len(self._large) - self._filled)
-        while self._filled + take > self._granted:
-            self._granted = min(len(self._large), self._granted * GROWTH)
+        self._granted = max(self._granted, self._filled + take)
         self._large[self._filled : self._filled + take] = memoryview(data)[:take]
         self._filled += take
         return data[take:]

@@ -42,7 +42,7 @@ class Context:
     is decoded. Afterwards, only the session may be kept.
     """
 
-    __slots__ = ("_clock", "_pacer", "_piece_end", "session", "version")
+    __slots__ = ("_clock", "_pacer", "_piece_end", "_slot", "session", "version")
 
     def __init__(self, session: Session, pacer: Pacer) -> None:
         self.session = session
@@ -50,6 +50,7 @@ class Context:
         self._pacer = pacer
         self._clock = pacer.clock  # looked up once: a loop reads it for each of its items
         self._piece_end = 0.0
+        self._slot: tuple[float, float] | None = None  # of the long requests: its tag, and when it began
 
     def start(self) -> None:
         """Begin the first piece of the request. Called by the dispatcher."""
@@ -70,12 +71,23 @@ class Context:
         return self._clock() >= self._piece_end
 
     async def pause(self) -> None:
-        """Yield to other tasks, then begin another piece."""
+        """Yield to other tasks, then begin another piece; at first wait until few other requests are as long."""
+        if self._slot is None:
+            tag = await self._pacer.long_requests.acquire(self.session)
+            self._slot = tag, self._clock()
         await self._pacer.pause()
         self._piece_end = self._pacer.piece_end()
 
+    def end(self) -> None:
+        """Count no longer as a long request: its reply is encoded, or waits for something else."""
+        if self._slot is not None:
+            tag, began = self._slot
+            self._slot = None
+            self._pacer.long_requests.release(self.session, tag, self._clock() - began)
+
     async def wait(self, answer: Awaitable[A]) -> A:
         """Wait for something that other tasks do; what they take does not count as this request's work."""
+        self.end()
         waited = await answer
         self._piece_end = self._pacer.piece_end()
         return waited

@@ -4,21 +4,26 @@ A request with thousands of entries is answered in pieces of about `PIECE_S`. Be
 runs once. Concurrent long requests queue: one of them gets one piece per pass of the loop, so other clients wait for a
 single piece, however many long requests there are.
 
+At most `LONG_REQUESTS` are in progress at a time, since each may hold values for a reply of many megabytes; the others
+wait at the end of their first piece. They and the worker are given to the connection that has been served least.
+
 A garbage collection holds the loop for up to 1 us per object that it looks at. So what exists when a piece ends is
 exempt from collections (`gc.freeze`, which takes constant time). It is freed when nothing refers to it; only objects in
 cycles would stay, and requests leave none.
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Any, TypeVar
 
 import trio
 
+from warmlog.broker.api.fair_queue import FairQueue
 from warmlog.protocol.weight import release
 
 T = TypeVar("T")
+LONG_REQUESTS = 8
 PIECE_S = 0.002  # a pass of the loop costs some 0.05 ms; a client needs two or three passes for a small request
 
 
@@ -28,11 +33,13 @@ class Pacer:
     `clock` returns seconds; only differences between its readings are used.
     """
 
-    __slots__ = ("_paused", "_queue", "_worker", "clock")
+    __slots__ = ("_paused", "_queue", "_turns", "_worker", "clock", "long_requests")
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
         self._worker = trio.CapacityLimiter(1)
+        self._turns = FairQueue(1)
+        self.long_requests = FairQueue(LONG_REQUESTS)
         self._paused = 0
         self._queue = trio.lowlevel.ParkingLot()
 
@@ -40,12 +47,16 @@ class Pacer:
         """Return when a piece that begins now should end, in seconds of `clock`."""
         return self.clock() + PIECE_S
 
-    async def in_worker(self, work: Callable[[], T]) -> T:
-        """Run work that cannot be split into pieces in a worker thread, one call at a time."""
-        try:
-            return await trio.to_thread.run_sync(work, limiter=self._worker)
-        finally:
-            gc.freeze()
+    async def in_worker(self, work: Callable[[], T], who: Hashable, size: int) -> T:
+        """Run work that cannot be split into pieces in a worker thread, one call at a time.
+
+        `who` is the session that it is for, and `size` grows with the work: see `FairQueue`.
+        """
+        async with self._turns.slot(who, size):
+            try:
+                return await trio.to_thread.run_sync(work, limiter=self._worker)
+            finally:
+                gc.freeze()
 
     async def free(self, owned: list[Any]) -> None:
         """Free the objects in a list in pieces. The list must hold the last references to them."""

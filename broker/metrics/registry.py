@@ -194,6 +194,14 @@ class Metrics:
             )
         )
         self.refused_connections = {reason: refused.labels(reason) for reason in ("max_connections", "descriptors")}
+        evicted = self._add(
+            CounterFamily(
+                "warmlog_connections_evicted_total",
+                "Connections closed because their peers were slow, or held memory that others waited for.",
+                ("reason",),
+            )
+        )
+        self.evicted_connections = {reason: evicted.labels(reason) for reason in ("memory", "slow")}
         self.loop_stall = self._add(
             HistogramFamily("warmlog_loop_stall_seconds", "Delay of a periodic timer on the event loop.")
         ).labels()

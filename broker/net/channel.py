@@ -16,7 +16,7 @@ Invariants:
 """
 
 import logging
-import math
+import os
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -29,8 +29,8 @@ import trio
 from warmlog.broker.api.context import Session
 from warmlog.broker.api.fetch.fetch import Fetch
 from warmlog.broker.net.connection import Connection, Exchange
-from warmlog.broker.net.inflight import Share
 from warmlog.broker.net.large_work import LargeWork
+from warmlog.broker.net.memory_budget import UNCOUNTED_BYTES, Share
 from warmlog.broker.net.pending_fetch import PendingFetch
 from warmlog.broker.net.sender import Sender, shutdown
 from warmlog.broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
@@ -73,10 +73,11 @@ class Channel:
         self._turn = services.turn
         self._closed = closed
         self._sender = Sender(sock, session, services, self)
-        self._large = LargeWork(self.connection, services, self)
+        self._reply_share = Share(self, session.peer[0], self.connection.sending)  # of `Services.replies`
+        self._request_share = Share(self, session.peer[0], self.connection.receiving)  # of `Services.requests`
+        self._large = LargeWork(self.connection, services, self, self._reply_share)
         self._interest = READING
-        self._share: Share | None = None  # budget held by the large frame being received
-        self._lacks_room = False  # that frame waits for budget
+        self._lacks_room = False  # the frame being received waits for memory
         self._next: tuple[Any, Any, int] | None = None  # decoded; begun once all earlier replies are sent
         self._handled: Exchange | None = None  # the request being handled; no other is begun until it is answered
         self._fetch: PendingFetch | None = None  # that request, if it is a pending fetch
@@ -186,17 +187,40 @@ class Channel:
             self.close()
         elif not self._is_leaving:
             self._is_leaving = True
-            if self._share is not None:
-                self._services.inflight.release(self._share)
-                self._share = None
-            self.connection.waits_since = perf_counter()
+            self._services.requests.release(self._request_share)
+            self.connection.sending.begin(perf_counter())
             shutdown(self._sock, socket.SHUT_WR)
             self._set_interest(READING)
 
-    def is_overdue(self, now: float, idle_s: float) -> bool:
-        """Whether the peer exceeds a time limit; see `Connection.is_overdue`."""
-        slow_peer_s = self._services.slow_peer_s
-        return self.connection.is_overdue(now, slow_peer_s=slow_peer_s, idle_s=idle_s, is_receiving=self.is_receiving)
+    def close_overdue(self, now: float, idle_s: float) -> None:
+        """Close the connection if its peer exceeds a time limit."""
+        services = self._services
+        overdue = self.connection.overdue(
+            now,
+            slow_peer_s=services.slow_peer_s,
+            min_rate=services.slow_peer_bytes,
+            idle_s=idle_s,
+            is_receiving=self.is_receiving,
+        )
+        if overdue is None and self._reads_deleted_file(now):
+            overdue = "reads a deleted segment too slowly"
+        if overdue is None:
+            return
+        if overdue:
+            services.evicted(self._session, "slow", overdue)
+        self.close()
+
+    def _reads_deleted_file(self, now: float) -> bool:
+        """Whether the reply has kept a deleted file, and its space on the disk, for longer than a slow peer may."""
+        if now - self.connection.sending.since <= self._services.slow_peer_s:
+            return False
+        sending = self._sender.slice
+        return sending is not None and os.fstat(sending.piece.descriptor.fd).st_nlink == 0
+
+    def evict(self, why: str) -> None:
+        """Close the connection for the sake of others that wait for memory."""
+        self._services.evicted(self._session, "memory", why)
+        self.close()
 
     def close(self) -> None:
         """Close the socket and release everything reserved for the connection."""
@@ -212,10 +236,13 @@ class Channel:
         self._next = None
         self._services.slices.forget(self._session)
         self._services.dispatcher.forget(self._session)
-        self._services.release(self.connection.unanswered_shares())
+        self._request_share.holder = self._reply_share.holder = None  # breaks a reference cycle
+        self._services.requests.release(self._request_share)
         self._large.close()
-        if self._share is not None:
-            self._services.inflight.release(self._share)
+        if not self._large.is_encoding:
+            self._services.replies.release(self._reply_share)
+        if self._handled is None:
+            self.connection.context.end()
         self._sender.close()
         self._closed(self)
 
@@ -267,11 +294,28 @@ class Channel:
         if not count or self._is_stopping:
             self._has_ended = True
 
-    def _reserve(self, size: int) -> None:
-        """Reserve memory for a large frame; receiving stops until the budget of all connections allows it."""
-        if self._share is None:
-            self._share = Share()
-        self._lacks_room = not self._services.inflight.grow(self._share, size, self._room_granted)
+    def _count_requests(self) -> None:
+        """Count the memory held for requests; receiving stops until the budget allows the next step of a large frame.
+
+        A request that waits, for data or for other clients, is not in progress: its connection is closed rather than
+        one that moves a message.
+        """
+        connection, share, requests = self.connection, self._request_share, self._services.requests
+        held = connection.held_bytes
+        if held <= UNCOUNTED_BYTES:
+            if share.size:
+                requests.release(share)
+            return
+        if self._fetch is not None or self._waiting is not None:
+            connection.receiving.begin(self._turn.began_at)
+        if held < share.size:
+            requests.shrink(share, held)
+            return
+        announced = connection.reader.announced_bytes
+        if held - announced > share.size:
+            requests.charge(share, held - announced)
+        if held > share.size and not self._lacks_room:
+            self._lacks_room = not requests.grow(share, held - share.size, self._room_granted)
 
     def _room_granted(self) -> None:
         self._lacks_room = False
@@ -294,6 +338,10 @@ class Channel:
 
     def _advance(self) -> None:
         """Begin the requests that have been received completely, as far as ordering and limits allow."""
+        self._begin_received()
+        self._count_requests()
+
+    def _begin_received(self) -> None:
         connection, turn = self.connection, self._turn
         begin_produce, context = self._services.dispatcher.begin_produce, connection.context
         run: Exchange | None = None  # of consecutive produces
@@ -313,9 +361,6 @@ class Channel:
                 continue
             if received is None:
                 self._is_behind = False
-                announced = connection.reader.announced_bytes
-                if announced:
-                    self._reserve(announced)
                 return
             call, request, size = received
             if not isinstance(request, ProduceRequest):
@@ -327,7 +372,7 @@ class Channel:
             if run is None or produce is None:
                 run = self._new_exchange("produce", call)
                 turn.due(self)
-            self._count(run, size)
+            connection.count(run, size)
             if produce is None:
                 self._handled = run
                 turn.spawn(self, partial(self._begin_large, run, request))
@@ -342,12 +387,6 @@ class Channel:
         self.connection.add(exchange)
         return exchange
 
-    def _count(self, exchange: Exchange, size: int) -> None:
-        self.connection.count(exchange, size)
-        if self._share is not None:
-            exchange.share = self._share
-            self._share = None
-
     async def _begin_large(self, exchange: Exchange, request: ProduceRequest) -> None:
         """Queue a produce that takes longer than a turn."""
         begin = self._services.dispatcher.begin_large_produce
@@ -355,6 +394,7 @@ class Channel:
         exchange.produces.append((exchange.call, produce))
         exchange.handled_at = perf_counter()
         self._handled = None
+        self.connection.context.end()
         self._turn.due(self)
 
     def _begin_next(self) -> None:
@@ -366,7 +406,7 @@ class Channel:
         call, request, size = self._next
         self._next = None
         exchange = self._handled = self._new_exchange(request.api, call)
-        self._count(exchange, size)
+        self.connection.count(exchange, size)
         if isinstance(request, FetchRequest):
             self._fetch_now(exchange, request)
         elif request.may_wait and (self._has_ended or self._is_stopping):
@@ -396,8 +436,10 @@ class Channel:
         else:
             response = await handle(request, context)
         if response is None:
+            context.end()
             self.close()
         elif self.is_closed:
+            context.end()
             self._large.free([response])
         else:
             assert self._handled is not None
@@ -446,19 +488,36 @@ class Channel:
             self._is_broken = True
         elif connection.large_reply is None:
             connection.watch_first(self._settled)
+            if self._handled is None:
+                connection.context.end()
         else:
             self._large.encode()
 
     def _send(self) -> None:
         """Send as much as the socket accepts."""
-        connection = self.connection
-        state = self._sender.send()
+        connection, sender = self.connection, self._sender
+        before = sender.sent_bytes
+        state = sender.send()
+        connection.sending.moved += sender.sent_bytes - before
         if state == SENT:
-            self._services.release(connection.sent(perf_counter()))
+            now = perf_counter()
+            connection.sent(now)
+            if self._reply_share.size and not self._large.is_encoding:
+                self._services.replies.release(self._reply_share)
+            if self._request_share.size:
+                self._count_requests()
             self._set_interest(self._interest & ~EPOLLOUT)
-            return
-        connection.waits_since = perf_counter() if state == FULL else math.inf
-        if state == FULL:
+        elif state == FULL:
+            connection.sending.begin(perf_counter())
+            self._count_replies()
             self._set_interest(self._interest | EPOLLOUT)
         elif state == MORE:
             self._turn.again(self)
+        else:
+            connection.sending.end()  # what the broker does meanwhile is not the peer's slowness
+
+    def _count_replies(self) -> None:
+        """Count the memory held for replies that the peer does not read."""
+        held = self._sender.held_bytes
+        if held > max(UNCOUNTED_BYTES, self._reply_share.size):
+            self._services.replies.charge(self._reply_share, held)

@@ -15,7 +15,7 @@ Invariants:
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sized
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from warmlog.broker.api.pacing import Pacer
 from warmlog.broker.api.records.produce import LARGE, Produce
 from warmlog.broker.log.io.files import FileSlice
 from warmlog.broker.metrics.registry import RequestMetrics
-from warmlog.broker.net.inflight import Share
+from warmlog.broker.net.memory_budget import Progress
 from warmlog.broker.net.wire import LOOP_WORK, Wire
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.frame import FrameReader
@@ -50,9 +50,7 @@ class Exchange:
         "metrics",
         "produces",
         "received_at",
-        "reply_share",
         "response",
-        "share",
         "size",
     )
 
@@ -61,8 +59,6 @@ class Exchange:
         self.received_at = self.begun_at = self.handled_at = self.done_at = received_at
         self.metrics = metrics
         self.count = self.size = 0
-        self.share: Share | None = None  # of queued.max.request.bytes, if a request came in a large frame
-        self.reply_share: Share | None = None  # of warmlog.queued.max.reply.bytes, if the reply is large
         self.produces: list[tuple[Any, Produce]] = []  # with their calls
         self.call = call
         self.response: Response | None = None  # of a request other than produce
@@ -106,7 +102,6 @@ class Connection:
         "_leaving",
         "_max_requests",
         "_pacer",
-        "_slow_since",
         "_unanswered_bytes",
         "_unanswered_requests",
         "_wire",
@@ -117,9 +112,10 @@ class Connection:
         "last_sent",
         "must_close",
         "reader",
+        "receiving",
         "released",
+        "sending",
         "session",
-        "waits_since",
     )
 
     def __init__(
@@ -143,19 +139,21 @@ class Connection:
         self.must_close = False  # after the replies taken so far are sent
         self.last_received = now
         self.last_sent = -math.inf
-        self.waits_since = math.inf  # since when the peer has not read from its socket
-        self._slow_since = 0.0  # the value of `waits_since` at the first check that exceeded the limit
+        self.receiving = Progress()  # of a frame
+        self.sending = Progress()  # of replies that do not fit into the socket
 
     # -- requests --
 
     def receive(self, data: bytes, now: float) -> None:
         """Add received bytes, which must not change afterwards; call `next_request` next."""
         self.reader.feed(data)
+        self.receiving.moved += len(data)
         self.last_received = now
 
     def received(self, count: int, now: float) -> None:
         """Account for bytes that were received directly into the reader's buffer for a large frame."""
         self.reader.received(count)
+        self.receiving.moved += count
         self.last_received = now
 
     def next_request(self) -> tuple[Any, Any, int] | None:
@@ -171,7 +169,12 @@ class Connection:
             return decoded
         frame = self.reader.next_frame()
         if frame is None:
+            if self.reader.is_within_frame:
+                self.receiving.begin(max(self.last_received, self.last_sent))
+            else:
+                self.receiving.end()
             return None
+        self.receiving.end()
         try:
             call, request = self._wire.decode(frame, self.context)
         except LargeMessageError:
@@ -188,6 +191,12 @@ class Connection:
             self._decoded = call, request, len(frame)
         except ProtocolError as error:
             self._decoded = error.with_traceback(None)  # which refers to this frame: a cycle
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory held for requests: unanswered ones, and what is received of the next, with its next step."""
+        reader = self.reader
+        return self._unanswered_bytes + reader.held_bytes + reader.announced_bytes
 
     @property
     def is_full(self) -> bool:
@@ -263,8 +272,10 @@ class Connection:
         for _, produce in exchange.produces:
             if produce.is_large:
                 await produce.respond(context)
+        context.end()
         items: list[Sized] = []
-        if not await self._pacer.in_worker(partial(self._fits, exchange, items, max_bytes)):
+        fits = partial(self._fits, exchange, items, max_bytes)
+        if not await self._pacer.in_worker(fits, self.session, exchange.size):
             refuse_size(max_bytes)
         self._encoded = items
         return sum([len(item) for item in items if not isinstance(item, FileSlice)])
@@ -313,27 +324,16 @@ class Connection:
         if self._exchanges:
             self._exchanges[0].notify(settled)
 
-    def sent(self, now: float) -> Sequence[Share]:
-        """Note that all replies taken so far are sent; return the shares to release."""
-        shares: list[Share] = []
+    def sent(self, now: float) -> None:
+        """Note that all replies taken so far are sent."""
         for exchange in self._leaving:
             self._unanswered_requests -= exchange.count
             self._unanswered_bytes -= exchange.size
             exchange.metrics.observe(exchange, exchange.done_at, now)
-            if exchange.share is not None:
-                shares.append(exchange.share)
-            if exchange.reply_share is not None:
-                shares.append(exchange.reply_share)
         self._leaving.clear()
         self.last_sent = now
-        self.waits_since = math.inf
-        return shares
-
-    def unanswered_shares(self) -> list[Share]:
-        """Return the shares of all unanswered requests, for a connection that closes."""
-        unanswered = (*self._exchanges, *self._leaving)
-        shares = [share for exchange in unanswered for share in (exchange.share, exchange.reply_share)]
-        return [share for share in shares if share is not None]
+        self.sending.end()
+        self.receiving.end()  # it begins again: what waited for these replies was not slow
 
     def abandon(self) -> list[Any]:
         """Return the large requests and responses of a connection that closes, dropping all references to them."""
@@ -348,19 +348,24 @@ class Connection:
 
     # -- time --
 
-    def is_overdue(self, now: float, *, slow_peer_s: float, idle_s: float, is_receiving: bool) -> bool:
-        """Whether the peer takes too long to read its reply, or to send bytes while the broker waits for them.
+    def overdue(
+        self, now: float, *, slow_peer_s: float, min_rate: float, idle_s: float, is_receiving: bool
+    ) -> str | None:
+        """Return what the peer takes too long for, empty for an idle connection; None if it is in time.
 
-        The slow-peer limit applies to replies and within a frame, the idle limit between requests. `is_receiving` tells
-        whether the broker reads from the socket; while it does not, the peer's bytes stay there and do not count.
+        After `slow_peer_s`, a frame and a reply must move at `min_rate` bytes per second; within a frame, the peer may
+        also be silent for that time only. `idle_s` applies between requests. `is_receiving` tells whether the broker
+        reads from the socket; while it does not, the peer's bytes stay there and do not count.
         """
-        if now - self.waits_since > slow_peer_s:
-            if self.waits_since == self._slow_since:
-                return True  # only at the second check: after a pause of the whole machine, the socket is served first
-            self._slow_since = self.waits_since
+        if self.sending.exceeds(now, slow_peer_s, min_rate):
+            return f"reads its reply too slowly: {self.sending.moved} bytes in {now - self.sending.since:.0f} s"
         if not is_receiving:
-            return False
+            return None
         silent_s = now - max(self.last_received, self.last_sent)
-        if self.reader.is_within_frame:
-            return silent_s > slow_peer_s
-        return not self._exchanges and silent_s > idle_s
+        if not self.reader.is_within_frame:
+            return "" if not self._exchanges and silent_s > idle_s else None
+        if silent_s > slow_peer_s:
+            return f"has sent nothing for {silent_s:.0f} s within a request"
+        if self.receiving.exceeds(now, slow_peer_s, min_rate):
+            return f"sends its request too slowly: {self.receiving.moved} bytes in {now - self.receiving.since:.0f} s"
+        return None

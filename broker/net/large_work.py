@@ -1,7 +1,8 @@
 """Decode large frames and encode large replies of a connection in a worker thread, and free both in pieces.
 
-A reply of up to FREE_REPLY_BYTES is encoded without reserving memory. A larger one waits for its share of
-`warmlog.queued.max.reply.bytes` and is encoded again; one beyond `warmlog.reply.max.bytes` is replaced by an error.
+A reply of up to FREE_REPLY_BYTES is encoded without reserving memory. A larger one is encoded again, with GROWTH times
+as much, until it fits; that is reserved of `warmlog.queued.max.reply.bytes` first. One beyond `warmlog.reply.max.bytes`
+is replaced by an error. So no reply reserves much more than it needs, and encoding costs a seventh more.
 
 Invariants:
 1. At most one frame is decoded, and one reply encoded, for a connection at a time.
@@ -14,26 +15,34 @@ from typing import Any
 import trio
 
 from warmlog.broker.net.connection import Connection
-from warmlog.broker.net.inflight import Share
+from warmlog.broker.net.memory_budget import Share
 from warmlog.broker.net.services import Services
 from warmlog.broker.net.turn import Served
 from warmlog.protocol.kafka.codec.bounds import ReplyTooLargeError
 
 FREE_REPLY_BYTES = 1 << 20
+GROWTH = 8
 
 
 class LargeWork:
     """Decoding and encoding tasks of one connection; its channel is scheduled when one of them ends."""
 
-    __slots__ = ("_connection", "_decoding", "_encoding", "_owner", "_services", "is_decoding")
+    __slots__ = ("_connection", "_decoding", "_encoding", "_owner", "_services", "_share", "is_decoding")
 
-    def __init__(self, connection: Connection, services: Services, owner: Served) -> None:
+    def __init__(self, connection: Connection, services: Services, owner: Served, share: Share) -> None:
+        """`share`: the connection's, of the budget for replies."""
+        self._share = share
         self._connection = connection
         self._services = services
         self._owner: Served | None = owner  # None once closed, which breaks a reference cycle
         self.is_decoding = False  # the next frame, so that nothing more can be begun
         self._decoding: trio.CancelScope | None = None
         self._encoding: trio.CancelScope | None = None
+
+    @property
+    def is_encoding(self) -> bool:
+        """Whether a reply is being encoded; the share is released afterwards only."""
+        return self._encoding is not None
 
     def decode(self) -> None:
         """Start to decode the connection's large frame; its channel continues afterwards."""
@@ -73,7 +82,10 @@ class LargeWork:
     async def _decode(self) -> None:
         assert self._decoding is not None
         with self._decoding:
-            await self._services.pacer.in_worker(self._connection.decode_large)
+            connection = self._connection
+            assert connection.large_frame is not None
+            size = len(connection.large_frame)
+            await self._services.pacer.in_worker(connection.decode_large, connection.session, size)
         self._decoding, self.is_decoding = None, False
         if self._owner is None:
             self._free_all()
@@ -82,39 +94,42 @@ class LargeWork:
 
     async def _encode(self) -> None:
         assert self._encoding is not None
-        share = Share()
         with self._encoding:
-            await self._encode_within_bounds(share)
+            await self._encode_within_bounds()
         self._encoding = None
         if self._owner is None:
-            self._services.replies.release(share)
+            self._services.replies.release(self._share)
             self._free_all()
         else:
             self._services.turn.due(self._owner)
 
-    async def _encode_within_bounds(self, share: Share) -> None:
-        connection, services = self._connection, self._services
+    async def _encode_within_bounds(self) -> None:
+        """Encode the large reply, or an error if it exceeds the limit."""
+        connection, services, share = self._connection, self._services, self._share
         assert connection.large_reply is not None
-        try:
-            await connection.encode_large(FREE_REPLY_BYTES)
-        except ReplyTooLargeError:
-            connection.large_reply.reply_share = share
-            await services.replies.reserve(share, services.max_reply_bytes)
-            services.replies.shrink(share, await self._encode_or_refuse())
+        limit = FREE_REPLY_BYTES
+        while True:
+            try:
+                size = await connection.encode_large(limit)
+                break
+            except ReplyTooLargeError as error:
+                if limit >= services.max_reply_bytes:
+                    size = await self._encode_refusal(error)
+                    break
+            limit = min(limit * GROWTH, services.max_reply_bytes)
+            await services.replies.reserve(share, limit - share.size)
+        services.replies.shrink(share, size)
 
-    async def _encode_or_refuse(self) -> int:
-        """Encode the large reply, or an error if it exceeds the limit; return the encoded size in bytes.
+    async def _encode_refusal(self, error: ReplyTooLargeError) -> int:
+        """Encode an error instead of the large reply; return its size in bytes.
 
-        An error reply with an entry for every requested item may exceed the limit, too; then the connection closes.
+        With an entry for every requested item, it may exceed the limit, too; then the connection closes.
         """
-        connection, max_bytes = self._connection, self._services.max_reply_bytes
+        connection = self._connection
+        self._services.log_refused(connection.session, error)
+        connection.refuse_large(error)
         try:
-            return await connection.encode_large(max_bytes)
-        except ReplyTooLargeError as error:
-            self._services.log_refused(connection.session, error)
-            connection.refuse_large(error)
-        try:
-            return await connection.encode_large(max_bytes)
+            return await connection.encode_large(self._services.max_reply_bytes)
         except ReplyTooLargeError:
             connection.drop_large()
             return 0

@@ -14,7 +14,7 @@ from warmlog.broker.api.context import Session
 from warmlog.broker.maintenance.wakeups import sleep_until_wakeup
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.net.channel import Channel
-from warmlog.broker.net.inflight import InflightBytes
+from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.services import Services
 
 logger = logging.getLogger(__name__)
@@ -169,12 +169,11 @@ class Listener:
             await sleep_until_wakeup(OVERDUE_CHECK_S)
             now = perf_counter()
             for channel in list(self._channels):
-                if channel.is_overdue(now, self._limits.max_idle_s):
-                    channel.close()
+                channel.close_overdue(now, self._limits.max_idle_s)
 
 
 def declare_listener_metrics(
-    metrics: Metrics, listeners: Sequence[Listener], inflight: InflightBytes, replies: InflightBytes
+    metrics: Metrics, listeners: Sequence[Listener], requests: MemoryBudget, replies: MemoryBudget
 ) -> None:
     """Declare the metrics of connections and of the memory for large requests and replies."""
     metrics.gauge(
@@ -185,9 +184,9 @@ def declare_listener_metrics(
     )
     metrics.gauge(
         "warmlog_inflight_bytes",
-        "Bytes of large requests that are received and not yet answered.",
-        lambda: [((), inflight.held_bytes)],
+        "Bytes of requests that are received, completely or in part, and not yet answered.",
+        lambda: [((), requests.held_bytes)],
     )
     metrics.gauge(
-        "warmlog_reply_bytes", "Bytes of large replies encoded and not yet sent.", lambda: [((), replies.held_bytes)]
+        "warmlog_reply_bytes", "Bytes of replies encoded and not yet sent.", lambda: [((), replies.held_bytes)]
     )

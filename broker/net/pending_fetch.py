@@ -93,6 +93,7 @@ class PendingFetch:
 
     def _wait(self) -> None:
         fetch = self._fetch
+        self._context.end()
         if fetch.needs_task:
             self._working = trio.CancelScope()
             self._turn.spawn(self._owner, self._work)
@@ -111,5 +112,7 @@ class PendingFetch:
         if not self._is_closed:
             self._found = found
             self._wake()
-        elif isinstance(found, Fetch):
+            return
+        self._context.end()
+        if isinstance(found, Fetch):
             self._dispatcher.abandon(found)

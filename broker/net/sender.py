@@ -41,6 +41,7 @@ class Sender:
         "_sock",
         "error",
         "is_closed",
+        "sent_bytes",
     )
 
     def __init__(self, sock: socket.socket, session: Session, services: Services, owner: Served) -> None:
@@ -57,10 +58,26 @@ class Sender:
         self._handed_over: bytes | None = None  # being sent by the thread of `SharedSends`
         self.error: Exception | None = None  # raised in that task
         self.is_closed = False
+        self.sent_bytes = 0  # in total
 
     def __bool__(self) -> bool:
         """Whether anything is left to be sent."""
         return bool(self._out) or self._handed_over is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory held for unsent replies."""
+        held = 0
+        for item in self._out:
+            if not isinstance(item, SliceSend):
+                held += len(item)
+        return held
+
+    @property
+    def slice(self) -> SliceSend | None:
+        """The file slice being sent, if any."""
+        first = self._out[0] if self._out else None
+        return first if isinstance(first, SliceSend) else None
 
     def put(self, items: Sequence[Sized]) -> None:
         """Append replies. Raises TruncatedSliceError, OSError."""
@@ -151,6 +168,7 @@ class Sender:
     def _sent_bytes(self, data: bytes | memoryview, sent: int) -> bool:
         """Keep what was not sent; return whether that is nothing."""
         self._services.metrics.bytes_out_copy.add(sent)
+        self.sent_bytes += sent
         if sent == len(data):
             return True
         self._out.appendleft(memoryview(data)[sent:])
@@ -159,12 +177,16 @@ class Sender:
     def _send_slice(self, sending: SliceSend) -> int:
         before = sending.position
         state = self._slices.send_chunk(self._fd, sending, self._session)
-        self._services.metrics.bytes_out_sendfile.add(sending.position - before)
+        self._count_slice(sending.position - before)
         if state == COLD:
             self._reading = trio.CancelScope()
             assert self._owner is not None
             self._services.turn.spawn(self._owner, self._read_and_send)
         return state
+
+    def _count_slice(self, sent: int) -> None:
+        self._services.metrics.bytes_out_sendfile.add(sent)
+        self.sent_bytes += sent
 
     async def _read_and_send(self) -> None:
         """Read the next chunk of the first slice; if it does not stay in memory, send it from a worker thread."""
@@ -191,7 +213,7 @@ class Sender:
             self._has_thread = False
             if self.is_closed:
                 self._sock.close()
-        self._services.metrics.bytes_out_sendfile.add(sending.position - before)
+        self._count_slice(sending.position - before)
         if state == SENT and not self.is_closed:
             self._out.popleft()
 

@@ -2,14 +2,13 @@
 
 import logging
 import math
-from collections.abc import Iterable
 from time import perf_counter
 
 from warmlog.broker.api.context import Session
 from warmlog.broker.api.dispatch import Dispatcher
 from warmlog.broker.api.pacing import Pacer
 from warmlog.broker.metrics.registry import Metrics, RequestMetrics
-from warmlog.broker.net.inflight import InflightBytes, Share
+from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.turn import ServingTurn
 from warmlog.broker.net.wire import Wire
@@ -26,7 +25,6 @@ class Services:
     __slots__ = (
         "_api_metrics",
         "dispatcher",
-        "inflight",
         "log_at",
         "max_frame_bytes",
         "max_reply_bytes",
@@ -34,22 +32,24 @@ class Services:
         "metrics",
         "pacer",
         "replies",
+        "requests",
         "slices",
+        "slow_peer_bytes",
         "slow_peer_s",
         "turn",
         "wire",
     )
 
     def __init__(
-        self, *, wire: Wire, turn: ServingTurn, dispatcher: Dispatcher, metrics: Metrics, inflight: InflightBytes,
-        replies: InflightBytes, slices: SlicePath, pacer: Pacer, max_frame_bytes: int, max_reply_bytes: int,
-        max_requests: int, slow_peer_s: float,
+        self, *, wire: Wire, turn: ServingTurn, dispatcher: Dispatcher, metrics: Metrics, requests: MemoryBudget,
+        replies: MemoryBudget, slices: SlicePath, pacer: Pacer, max_frame_bytes: int, max_reply_bytes: int,
+        max_requests: int, slow_peer_s: float, slow_peer_bytes: int,
     ) -> None:  # fmt: skip
         self.wire = wire
         self.turn = turn
         self.dispatcher = dispatcher
         self.metrics = metrics
-        self.inflight = inflight
+        self.requests = requests
         self.slices = slices
         self.pacer = pacer
         self.max_frame_bytes = max_frame_bytes
@@ -57,6 +57,7 @@ class Services:
         self.max_reply_bytes = max_reply_bytes
         self.max_requests = max_requests
         self.slow_peer_s = slow_peer_s
+        self.slow_peer_bytes = slow_peer_bytes  # per second
         self.log_at = -math.inf  # in perf_counter seconds
         self._api_metrics: dict[str, RequestMetrics] = {}
 
@@ -67,21 +68,20 @@ class Services:
             found = self._api_metrics[api] = self.metrics.requests(api, self.wire.name)
         return found
 
-    def release(self, shares: Iterable[Share]) -> None:
-        """Release shares of either budget."""
-        for share in shares:
-            self.inflight.release(share)
-            self.replies.release(share)
-
     def log_closed(self, session: Session, error: ProtocolError) -> None:
         """Log why a connection is closed. Rate-limited, since a peer may send invalid frames without end."""
         self._log(session, "closed", error)
+
+    def evicted(self, session: Session, reason: str, why: str) -> None:
+        """Count and log a connection that is closed for the sake of others, or because its peer is too slow."""
+        self.metrics.evicted_connections[reason].add()
+        self._log(session, "closed", why)
 
     def log_refused(self, session: Session, error: ProtocolError) -> None:
         """Log why a request is answered with an error instead of its reply. Rate-limited."""
         self._log(session, "refused a request", error)
 
-    def _log(self, session: Session, what: str, error: ProtocolError) -> None:
+    def _log(self, session: Session, what: str, error: ProtocolError | str) -> None:
         now = perf_counter()
         if now >= self.log_at:
             self.log_at = now + LOG_PAUSE_S

@@ -206,7 +206,9 @@ BROKER_TEXTS: Mapping[str, str] = {
     " for it.",
     "warmlog.reply.max.bytes": "Maximum size of a reply, not counting the records of a fetch. Requests for more are"
     " refused with POLICY_VIOLATION.",
-    "warmlog.slow.peer.timeout.ms": "Close a connection whose peer takes longer than this to read a part of its reply.",
+    "warmlog.slow.peer.bytes": "Close a connection whose peer sends a request, or reads a reply, at fewer bytes per"
+    " second, once that has taken longer than warmlog.slow.peer.timeout.ms.",
+    "warmlog.slow.peer.timeout.ms": "How long a peer may take to send a request or to read its reply, at any speed.",
     "warmlog.transaction.partitions.max": "Maximum number of partitions of a transaction. All open transactions"
     " together may have fifty times as many, and as many offsets to commit. More are refused with POLICY_VIOLATION.",
     "warmlog.transactional.ids.max": "Maximum number of transactional ids. Further ones are refused with"

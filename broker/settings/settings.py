@@ -206,6 +206,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     warmlog_queued_max_reply_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = 256 << 20
     warmlog_slow_peer_timeout_ms: PositiveMillis = 30_000
+    warmlog_slow_peer_bytes: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 16 << 10  # per second
     warmlog_stop_timeout_ms: Millis = 5_000  # container engines kill after 10 s, which includes closing the logs
     warmlog_mirror_from: str = ""  # HOST:PORT,... of a cluster; empty: nothing is mirrored
     warmlog_mirror_topics: str = ".*"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.distribution import INSPECT, PACKAGES, SERVE, build_offline, left_out, names_in, run_unpacked
+from tests.packaging.distribution import INSPECT, SERVE, build_offline, left_out, names_in, run_unpacked
 
 pytestmark = pytest.mark.timeout(600)  # mypyc's translation alone takes half a minute on a busy machine
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")

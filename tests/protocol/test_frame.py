@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmlog.protocol.errors import ErrorCode, FrameError
-from warmlog.protocol.frame import FIRST_BUFFER_BYTES, GROWTH, LARGE_FRAME_BYTES, FrameReader
+from warmlog.protocol.frame import (
+    FIRST_BUFFER_BYTES,
+    FIRST_BYTES,
+    KEPT_BYTES,
+    LARGE_FRAME_BYTES,
+    STEP_BYTES,
+    FrameReader,
+)
 
 
 def framed(*frames: bytes) -> bytes:
@@ -128,33 +135,42 @@ def test_a_large_frame_is_read_only_and_never_written_again() -> None:
     assert kept == first
 
 
+def test_a_length_alone_takes_no_memory() -> None:
+    reader = FrameReader()
+    reader.feed(struct.pack(">i", 1 << 20) + bytes(FIRST_BYTES - 1))
+    assert reader.next_frame() is None
+    assert reader.announced_bytes == 0
+    assert reader.buffer_for_next() is None
+    assert reader.held_bytes == 4 + FIRST_BYTES - 1
+
+
 def test_a_large_frame_announces_its_size_before_allocating_exactly_that() -> None:
     reader = FrameReader()
-    reader.feed(struct.pack(">i", 1 << 20) + b"x")
+    reader.feed(struct.pack(">i", 1 << 20) + bytes(FIRST_BYTES))
     assert reader.next_frame() is None
     assert reader.announced_bytes == 1 << 20
-    assert reader.held_bytes == 5
+    assert reader.held_bytes == 4 + FIRST_BYTES
     buffer = reader.buffer_for_next()
     assert buffer is not None
-    assert len(buffer) == (1 << 20) - 1
+    assert len(buffer) == (1 << 20) - FIRST_BYTES
     assert reader.held_bytes == 1 << 20
     assert reader.announced_bytes == 0
 
 
 def test_the_memory_of_a_very_large_frame_grows_with_the_received_bytes() -> None:
-    size = FIRST_BUFFER_BYTES * (GROWTH + 1)
+    size = FIRST_BUFFER_BYTES + 3 * STEP_BYTES
     frame = bytes(range(251)) * (size // 251 + 1)
     reader = FrameReader(max_frame_bytes=len(frame))
-    reader.feed(struct.pack(">i", len(frame)))
+    reader.feed(struct.pack(">i", len(frame)) + frame[:FIRST_BYTES])
     assert reader.next_frame() is None
-    sent = 0
+    sent = FIRST_BYTES
     while sent < len(frame):
         announced, before = reader.announced_bytes, reader.held_bytes
         buffer = reader.buffer_for_next()
         assert buffer is not None
         assert reader.announced_bytes == 0
         assert reader.held_bytes <= max(before + announced, FIRST_BUFFER_BYTES)
-        assert reader.held_bytes <= max(sent * GROWTH, FIRST_BUFFER_BYTES)
+        assert reader.held_bytes <= max(sent * 2, FIRST_BUFFER_BYTES)
         count = min(len(buffer), 1_000_003)
         buffer[:count] = frame[sent : sent + count]
         reader.received(count)
@@ -163,10 +179,21 @@ def test_the_memory_of_a_very_large_frame_grows_with_the_received_bytes() -> Non
     assert reader.held_bytes == 0
 
 
+@pytest.mark.parametrize("left", [0, 3, 5, KEPT_BYTES])
+def test_returned_frames_are_not_kept_for_what_follows_them(left: int) -> None:
+    reader = FrameReader()
+    stream = framed(b"x" * 60_000, b"y" * 60_000)
+    reader.feed(stream[: 60_004 + left])
+    assert taken(reader) == [b"x" * 60_000]
+    assert reader.held_bytes == left
+    reader.feed(stream[60_004 + left :])
+    assert taken(reader) == [b"y" * 60_000]
+
+
 @given(cuts=st.lists(st.integers(0, 1 << 24), max_size=6))
 @settings(max_examples=10)
 def test_a_very_large_frame_may_be_fed_as_well(cuts: list[int]) -> None:
-    frame = bytes(range(251)) * (FIRST_BUFFER_BYTES * (GROWTH + 1) // 251)
+    frame = bytes(range(251)) * (FIRST_BUFFER_BYTES * 5 // 251)
     reader = FrameReader()
     out = []
     for piece in pieces(framed(b"a", frame, b"b"), cuts):
@@ -178,7 +205,7 @@ def test_a_very_large_frame_may_be_fed_as_well(cuts: list[int]) -> None:
 def test_what_has_arrived_of_a_very_large_frame_stays_where_it_is() -> None:
     """To clear and copy tens of megabytes in one go would hold up everybody."""
     reader = FrameReader(1 << 30)
-    reader.feed((FIRST_BUFFER_BYTES * GROWTH**2).to_bytes(4))
+    reader.feed((FIRST_BUFFER_BYTES * 16).to_bytes(4) + bytes(FIRST_BYTES))
     assert reader.next_frame() is None
     buffers = set()
     while (frame := reader.next_frame()) is None:

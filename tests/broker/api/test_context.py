@@ -9,7 +9,7 @@ import trio
 from tests.broker.kafka_client import BY_NAME
 from tests.protocol.kafka.messages import TABLES, body, frame, with_defaults
 from warmlog.broker.api.context import Context, Session
-from warmlog.broker.api.pacing import PIECE_S, Pacer
+from warmlog.broker.api.pacing import LONG_REQUESTS, PIECE_S, Pacer
 from warmlog.broker.net.wire import KafkaWire, NativeWire
 from warmlog.protocol.kafka.api import Codec
 from warmlog.protocol.native.codec import encode_request
@@ -58,7 +58,10 @@ class Passes(trio.abc.Instrument):
 async def answered(work: Work, count: int, pacer: Pacer) -> None:
     context = Context(session(), pacer)
     context.start()
-    assert await context.answer(work.do, range(count)) == tuple(range(count))
+    try:
+        assert await context.answer(work.do, range(count)) == tuple(range(count))
+    finally:
+        context.end()
 
 
 async def test_what_is_large_is_freed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +117,46 @@ async def test_of_many_long_requests_one_gets_a_piece_per_pass_of_the_loop(work:
     assert first == 20 * A_PIECE  # each had a piece in the pass in which it began
     assert max(others) <= A_PIECE
     assert len(work.done) == 1000
+
+
+async def test_few_long_requests_are_in_progress_at_a_time(work: Work) -> None:
+    """Each may hold values for a reply of many megabytes."""
+    pacer = Pacer(work)
+    waiting = trio.Event()
+
+    async def begun() -> None:
+        context = Context(session(), pacer)
+        context.start()
+        await context.pause()
+        work.done.append(1)
+        await waiting.wait()
+        context.end()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2 * LONG_REQUESTS):
+            nursery.start_soon(begun)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(work.done) == LONG_REQUESTS
+        waiting.set()
+    assert len(work.done) == 2 * LONG_REQUESTS
+
+
+async def test_a_long_request_that_waits_for_other_tasks_lets_another_one_begin(work: Work) -> None:
+    pacer = Pacer(work)
+    others = trio.Event()
+
+    async def waits() -> None:
+        context = Context(session(), pacer)
+        context.start()
+        await context.pause()
+        await context.wait(others.wait())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(LONG_REQUESTS):
+            nursery.start_soon(waits)
+        await trio.testing.wait_all_tasks_blocked()
+        await answered(work, 50, pacer)
+        others.set()
 
 
 async def test_one_that_is_cancelled_while_it_pauses_holds_nobody_up(work: Work) -> None:

@@ -14,7 +14,6 @@ from warmlog.broker.api.records.produce import Produce
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.net import connection as module
 from warmlog.broker.net.connection import Connection, Exchange
-from warmlog.broker.net.inflight import Share
 from warmlog.broker.net.wire import NativeWire, OutOfTurnError
 from warmlog.broker.partitions.partition import Partition
 from warmlog.protocol.errors import ErrorCode, FrameError
@@ -141,22 +140,22 @@ def test_a_failed_produce_without_acks_ends_the_replies() -> None:
     assert connection.must_close
 
 
-async def test_the_shares_of_large_requests_are_given_back_when_they_are_answered_or_the_connection_ends(
-    tmp_path: Path,
-) -> None:
-    async with rig(tmp_path) as made:
-        connection = opened()
-        first, second = Share(), Share()
-        answered(connection, 1).share = first
-        produced(connection, 2, unwritten(await made.create("t"))).share = second
-        connection.take_replies(0.0)
-        assert set(connection.unanswered_shares()) == {first, second}
-        assert connection.sent(0.0) == [first]
-        assert connection.unanswered_shares() == [second]
+async def test_memory_is_held_for_requests_until_they_are_answered() -> None:
+    connection = opened()
+    assert connection.held_bytes == 0
+    connection.receive(frame(1) + frame(2)[:7], 0.0)
+    assert connection.next_request() is not None
+    answered(connection, 1)
+    assert connection.next_request() is None
+    assert connection.held_bytes == 100 + 7
+    connection.take_replies(0.0)
+    connection.sent(0.0)
+    assert connection.held_bytes == 7
 
 
 def overdue(connection: Connection, now: float, *, is_receiving: bool = True) -> bool:
-    return connection.is_overdue(now, slow_peer_s=10.0, idle_s=100.0, is_receiving=is_receiving)
+    limits = {"slow_peer_s": 10.0, "min_rate": 100.0, "idle_s": 100.0}
+    return connection.overdue(now, **limits, is_receiving=is_receiving) is not None
 
 
 def test_a_silent_peer_is_overdue_after_the_idle_limit_and_only_while_it_is_its_turn() -> None:
@@ -182,11 +181,36 @@ def test_within_a_frame_the_limit_for_slow_peers_holds() -> None:
     assert overdue(connection, 60.1)
 
 
-def test_a_peer_that_does_not_take_its_reply_is_overdue_at_the_second_look() -> None:
+def test_a_frame_that_drips_is_overdue_at_the_second_check() -> None:
     connection = opened()
-    connection.waits_since = 50.0
+    whole = frame(1)
+    for at, byte in enumerate(whole[:-1]):
+        connection.receive(bytes([byte]), 50.0 + at)
+        assert connection.next_request() is None
+    now = 50.0 + len(whole)
+    assert now > 50.0 + 10.0 + len(whole) / 100.0
+    assert not overdue(connection, now)
+    assert overdue(connection, now)
+
+
+def test_a_frame_that_waited_for_replies_before_it_is_not_slow() -> None:
+    connection = opened()
+    answered(connection, 1)
+    connection.receive(frame(1)[:3], 50.0)
+    assert connection.next_request() is None
+    connection.take_replies(90.0)
+    connection.sent(90.0)
+    assert connection.next_request() is None
+    assert not overdue(connection, 91.0)
+    assert not overdue(connection, 92.0)
+
+
+def test_a_peer_that_reads_its_reply_too_slowly_is_overdue_at_the_second_check() -> None:
+    connection = opened()
+    connection.sending.begin(50.0)
     assert not overdue(connection, 60.0, is_receiving=False)
     assert not overdue(connection, 61.0, is_receiving=False)
-    assert overdue(connection, 62.0, is_receiving=False)
-    connection.waits_since = 61.5  # it took something meanwhile
-    assert not overdue(connection, 72.0, is_receiving=False)
+    connection.sending.moved += 500  # 5 s at the rate of 100 bytes per second
+    assert not overdue(connection, 64.9, is_receiving=False)
+    assert not overdue(connection, 65.1, is_receiving=False)
+    assert overdue(connection, 65.2, is_receiving=False)

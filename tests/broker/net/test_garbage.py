@@ -139,7 +139,7 @@ async def test_what_exists_at_the_end_of_a_piece_is_exempt_from_collections() ->
         await pacer.pause()
 
     async def work() -> None:
-        await pacer.in_worker(list)
+        await pacer.in_worker(list, "someone", 0)
 
     for end in (pause, work):
         kept: list[object] = [[]]

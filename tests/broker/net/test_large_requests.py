@@ -1,7 +1,7 @@
 """Frames and replies that take long go to a worker thread, in the order of their connection."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -227,10 +227,10 @@ class HeldWorker:
         self.asked = trio.Event()
         in_worker = Pacer.in_worker
 
-        async def held(pacer: Pacer, work: Callable[[], Any]) -> Any:
+        async def held(pacer: Pacer, work: Callable[[], Any], who: Hashable, size: int) -> Any:
             self.asked.set()
             await self.free.wait()
-            return await in_worker(pacer, work)
+            return await in_worker(pacer, work, who, size)
 
         monkeypatch.setattr(Pacer, "in_worker", held)
 

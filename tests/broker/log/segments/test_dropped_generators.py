@@ -1,4 +1,4 @@
-"""Generators of compiled modules that are dropped before their end, as recovery threads drop them at a damaged batch."""
+"""Compiled generators that are dropped before their end, as recovery threads drop them at a damaged batch."""
 
 import subprocess
 import sys

@@ -23,8 +23,8 @@ from warmlog.broker.api.records.epochs import EpochsApi
 from warmlog.broker.api.records.offsets import OffsetsApi
 from warmlog.broker.cluster.values import Member, PartitionState
 from warmlog.broker.metrics.loop_guard import LoopGuard
-from warmlog.broker.net.inflight import InflightBytes
 from warmlog.broker.net.listener import Limits, Listener, bind
+from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.services import Services
 from warmlog.broker.net.turn import ServingTurn
@@ -170,14 +170,15 @@ def _listening(
             turn=turn,
             dispatcher=dispatcher,
             metrics=made.metrics,
-            inflight=InflightBytes(1 << 30),
-            replies=InflightBytes(1 << 30),
+            requests=MemoryBudget(1 << 30, turn.run_beside),
+            replies=MemoryBudget(1 << 30, turn.run_beside),
             slices=SlicePath(reads),
             pacer=Pacer(),
             max_frame_bytes=1 << 20,
             max_reply_bytes=1 << 30,
             max_requests=100,
             slow_peer_s=60.0,
+            slow_peer_bytes=1,
         )
         yield wire.name, bind(("127.0.0.1", 0), 10), services
 

@@ -1,0 +1,265 @@
+"""Memory for messages of all connections: received requests until they are answered, and replies until they are sent.
+
+`queued.max.request.bytes` bounds the first, `warmlog.queued.max.reply.bytes` the second. A connection has at most one
+share of each; messages of a few KiB are not counted (`UNCOUNTED_BYTES`), since the number of connections bounds them.
+
+A peer can make the broker hold memory by sending or reading slowly, and as many connections as it likes can do so. So
+a share knows how fast its peer moves the message. While a share waits for memory, connections are closed that are in
+its way, the slowest first:
+
+| closed if its message moves below | for at least | and                                                              |
+|-----------------------------------|--------------|------------------------------------------------------------------|
+| `SLOW_RATE`                       | `SLOW_S`     |                                                                  |
+| `FAIR_RATE`                       | `UNFAIR_S`   | it holds more than a fair share, and the waiting one wants less  |
+| `FAIR_RATE`                       | `UNFAIR_S`   | its address holds more than a fair share of an address, and the  |
+|                                   |              | waiting one has another address                                  |
+
+A message that is complete is in nobody's way: the broker works on it, and frees its memory.
+
+Invariants:
+1. The shares stay within the budget, except for the oldest share, which never waits: its message arrives, is answered,
+   and frees its memory. So incomplete messages cannot block each other. What is held already is counted even if it
+   exceeds the budget (`charge`); then the slowest connections are closed until it does not.
+2. Messages of more than `LARGE_BYTES` leave a quarter of the budget to others, and the smallest share that waits is
+   served first: a few large messages never delay small ones.
+3. A share waits for nothing but messages that move at a stated rate, and those that the broker is working on.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import Protocol
+
+import trio
+from sortedcontainers import SortedKeyList
+
+UNCOUNTED_BYTES = 4 << 10
+LARGE_BYTES = 1 << 20
+SLOW_RATE = 64 << 10  # bytes per second
+SLOW_S = 1.0
+FAIR_RATE = 4 << 20
+UNFAIR_S = 0.1
+CHECK_S = 0.025  # between two checks for connections to close, while a share waits
+EVICTIONS = 32  # at each check: closing a connection takes some 50 us
+
+
+class Progress:
+    """How long a peer has been sending or reading a message, and how many bytes of it. Times in seconds."""
+
+    __slots__ = ("is_late", "moved", "since")
+
+    def __init__(self) -> None:
+        self.since = math.inf  # when the message began to move; infinite while none does
+        self.moved = 0
+        self.is_late = False  # it was too slow when `exceeds` was last called
+
+    def begin(self, now: float) -> None:
+        """Start to measure a message, unless one is being measured."""
+        if self.since == math.inf:
+            self.since = now
+            self.moved = 0
+
+    def end(self) -> None:
+        """Stop measuring: the message is complete."""
+        self.since = math.inf
+        self.is_late = False
+
+    def exceeds(self, now: float, patience_s: float, min_rate: float) -> bool:
+        """Whether the message is slower than `min_rate` bytes per second after `patience_s` of patience.
+
+        Only at the second call that finds it so: after a pause of the whole machine, sockets are served first.
+        """
+        was_late = self.is_late
+        self.is_late = now - self.since > patience_s + self.moved / min_rate
+        return was_late and self.is_late
+
+
+class Holder(Protocol):
+    """The connection that a share belongs to."""
+
+    def evict(self, reason: str) -> None:
+        """Close the connection, which releases its shares."""
+
+
+class Share:
+    """Memory of one connection in one budget, in bytes.
+
+    `address` is the peer's, without the port. `holder` is None once the connection is closed, which breaks a cycle.
+    """
+
+    __slots__ = ("address", "granted", "holder", "progress", "size", "waits_since", "wanted")
+
+    def __init__(self, holder: Holder, address: str, progress: Progress) -> None:
+        self.holder: Holder | None = holder
+        self.address = address
+        self.progress = progress
+        self.size = 0
+        self.wanted = 0  # additional bytes, waiting for memory
+        self.waits_since = math.inf
+        self.granted: Callable[[], None] | None = None
+
+    @property
+    def total(self) -> int:
+        """The size that it has or waits for."""
+        return self.size + self.wanted
+
+    def moving_s(self, now: float) -> float:
+        """How long its message has been moving, negative if none does; waiting for memory does not count."""
+        return min(now, self.waits_since) - self.progress.since
+
+
+class MemoryBudget:
+    """A budget and its shares, oldest first. Used on the event loop only."""
+
+    def __init__(
+        self,
+        max_bytes: int,
+        spawn: Callable[[Callable[[], Awaitable[None]]], None],
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """`max_bytes` of -1 means unlimited. `spawn` starts a task in the background."""
+        self._max_bytes = max_bytes if max_bytes >= 0 else math.inf
+        self._spawn = spawn
+        self._clock = clock
+        self._held_bytes = 0
+        self._shares: dict[Share, None] = {}
+        self._waiting: SortedKeyList = SortedKeyList(key=_order)
+        self._is_watched = False
+        self.evicted = 0  # connections closed for others' sake
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held now."""
+        return self._held_bytes
+
+    def grow(self, share: Share, size: int, granted: Callable[[], None]) -> bool:
+        """Add `size` bytes to a share and return True, or return False and call `granted` once they are added.
+
+        A share's age counts from its first call. `granted` may only set a flag or schedule work.
+        """
+        self._shares.setdefault(share)
+        if self._fits(share, size):
+            self._add(share, size)
+            return True
+        share.wanted = size
+        share.granted = granted
+        share.waits_since = self._clock()
+        self._waiting.add(share)
+        self._watch_waiting()
+        return False
+
+    async def reserve(self, share: Share, size: int) -> None:
+        """Wait until `size` bytes are added to a share. Call `release` if this is cancelled."""
+        granted = trio.Event()
+        if not self.grow(share, size, granted.set):
+            await granted.wait()
+
+    def charge(self, share: Share, size: int) -> None:
+        """Count `size` bytes for a share that does not wait; its connection holds them already."""
+        self._shares.setdefault(share)
+        self._add(share, size - share.size)
+        if self._held_bytes > self._max_bytes:
+            self._watch_waiting()
+
+    def shrink(self, share: Share, size: int) -> None:
+        """Reduce a share to `size` bytes."""
+        freed = share.size - size
+        if freed > 0 and share in self._shares:
+            self._add(share, -freed)
+            self._grant_waiting()
+
+    def release(self, share: Share) -> None:
+        """Release a share, waiting or not; does nothing for one that was released."""
+        if share in self._shares:
+            self._stop_waiting(share)
+            del self._shares[share]
+            self._add(share, -share.size)
+            self._grant_waiting()
+
+    def _watch_waiting(self) -> None:
+        if not self._is_watched:
+            self._is_watched = True
+            self._spawn(self._watch)
+
+    async def _watch(self) -> None:
+        """Close connections that are in the way until no share waits."""
+        try:
+            while self._waiting or self._held_bytes > self._max_bytes:
+                await trio.sleep(CHECK_S)
+                self.make_room()
+        finally:
+            self._is_watched = False
+
+    def make_room(self) -> None:
+        """Close connections that are in the way of the first waiting share, see the table above."""
+        first: Share | None = self._waiting[0] if self._waiting else None
+        for victim, rate in self._victims(first)[:EVICTIONS]:
+            if self._held_bytes <= self._max_bytes and (first is None or first.waits_since == math.inf):
+                break
+            self.evicted += 1
+            size = victim.size
+            if victim.holder is not None:
+                victim.holder.evict(f"holds {size} bytes for a message that moves at {rate / 1024:.1f} KiB/s")
+            self.release(victim)
+
+    def _add(self, share: Share, size: int) -> None:
+        share.size += size
+        self._held_bytes += size
+
+    def _fits(self, share: Share, size: int) -> bool:
+        limit = self._max_bytes if share.size + size <= LARGE_BYTES else self._max_bytes * 0.75
+        return self._held_bytes + size <= limit or next(iter(self._shares)) is share
+
+    def _grant_waiting(self) -> None:
+        waiting = self._waiting
+        oldest = next(iter(self._shares), None)
+        if oldest is not None and oldest.waits_since != math.inf:
+            self._grant(oldest)
+        while waiting and self._fits(waiting[0], waiting[0].wanted):
+            self._grant(waiting[0])
+
+    def _grant(self, share: Share) -> None:
+        size, granted = share.wanted, share.granted
+        share.progress.since += self._clock() - share.waits_since
+        self._stop_waiting(share)
+        self._add(share, size)
+        assert granted is not None
+        granted()
+
+    def _stop_waiting(self, share: Share) -> None:
+        if share.waits_since != math.inf:
+            self._waiting.remove(share)
+            share.wanted, share.waits_since, share.granted = 0, math.inf, None
+
+    def _victims(self, first: Share | None) -> list[tuple[Share, float]]:
+        """Return the shares in the way of the first waiting one, with their rates, the slowest first."""
+        if not self._shares:
+            return []
+        now = self._clock()
+        held: dict[str, int] = {}
+        for share in self._shares:
+            held[share.address] = held.get(share.address, 0) + share.size
+        fair, fair_of_address = self._max_bytes / len(self._shares), self._max_bytes / len(held)
+        found = []
+        for share in self._shares:
+            moving_s = share.moving_s(now)
+            if moving_s < UNFAIR_S or not share.size or share is first:
+                continue
+            rate = share.progress.moved / moving_s
+            is_slow = rate < SLOW_RATE and moving_s >= SLOW_S
+            is_unfair = rate < FAIR_RATE and (
+                first is None
+                or share.size > fair >= first.total
+                or (share.address != first.address and held[share.address] > fair_of_address)
+            )
+            if is_slow or is_unfair:
+                found.append((share, rate))
+        return sorted(found, key=_rate)
+
+
+def _order(share: Share) -> tuple[int, float]:
+    return share.total, share.waits_since
+
+
+def _rate(found: tuple[Share, float]) -> float:
+    return found[1]
