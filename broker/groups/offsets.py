@@ -45,11 +45,15 @@ class Offsets:
         """Return the groups that have committed offsets."""
         return list(self._groups)
 
-    def by_topic(self) -> Iterator[tuple[str, str, Mapping[int, Committed]]]:
-        """Yield (group, topic, offsets by partition). Iterates over copies: metrics are collected in a worker."""
-        for group, topics in list(self._groups.items()):
-            for topic, partitions in list(topics.items()):
-                yield group, topic, dict(partitions)
+    def committed_at_ms(self, group: str) -> int:
+        """Return when a group has last committed an offset that it still has. May be called in a worker."""
+        topics = list(self._groups.get(group, {}).values())
+        return max((each.value.commit_ms for topic in topics for each in list(topic.values())), default=NO_TIME)
+
+    def by_topic(self, group: str) -> Iterator[tuple[str, Mapping[int, Committed]]]:
+        """Yield (topic, offsets by partition) of a group. Iterates over copies: metrics are collected in a worker."""
+        for topic, partitions in list(self._groups.get(group, {}).items()):
+            yield topic, dict(partitions)
 
     def put(self, group: str, topic: str, partition: int, value: OffsetAndMetadata, record_offset: int) -> None:
         """Set an offset, unless a later record has set or removed it."""

@@ -1,6 +1,7 @@
 """The group coordinator: wire its parts together, run and stop them, and export their metrics."""
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 
 import trio
 
@@ -9,6 +10,7 @@ from warmlog.broker.groups.commits import OffsetCommits
 from warmlog.broker.groups.coordinator import GroupCoordinator
 from warmlog.broker.groups.offsets import Committed
 from warmlog.broker.groups.registry import GroupRegistry
+from warmlog.broker.groups.shard import GroupShard
 from warmlog.broker.groups.topic import OFFSETS_TOPIC, TOPIC
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.appends.writer import Writer
@@ -36,6 +38,7 @@ class GroupService:
         self.coordinator = GroupCoordinator(self.registry, new_id)
         self.commits = OffsetCommits(self.registry, partitions)
         self._partitions = partitions
+        self._max_series = settings.warmlog_metrics_groups_max
         self.registry.on_obsolete.append(self.commits.remove_obsolete)
         partitions.changes.on_deleted.append(self.commits.topic_deleted)
         partitions.changes.before_forgetting.append(self.commits.tombstones_appended)
@@ -70,6 +73,11 @@ class GroupService:
             self._committed,
             ("group", "topic"),
         )
+        metrics.gauge(
+            "warmlog_groups_without_lag",
+            "Groups left out of warmlog_group_lag: those without members that have committed least recently.",
+            lambda: [((), max(0, len(self._ranked()) - self._max_series))],
+        )
         metrics.gauge("warmlog_groups", "Groups by state.", self._states, ("state",))
         metrics.counter(
             "warmlog_group_rebalances_total",
@@ -83,9 +91,21 @@ class GroupService:
             if state is not GroupState.DEAD:
                 yield (state.value,), states.count(state)
 
-    def _offsets(self) -> Iterator[tuple[str, str, Mapping[int, Committed]]]:
+    def _ranked(self) -> list[tuple[bool, int, str, GroupShard]]:
+        """Return all groups that have committed offsets, those with members and with the latest commits last."""
+        found = []
         for shard in self.registry.shards():
-            yield from shard.offsets.by_topic()
+            for name in shard.offsets.groups():
+                group = shard.get(name)
+                has_members = group is not None and group.state not in {GroupState.EMPTY, GroupState.DEAD}
+                found.append((has_members, shard.offsets.committed_at_ms(name), name, shard))
+        return sorted(found, key=itemgetter(0, 1, 2))
+
+    def _offsets(self) -> Iterator[tuple[str, str, Mapping[int, Committed]]]:
+        """Yield (group, topic, offsets by partition) of as many groups as have series."""
+        for _, _, name, shard in self._ranked()[-self._max_series :]:
+            for topic, partitions in shard.offsets.by_topic(name):
+                yield name, topic, partitions
 
     def _lags(self) -> Iterator[tuple[tuple[str, ...], float]]:
         for group, topic, committed in self._offsets():

@@ -49,5 +49,10 @@ def _metric(family: Family) -> Metric:
             kind = CounterMetricFamily if family.monotonic else GaugeMetricFamily
             metric = kind(family.name, family.documentation, labels=family.label_names)
             for values, value in family.read():
-                metric.add_metric(values, value)
+                metric.add_metric([_printable(text) for text in values], value)
             return metric
+
+
+def _printable(text: str) -> str:
+    """Return a label value without control characters, which a terminal would obey; clients choose groups' names."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -1,12 +1,19 @@
 """The HTTP listener.
 
 `/metrics` is for Prometheus, `/healthz` and `/readyz` are for supervisors, and `/` lists them for people. Requests are
-parsed by `broker.net.http_connection`, which limits each connection. `MAX_CONNECTIONS` limits their number; connections
-above it are closed at once.
+parsed by `broker.net.http_connection`, which limits each connection.
+
+Bounds, so that no client keeps another from an answer:
+
+- Of more than `MAX_CONNECTIONS`, the one that has waited longest for a request is closed, of the address that has most.
+- All connections together get an answer every `ANSWER_PAUSE_S` at most, in turns: a fifth of the event loop's time.
+- One scrape runs at a time, for all who wait for it, and then none for `REST` times as long as it took.
 """
 
 import logging
+import math
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,12 +21,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from warmlog.broker.api.fair_queue import FairQueue
+
 if TYPE_CHECKING:
     from warmlog.broker.net.http_connection import Answer, HttpConnection
 
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 100
+ANSWER_PAUSE_S = 0.001
+REST = 9
 STOP_S = 1  # for responses in progress
 PLAIN = "text/plain; charset=utf-8"
 INDEX = b"""warmlog
@@ -44,14 +55,14 @@ class HttpListener:
         `not_ready` returns the body of `/readyz` while the broker is not serving, and None once it is.
         """
         self._sock = sock
-        self._scrape = scrape
+        self._scrapes = _Scrapes(scrape)
         self._not_ready = not_ready
         self._stop = trio.Event()
-        self._connections = 0
+        self._connections: dict[HttpConnection, str] = {}  # with the addresses of their peers
+        self._answers = FairQueue(1)
         # Imported for the first connection, in a thread. A limiter of its own: `/healthz` waits for no other thread.
         self._connection: type[HttpConnection] | None = None
         self._importing = trio.CapacityLimiter(1)
-        self._waiting: set[trio.CancelScope] = set()
 
     async def serve(self) -> None:
         """Serve until stopped. Closes the socket."""
@@ -64,8 +75,8 @@ class HttpListener:
                     await self._stop.wait()
                     accepting.cancel_scope.cancel()
                 connections.cancel_scope.deadline = trio.current_time() + STOP_S
-                for scope in self._waiting:
-                    scope.cancel()
+                for connection in list(self._connections):
+                    connection.stop()
 
     def stop(self) -> None:
         """Finish the responses in progress and return from `serve`."""
@@ -73,28 +84,43 @@ class HttpListener:
 
     async def _converse(self, stream: trio.SocketStream) -> None:
         """Serve one connection. An error closes this connection and never stops the broker."""
-        self._connections += 1
         try:
             async with stream:
-                if self._connections > MAX_CONNECTIONS:
-                    return
                 if self._connection is None:
                     self._connection = await trio.to_thread.run_sync(_import_connection, limiter=self._importing)
-                await self._connection(stream, self._answer, self._stop, self._waiting).serve()
-        except (trio.BrokenResourceError, trio.TooSlowError):
+                if len(self._connections) >= MAX_CONNECTIONS:
+                    self._close_one()
+                connection = self._connection(stream, self._answer)
+                self._connections[connection] = stream.socket.getpeername()[0]
+                try:
+                    if not self._stop.is_set():
+                        await connection.serve()
+                finally:
+                    del self._connections[connection]
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError):
             pass  # the peer has disconnected or does not read
         except Exception as error:
             logger.warning("http: a request failed: %s: %s", type(error).__name__, error)
             logger.debug("http: a request failed", exc_info=error)
-        finally:
-            self._connections -= 1
 
-    async def _answer(self, method: str, path: str) -> "Answer":
+    def _close_one(self) -> None:
+        """Close the connection that has waited longest, of the address that has the most connections."""
+        counts = Counter(self._connections.values())
+        (address, _), *_ = counts.most_common(1)
+        candidates = [connection for connection, peer in self._connections.items() if peer == address]
+        min(candidates, key=_waits_since).close()
+
+    async def _answer(self, connection: "HttpConnection", method: str, path: str) -> "Answer":
+        answer = await self._find(method, path)
+        async with self._answers.slot(connection):
+            await trio.sleep(ANSWER_PAUSE_S)
+        return answer
+
+    async def _find(self, method: str, path: str) -> "Answer":
         if method not in {"GET", "HEAD"}:
             return 405, PLAIN, b"only GET and HEAD\n"
         if path == "/metrics":
-            # In a worker thread: formatting a thousand series takes milliseconds.
-            return 200, *(await trio.to_thread.run_sync(self._scrape))
+            return 200, *(await self._scrapes.latest())
         if path == "/healthz":
             return 200, PLAIN, b"ok\n"
         if path == "/readyz":
@@ -103,6 +129,32 @@ class HttpListener:
         if path == "/":
             return 200, PLAIN, INDEX
         return 404, PLAIN, b"not found; see /\n"
+
+
+class _Scrapes:
+    """Scrapes in a worker thread, since formatting a thousand series takes milliseconds."""
+
+    def __init__(self, scrape: Callable[[], tuple[str, bytes]]) -> None:
+        self._scrape = scrape
+        self._lock = trio.Lock()
+        self._begun_at = self._may_begin_at = -math.inf
+        self._latest = ("", b"")
+
+    async def latest(self) -> tuple[str, bytes]:
+        """Return the content type and the body of a scrape that begins now or later."""
+        asked_at = trio.current_time()
+        async with self._lock:
+            if self._begun_at <= asked_at:
+                await trio.sleep_until(self._may_begin_at)
+                self._begun_at = trio.current_time()
+                self._latest = await trio.to_thread.run_sync(self._scrape)
+                ended_at = trio.current_time()
+                self._may_begin_at = ended_at + REST * (ended_at - self._begun_at)
+            return self._latest
+
+
+def _waits_since(connection: "HttpConnection") -> float:
+    return connection.waits_since
 
 
 def _import_connection() -> "type[HttpConnection]":

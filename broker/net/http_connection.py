@@ -1,18 +1,20 @@
 """One HTTP connection, parsed with h11.
 
-Limits: `MAX_HEAD_BYTES` for a request's head, `IDLE_S` between requests, `SEND_S` for the peer to read a response.
-Request bodies are not read.
+Limits: `MAX_HEAD_BYTES` and `HEAD_S` for a request's head, `IDLE_S` between requests, `SEND_S` for the peer to read a
+response. Request bodies are not read.
 
 A module of its own because importing h11 takes about 20 ms: the listener imports it for the first connection, in a
 worker thread, and not while the broker starts.
 """
 
+import math
 from collections.abc import Awaitable, Callable
 
 import h11
 import trio
 
 MAX_HEAD_BYTES = 16_384
+HEAD_S = 10  # from the beginning of the connection, or from the first byte
 IDLE_S = 60  # longer than usual scrape intervals, so that scrapers keep their connection
 SEND_S = 30
 LINGER_S = 1
@@ -25,53 +27,62 @@ class HttpConnection:
     """Answers the requests of one connection in order."""
 
     def __init__(
-        self,
-        stream: trio.SocketStream,
-        answer: Callable[[str, str], Awaitable[Answer]],
-        stop: trio.Event,
-        waiting: set[trio.CancelScope],
+        self, stream: trio.SocketStream, answer: Callable[["HttpConnection", str, str], Awaitable[Answer]]
     ) -> None:
-        """Answer each request with `answer(method, path)`.
-
-        While the connection waits for a request, its cancel scope is in `waiting`.
-        """
+        """Answer each request with `answer(connection, method, path)`."""
+        self.waits_since = trio.current_time()  # for a request; infinite while one is answered
         self._stream = stream
         self._answer = answer
-        self._stop = stop
-        self._waiting = waiting
+        self._scope = trio.CancelScope()
+        self._idle_s = HEAD_S
+        self._is_stopping = False
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
     async def serve(self) -> None:
-        """Serve until the peer closes, is silent for too long, or `stop` is set.
+        """Serve until the peer closes, is silent for too long, or `stop` or `close` is called.
 
         Raises trio.BrokenResourceError, trio.TooSlowError.
         """
-        try:
-            while await self._answer_next():
-                self._parser.start_next_cycle()
-        except h11.RemoteProtocolError as error:
-            if self._parser.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-                await self._send((error.error_status_hint, PLAIN, b"bad request\n"), close=True)
+        with self._scope:
+            try:
+                while await self._answer_next() and not self._is_stopping:
+                    self._parser.start_next_cycle()
+            except h11.RemoteProtocolError as error:
+                if self._parser.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+                    await self._send((error.error_status_hint, PLAIN, b"bad request\n"), close=True)
+
+    def stop(self) -> None:
+        """End the connection once its request is answered, at once if there is none."""
+        self._is_stopping = True
+        if self.waits_since != math.inf:
+            self.close()
+
+    def close(self) -> None:
+        """End the connection at once."""
+        self._scope.cancel()
 
     async def _answer_next(self) -> bool:
         """Read a request and answer it; return False to close the connection."""
         request = await self._next_request()
         if request is None:
             return False
+        self.waits_since = math.inf
         # A request without a body is complete here. A body is not read, so its connection has to be closed.
         close = self._parser.next_event() is h11.NEED_DATA or self._parser.their_state is not h11.DONE
-        answer = await self._answer(request.method.decode(), request.target.decode().partition("?")[0])
-        return await self._send(answer, head=request.method == b"HEAD", close=close)
+        answer = await self._answer(self, request.method.decode(), request.target.decode().partition("?")[0])
+        is_open = await self._send(answer, head=request.method == b"HEAD", close=close)
+        self.waits_since = trio.current_time()
+        self._idle_s = IDLE_S
+        return is_open
 
     async def _next_request(self) -> h11.Request | None:
-        """Return None if the peer closes, is silent for too long, or the listener stops."""
-        with trio.move_on_after(0 if self._stop.is_set() else IDLE_S) as scope:
-            self._waiting.add(scope)
-            try:
-                while (event := self._parser.next_event()) is h11.NEED_DATA:
-                    self._parser.receive_data(await self._stream.receive_some())
-            finally:
-                self._waiting.discard(scope)
+        """Return None if the peer closes or takes too long."""
+        with trio.move_on_after(self._idle_s) as scope:
+            while (event := self._parser.next_event()) is h11.NEED_DATA:
+                is_first = self._parser.trailing_data == (b"", False)
+                self._parser.receive_data(await self._stream.receive_some())
+                if is_first:
+                    scope.deadline = min(scope.deadline, trio.current_time() + HEAD_S)
             return event if isinstance(event, h11.Request) else None
         return None
 

@@ -192,6 +192,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.mirror.max.bytes.per.second": "Maximum rate at which records are copied from the mirrored cluster; 0 for"
     " no limit.",
     "warmlog.mirror.topics": "Regular expression (RE2) for the names of the topics that are mirrored.",
+    "warmlog.metrics.groups.max": "Maximum number of groups with metrics of their own, such as their lag: those with"
+    " members and with the latest commits.",
     "warmlog.metrics.partitions": "Whether to export metrics for each partition, a series each.",
     "warmlog.loop.write.max.bytes": "Maximum size of a write made on the event loop; threads make larger ones.",
     "warmlog.open.files": "Maximum number of log and index files held open; -1 is half of the process's limit.",

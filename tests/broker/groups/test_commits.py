@@ -460,6 +460,28 @@ async def test_metrics_report_lag_and_states(tmp_path: Path, mock_clock: MockClo
         assert value("warmlog_group_rebalances_total") == 1
 
 
+async def test_a_bounded_number_of_groups_has_series(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path, warmlog_metrics_groups_max=2) as group:
+        metrics = Metrics()
+        group.service.declare(metrics)
+        joined = await group.member()
+        await group.commit(1, committer=as_member(joined))
+        for number in range(5):
+            mock_clock.jump(1)
+            await group.commit(1, f"later-{number}")
+
+        def value(name: str, **labels: str) -> float | None:
+            return metrics.registry.get_sample_value(name, labels)
+
+        series = [
+            name
+            for name in ("g", *(f"later-{at}" for at in range(5)))
+            if value("warmlog_group_lag", group=name, topic="orders") is not None
+        ]
+        assert series == ["g", "later-4"]
+        assert value("warmlog_groups_without_lag") == 4
+
+
 @pytest.mark.parametrize("name", ["orders", "ordérs", "\U0001f600"])
 async def test_groups_with_unusual_names_survive_a_restart(tmp_path: Path, name: str, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:

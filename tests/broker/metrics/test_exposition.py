@@ -24,3 +24,9 @@ def test_counters_gauges_and_histograms_have_their_types_and_labels() -> None:
 
 def test_the_process_is_described_by_prometheus_clients_own_metrics() -> None:
     assert b"\nprocess_resident_memory_bytes " in Metrics().scrape()[1]
+
+
+def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
+    metrics = Metrics()
+    metrics.gauge("lag", "A gauge.", lambda: [(("\x1b[31mred\nline", "plainé"), 1)], ("group", "topic"))
+    assert rb'lag{group="\\x1b[31mred\\nline",topic="plain' in metrics.scrape()[1]

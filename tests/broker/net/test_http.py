@@ -2,7 +2,8 @@
 
 import socket
 import struct
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -23,10 +24,10 @@ UPGRADE = (
 class Web:
     """A listener that serves, and what it says of its readiness."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, scrape: Callable[[], tuple[str, bytes]]) -> None:
         self.not_ready: dict[str, object] | None = None
         self.port = sock.getsockname()[1]
-        self.listener = HttpListener(sock, lambda: ("text/plain", b"up 1\n"), lambda: self.not_ready)
+        self.listener = HttpListener(sock, scrape, lambda: self.not_ready)
 
     async def send(self, request: bytes) -> bytes:
         """Everything that comes back until the server closes."""
@@ -42,8 +43,8 @@ class Web:
 
 
 @asynccontextmanager
-async def web() -> AsyncIterator[Web]:
-    made = Web(bind(("127.0.0.1", 0), 16))
+async def web(scrape: Callable[[], tuple[str, bytes]] = lambda: ("text/plain", b"up 1\n")) -> AsyncIterator[Web]:
+    made = Web(bind(("127.0.0.1", 0), 16), scrape)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.listener.serve)
         yield made
@@ -117,20 +118,82 @@ async def test_peers_that_reset_or_close_in_the_middle_do_no_harm(caplog: pytest
     assert caplog.text == ""
 
 
-async def test_a_silent_peer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "IDLE_S", 0)
+@pytest.mark.parametrize(("limit", "sent"), [("HEAD_S", b""), ("HEAD_S", REQUEST[:20]), ("IDLE_S", REQUEST)])
+async def test_a_silent_peer_is_closed(monkeypatch: pytest.MonkeyPatch, limit: str, sent: bytes) -> None:
+    monkeypatch.setattr(http_connection, limit, 0.01)
     async with web() as site:
-        assert await site.send(b"") == b""
+        assert (await site.send(sent)).endswith(b"ok\n" if sent == REQUEST else b"")
 
 
-async def test_connections_past_the_bound_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
-    async with web() as site, await trio.open_tcp_stream("127.0.0.1", site.port) as first:
-        await first.send_all(REQUEST)
-        assert b"ok" in await first.receive_some()
-        assert await site.send(b"") == b""
-        await first.send_all(LAST)
-        assert b"ok" in await first.receive_some()
+async def test_a_head_that_drips_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "HEAD_S", 0.05)
+    async with web() as site, await trio.open_tcp_stream("127.0.0.1", site.port) as stream:
+        with trio.fail_after(10), pytest.raises(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(b"a")
+
+
+async def test_a_connection_past_the_bound_takes_the_place_of_the_one_that_waits_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    async with web() as site, AsyncExitStack() as stack:
+        streams = []
+        for _ in range(3):
+            streams.append(await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", site.port)))
+            await streams[-1].send_all(REQUEST)
+            assert b"ok" in await streams[-1].receive_some()
+        await streams[0].send_all(REQUEST)
+        assert b"ok" in await streams[0].receive_some()
+        assert await site.get("/healthz") == (200, b"ok\n")
+        assert await streams[1].receive_some() == b""
+        for stream in (streams[0], streams[2]):
+            await stream.send_all(LAST)
+            assert b"ok" in await stream.receive_some()
+
+
+async def test_of_two_addresses_the_one_with_more_connections_loses_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    async with web() as site, AsyncExitStack() as stack:
+        streams = []
+        for source in ("127.0.0.9", "127.0.0.1", "127.0.0.1"):
+            stream = await trio.open_tcp_stream("127.0.0.1", site.port, local_address=source)
+            streams.append(await stack.enter_async_context(stream))
+            await stream.send_all(REQUEST)
+            assert b"ok" in await stream.receive_some()
+        assert await site.get("/healthz") == (200, b"ok\n")
+        assert await streams[1].receive_some() == b""
+        await streams[0].send_all(LAST)
+        assert b"ok" in await streams[0].receive_some()
+
+
+async def test_scrapes_that_come_together_are_one() -> None:
+    scrapes = 0
+    begun, may_end = threading.Event(), threading.Event()
+
+    def scrape() -> tuple[str, bytes]:
+        nonlocal scrapes
+        scrapes += 1
+        begun.set()
+        may_end.wait()
+        return "text/plain", b"%d\n" % scrapes
+
+    async with web(scrape) as site:
+        answers: list[tuple[int, bytes]] = []
+
+        async def get() -> None:
+            answers.append(await site.get("/metrics"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(get)
+            await trio.to_thread.run_sync(begun.wait)
+            for _ in range(20):
+                nursery.start_soon(get)
+            await site.get("/healthz")
+            may_end.set()
+        assert len(answers) == 21
+        assert answers.count((200, b"1\n")) == 1, "whoever asks later sees what came later"
+        assert scrapes < 10
 
 
 async def test_stopping_does_not_wait_for_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
