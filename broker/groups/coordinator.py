@@ -25,6 +25,8 @@ from warmlog.protocol.groups import (
     SyncGroupResponse,
 )
 
+MAX_PROTOCOLS = 100  # of a member: each is compared with those of all others, and clients have two or three
+
 
 class GroupCoordinator:
     """Check members' requests, and pass them to their groups. Call all methods on the event loop."""
@@ -94,6 +96,8 @@ class GroupCoordinator:
         error = self._groups.available_to_members(request.group)
         if error is not ErrorCode.NONE:
             return error
+        if len(request.protocols) > MAX_PROTOCOLS:
+            return ErrorCode.INVALID_REQUEST
         settings = self._groups.settings
         min_ms, max_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
         if not min_ms <= request.session_timeout_ms <= max_ms:

@@ -38,6 +38,9 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 # Minimum time before absent static members are checked again. A rebalance timeout of 0 is legal, and would make the
 # group due again immediately.
 MIN_STATIC_WAIT_MS = 1000
+# Ids of a group that were handed out and not used. Beyond this, the oldest is forgotten: its client, if there still is
+# one, is told that it is unknown and asks for another one.
+MAX_PENDING_IDS = 1000
 
 State = GroupState
 
@@ -105,6 +108,8 @@ class Rebalance:
 
     def add_pending_id(self, member_id: str, timeout_ms: int, now: Instant) -> None:
         """Reserve an id for a client that is to join with it (KIP-394)."""
+        if len(self.pending_ids) >= MAX_PENDING_IDS:
+            del self.pending_ids[next(iter(self.pending_ids))]
         self.pending_ids[member_id] = self._deadline(now.after_ms(timeout_ms))
 
     def rename(self, member: Member, new_id: str, now: Instant) -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 MAX_NAME_LENGTH = 249  # a directory name has 255 bytes and adds a dash, the partition and a suffix
+MAX_PARTITIONS_PER_REQUEST = (
+    10_000  # created by one request, of all its topics together; Kafka's MAX_PARTITIONS_PER_BATCH
+)
 MAX_PARTITIONS = 100_000  # per topic; each is a directory, and a higher count is more likely a typing error
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})

@@ -20,6 +20,7 @@ from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.metadata.topic import (
     INTERNAL_TOPICS,
     MAX_NAME_LENGTH,
+    MAX_PARTITIONS_PER_REQUEST,
     InvalidTopicError,
     is_internal,
     mirrored_error,
@@ -169,8 +170,10 @@ async def begin_in_pieces(
     """
     if not request.is_transactional and any(await context.map(has_transaction, request.partitions)):
         return Produce(request.acks, [*await context.map(_without_transaction, request.partitions)])
-    for topic in dict.fromkeys(await context.map(lambda asked: asked.topic, request.partitions)):
-        if _is_new(topic, partitions):
+    left = MAX_PARTITIONS_PER_REQUEST // partitions.settings.num_partitions
+    for topic in dict.fromkeys(await context.map(_topic_of, request.partitions)):
+        if left > 0 and _is_new(topic, partitions):
+            left -= 1
             await context.wait(_create(topic, partitions))
         await context.checkpoint()
     terms, served = _Terms(request, context, partitions), partitions.served
@@ -183,6 +186,10 @@ async def begin_in_pieces(
         write()
         await context.checkpoint()
     return Produce(request.acks, entries)
+
+
+def _topic_of(asked: PartitionRecords) -> str:
+    return asked.topic
 
 
 async def _create(topic: str, partitions: Partitions) -> None:

@@ -16,7 +16,7 @@ from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.log.io.directory_names import encode_topic_id
-from warmlog.broker.metadata.topic import Topic, check_name, is_internal
+from warmlog.broker.metadata.topic import MAX_PARTITIONS_PER_REQUEST, Topic, check_name, is_internal
 from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
 from warmlog.protocol.errors import ErrorCode
@@ -59,9 +59,10 @@ class MetadataApi:
         if request.topics is None:
             topics = [await self._describe(topic, context) for topic in self._partitions.topics()]
         else:
-            create = request.auto_create and self._partitions.settings.auto_create_topics_enable
+            names = await _once(request, context)
+            create = request.auto_create and await self._may_create(names, context)
             topics = []
-            for name in await _once(request, context):
+            for name in names:
                 topics.append(await self._find(name, context, create=create))
                 await context.checkpoint()
         catalog = self._partitions.catalog
@@ -75,6 +76,19 @@ class MetadataApi:
         return MetadataResponse(
             cluster_id=self._cluster_id, controller=catalog.controller, brokers=tuple(brokers), topics=tuple(topics)
         )
+
+    async def _may_create(self, names: Sequence[str | bytes], context: Context) -> bool:
+        """Whether missing topics are created: not if they are more than a request may create."""
+        settings = self._partitions.settings
+        if not settings.auto_create_topics_enable:
+            return False
+        left = MAX_PARTITIONS_PER_REQUEST // settings.num_partitions
+        for name in names:
+            left -= isinstance(name, str) and not self._partitions.has(name)
+            if left < 0:
+                return False
+            await context.checkpoint()
+        return True
 
     async def describe_partitions(
         self, request: DescribeTopicPartitionsRequest, context: Context
@@ -129,7 +143,7 @@ class MetadataApi:
             return TopicMetadata(name=UNKNOWN_TOPIC_NAME, topic_id=topic_id, error=ErrorCode.UNKNOWN_TOPIC_ID)
         try:
             if create and not is_internal(name):
-                await self._partitions.ensure(name)
+                await context.wait(self._partitions.ensure(name))
             topic = self._partitions.topic(name)
             if topic is None:
                 check_name(name)

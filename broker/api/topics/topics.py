@@ -16,7 +16,7 @@ from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.log.io.directory_names import encode_topic_id
-from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.metadata.topic import MAX_PARTITIONS_PER_REQUEST, Topic
 from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import registered
 from warmlog.broker.settings.topics import check_setting_name
@@ -76,6 +76,7 @@ class TopicsApi:
     async def create(self, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
         """Create each topic independently; refuse names that occur twice."""
         twice = await context.repeated(topic.name for topic in request.topics)
+        _limit_partitions(await context.map(self._partitions_of, request.topics))
         plans = []
         for topic in request.topics:
             plans.append(await self._plan(topic, twice, context))
@@ -85,10 +86,16 @@ class TopicsApi:
         if topics and not request.validate_only:
             is_large = sum(topic.partitions for topic in topics) > MANY_PARTITIONS
             wait_s = ANSWER_AFTER_S if is_large else math.inf
-            failures = await self._partitions.create_all(topics, answer_after_s=wait_s)
+            failures = await context.wait(self._partitions.create_all(topics, answer_after_s=wait_s))
         created = await context.map(partial(self._created, failures=failures), request.topics, plans)
         await context.empty(plans)
         return CreateTopicsResponse(topics=created)
+
+    def _partitions_of(self, asked: NewTopic) -> int:
+        """Return how many partitions a new topic is to have."""
+        if isinstance(asked, KafkaNewTopic) and asked.assignments:
+            return len(asked.assignments)
+        return self._partitions.settings.num_partitions if asked.partitions == _BROKER_CHOOSES else asked.partitions
 
     async def _plan(self, asked: NewTopic, twice: set[str], context: Context) -> Topic | Exception:
         """Return the topic to create, or the error for the client."""
@@ -214,18 +221,18 @@ class TopicsApi:
         """Change each topic independently."""
         altered = []
         for topic in request.topics:
-            altered.append(await self._altered(topic))
+            altered.append(await self._altered(topic, context))
             await context.checkpoint()
         return AlterTopicsResponse(topics=tuple(altered))
 
-    async def _altered(self, asked: TopicAlteration) -> TopicResult:
+    async def _altered(self, asked: TopicAlteration, context: Context) -> TopicResult:
         def change(own: Mapping[str, str]) -> Mapping[str, str]:
             return {name: text for name, text in {**own, **asked.configs}.items() if text is not None}
 
         try:
             for name in asked.configs:
                 check_setting_name(name)
-            await self._partitions.alter(asked.name, change, asked.partitions)
+            await context.wait(self._partitions.alter(asked.name, change, asked.partitions))
         except EXPECTED as error:
             return _failed(asked.name, error)
         return TopicResult(name=asked.name)
@@ -233,6 +240,7 @@ class TopicsApi:
     async def create_partitions(self, request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
         """Increase the partition count of each topic."""
         twice = await context.repeated(topic.name for topic in request.topics)
+        _limit_partitions([topic.count for topic in request.topics])
         grown = []
         for topic in request.topics:
             grown.append(await self._grown(topic, twice, request.validate_only, context))
@@ -243,10 +251,11 @@ class TopicsApi:
         try:
             _refuse_twice(asked.name, twice)
             self._require(asked.name)
-            topic = await self._partitions.alter(asked.name, partitions=asked.count, validate_only=True)
+            alter = self._partitions.alter
+            topic = await context.wait(alter(asked.name, partitions=asked.count, validate_only=True))
             await self._check_new_assignments(asked, asked.count - topic.partitions, context)
             if not validate_only:
-                await self._partitions.alter(asked.name, partitions=asked.count, assignment=asked.assignments)
+                await context.wait(alter(asked.name, partitions=asked.count, assignment=asked.assignments))
         except EXPECTED as error:
             return _failed(asked.name, error)
         return TopicResult(name=asked.name)
@@ -274,6 +283,16 @@ def _deleted(name: str, *, twice: set[str], failures: Mapping[str, Exception]) -
     elif name == UNKNOWN_TOPIC_NAME:
         failure = UnknownTopicError(f"no topic {name!r}")
     return TopicResult(name=name) if failure is None else _failed(name, failure)
+
+
+def _limit_partitions(counts: Sequence[int]) -> None:
+    """Raise RequestError for a request for too many partitions, of all its topics together."""
+    count = sum(max(0, each) for each in counts)
+    if count > MAX_PARTITIONS_PER_REQUEST:
+        raise RequestError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{count:,} partitions in a request; at most {MAX_PARTITIONS_PER_REQUEST:,} are possible, send several",
+        )
 
 
 def _refuse_twice(name: str, twice: set[str]) -> None:

@@ -8,9 +8,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.broker.groups.requests import DELAY_MS, SESSION_MS
 from tests.broker.groups.serving import Serving, serving
+from warmlog.broker.groups.coordinator import MAX_PROTOCOLS
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse
+from warmlog.protocol.groups import GroupProtocol, GroupState, JoinGroupResponse, SyncGroupResponse
 
 SESSION_S = SESSION_MS / 1000 + 0.01  # just past the session timeout
 
@@ -268,3 +269,10 @@ async def test_loading_many_records_yields_to_other_tasks(tmp_path: Path, mock_c
             nursery.cancel_scope.cancel()
         assert turns > 2 * count // 500
         assert len(group.offsets()) == count
+
+
+async def test_a_member_with_more_protocols_than_anyone_has_is_refused(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with serving(tmp_path) as group:
+        protocols = tuple(GroupProtocol(name=f"p{number}", metadata=b"") for number in range(MAX_PROTOCOLS + 1))
+        assert (await group.join(protocols=protocols)).error is ErrorCode.INVALID_REQUEST
+        assert (await group.join(protocols=protocols[1:])).error is ErrorCode.NONE

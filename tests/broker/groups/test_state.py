@@ -4,7 +4,7 @@ import pytest
 
 from tests.broker.groups.requests import DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, protocols, subscription
 from warmlog.broker.groups.effects import NEVER, Instant, Limits
-from warmlog.broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
+from warmlog.broker.groups.rebalance import MAX_PENDING_IDS, NEW_MEMBER_JOIN_TIMEOUT_MS
 from warmlog.broker.groups.state import Group
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import GroupProtocol, GroupState
@@ -417,3 +417,12 @@ def test_topics_are_unknown_unless_metadata_is_of_the_consumer_protocol() -> Non
     driver = Driver()
     driver.stable(1, protocol_type="connect")
     assert not driver.group.generation.is_subscribed("orders")
+
+
+def test_of_ids_that_are_handed_out_and_not_used_the_oldest_are_forgotten() -> None:
+    driver = Driver()
+    ids = [driver.joined(driver.join(requires_known_member=True)).member_id for _ in range(MAX_PENDING_IDS + 1)]
+    assert driver.group.pending_count == MAX_PENDING_IDS
+    late, in_time = driver.join(ids[0]), driver.join(ids[1])
+    assert driver.joined(late).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert in_time not in driver.answers

@@ -40,3 +40,23 @@ async def test_a_group_that_fails_to_expire_does_not_stop_the_timers_of_others(
         nursery.cancel_scope.cancel()
     assert expired == ["good", "late"]
     assert "group 'bad': serving its timeouts failed" in caplog.text
+
+
+async def test_other_tasks_run_while_many_groups_expire(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warmlog.broker.groups.timers.PIECE_S", 0.0)
+    expired: list[str] = []
+    timers = Timers(lambda group: expired.append(group.group_id))
+    due_at = trio.current_time() + 1
+    for number in range(100):
+        timers.schedule(Due(str(number), due_at))  # type: ignore[arg-type]
+    seen: set[int] = set()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(timers.run)
+        await trio.sleep_until(due_at)
+        while len(expired) < 100:
+            seen.add(len(expired))
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert len(seen) > 40

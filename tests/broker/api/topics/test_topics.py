@@ -87,7 +87,7 @@ async def test_defaults_are_the_brokers(tmp_path: Path) -> None:
     [
         (topic("a", 0), ErrorCode.INVALID_PARTITIONS),
         (topic("a", -5), ErrorCode.INVALID_PARTITIONS),
-        (topic("a", 100_001), ErrorCode.INVALID_PARTITIONS),
+        (topic("a", 100_001), ErrorCode.POLICY_VIOLATION),
         (topic("a", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
         (topic("a", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR),
         (topic("a", 0, -2), ErrorCode.INVALID_REPLICATION_FACTOR),
@@ -173,7 +173,7 @@ async def test_a_topic_gets_more_partitions(client: KafkaClient) -> None:
         ("orders", 2, (), ErrorCode.INVALID_PARTITIONS),
         ("orders", 0, (), ErrorCode.INVALID_PARTITIONS),
         ("orders", -1, (), ErrorCode.INVALID_PARTITIONS),
-        ("orders", 100_001, (), ErrorCode.INVALID_PARTITIONS),
+        ("orders", 100_001, (), ErrorCode.POLICY_VIOLATION),
         ("none", 4, (), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("orders", 6, ((1,),), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("orders", 4, ((9,),), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
@@ -232,3 +232,25 @@ async def test_the_brokers_own_topics_can_be_deleted(client: KafkaClient) -> Non
     """Kafka allows it, too."""
     await create(client, topic("__consumer_offsets", 2))
     assert await delete(client, ("__consumer_offsets", NO_TOPIC_ID)) == [NONE]
+
+
+async def test_a_request_for_too_many_partitions_is_refused_as_a_whole(client: KafkaClient) -> None:
+    made = await create(client, topic("a", 6_000), topic("b", 4_001))
+    assert {one["error_code"] for one in made} == {ErrorCode.POLICY_VIOLATION}
+    made = await create(client, topic("c"), topic("d", -1, -1, dict.fromkeys(range(10000), (1,))))
+    assert {one["error_code"] for one in made} == {ErrorCode.POLICY_VIOLATION}
+    (made,) = await create(client, topic("a"), validate_only=True)
+    assert made["error_code"] == NONE
+
+
+async def test_a_topic_is_grown_by_one_request_to_a_bounded_size(client: KafkaClient) -> None:
+    await create(client, topic("a"))
+    asked = {"name": "a", "count": 10_001, "assignments": None}
+    reply = await client.ask("CreatePartitions", topics=[asked], timeout_ms=1000, validate_only=False)
+    assert reply["results"][0]["error_code"] == ErrorCode.POLICY_VIOLATION
+
+
+async def test_metadata_of_too_many_topics_creates_none(client: KafkaClient) -> None:
+    names = [{"name": f"new-{number}", "topic_id": NO_TOPIC_ID} for number in range(10_001)]
+    reply = await client.ask("Metadata", topics=names, allow_auto_topic_creation=True)
+    assert {one["error_code"] for one in reply["topics"]} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
