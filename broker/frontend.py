@@ -23,6 +23,7 @@ from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.api.groups.kafka_groups import group_families
 from warmlog.broker.api.groups.native_groups import NativeGroupsApi
 from warmlog.broker.api.handler import Family
+from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.pacing import Pacer
 from warmlog.broker.api.records.delete_records import RecordsApi
 from warmlog.broker.api.records.epochs import EpochsApi
@@ -98,9 +99,15 @@ class Frontend:
         codec = KafkaCodec(topic_names=core.partitions.topic_name)
         requests = MemoryBudget(settings.queued_max_request_bytes, self._turn.run_beside)
         replies = MemoryBudget(settings.warmlog_queued_max_reply_bytes, self._turn.run_beside)
-        admit = core.transactions.admission.admit
-        leaders = None if core.node is None else CurrentLeaders(core.partitions, self._advertised)
-        dispatcher = Dispatcher(core.partitions, self._fetches(), self._families(codec), admit, leaders)
+        producers, transactional_ids = self._newcomers()
+        dispatcher = Dispatcher(
+            core.partitions,
+            self._fetches(),
+            self._families(codec, transactional_ids),
+            core.transactions.admission.admit,
+            producers=producers,
+            leaders=None if core.node is None else CurrentLeaders(core.partitions, self._advertised),
+        )
         limits = Limits(
             max_connections=lambda: connections_limit(core.live_settings.current),
             max_idle_s=settings.connections_max_idle_ms / 1000,
@@ -131,7 +138,7 @@ class Frontend:
         declare_listener_metrics(core.metrics, listeners, requests, replies)
         return listeners
 
-    def _families(self, codec: KafkaCodec) -> list[Family]:
+    def _families(self, codec: KafkaCodec, transactional_ids: Newcomers) -> list[Family]:
         """Return the handlers of all requests except produce and fetch."""
         core, settings = self._core, self._core.settings
         partitions, groups, transactions = core.partitions, core.groups, core.transactions
@@ -172,7 +179,7 @@ class Frontend:
             RecordsApi(partitions),
             LogDirsApi(partitions, core.directories, core.moves),
             ProducersApi(partitions),
-            TransactionsApi(transactions, groups.registry.log, groups.commits, partitions),
+            TransactionsApi(transactions, groups.registry.log, groups.commits, partitions, transactional_ids),
             ListTransactionsApi(transactions),
             TransactionMarkersApi(transactions.markers),
             *(asked := group_families(groups, transactions, partitions, advertised)),
@@ -180,6 +187,30 @@ class Frontend:
             NativeProducersApi(partitions),
             MirrorsApi(partitions, core.mirror),
         ]
+
+    def _newcomers(self) -> tuple[Newcomers, Newcomers]:
+        """Return who may introduce producers, and transactional ids."""
+        settings = self._core.settings
+        known = partial(Newcomers, of_connection=settings.warmlog_connection_names_max, clock=trio.current_time)
+        producers = known(
+            "producers",
+            "warmlog.producers.max",
+            limit=settings.warmlog_producers_max,
+            window_s=settings.warmlog_producers_min_idle_ms / 1000,
+        )
+        transactional_ids = known(
+            "transactional ids",
+            "warmlog.transactional.ids.max",
+            limit=settings.warmlog_transactional_ids_max,
+            window_s=settings.transactional_id_expiration_ms / 1000,
+        )
+        self._core.metrics.counter(
+            "warmlog_refused_names_total",
+            "Producers and transactional ids refused because their connection or address had introduced too many.",
+            lambda: [(("producer",), producers.refused), (("transactional_id",), transactional_ids.refused)],
+            ("kind",),
+        )
+        return producers, transactional_ids
 
     def _fetches(self) -> Fetches:
         slots = self._core.settings.max_incremental_fetch_session_cache_slots

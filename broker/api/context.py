@@ -5,7 +5,7 @@ of a request (authorization, quotas, tracing) belongs there.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from warmlog.broker.api.pacing import Pacer
@@ -19,7 +19,8 @@ class Session:
     """A connection's session; also the key for state that other modules keep for the connection.
 
     `peer` and `local` are (host, port): the client's address, and the broker's address to which it connected.
-    `client_id` is the most recent one. `protocol_version` is None before hello (native listener only).
+    `client_id` is the most recent one. `protocol_version` is None before hello (native listener only). `introduced` are
+    the producers and transactional ids that were unknown before (`broker.api.newcomers`).
     """
 
     listener: str
@@ -28,6 +29,7 @@ class Session:
     principal: str = "anonymous"
     client_id: str = ""
     protocol_version: int | None = None
+    introduced: set[str | int] = field(default_factory=set)
 
     @property
     def is_native(self) -> bool:

@@ -13,6 +13,7 @@ from warmlog.broker.api.errors import EXPECTED, describe
 from warmlog.broker.api.fetch.fetch import Fetch
 from warmlog.broker.api.fetch.fetches import Fetches
 from warmlog.broker.api.handler import Family, Handler
+from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.records import produce
 from warmlog.broker.api.transactions.admission import Admit
 from warmlog.broker.partitions.partitions import Partitions
@@ -35,9 +36,12 @@ class Dispatcher:
         fetches: Fetches,
         families: Iterable[Family],
         admit: Admit,
+        *,
+        producers: Newcomers,
         leaders: CurrentLeaders | None = None,
     ) -> None:
-        """`leaders`: of a cluster, for clients that ask the wrong broker."""
+        """Let `producers` decide which are introduced. `leaders`: of a cluster, for clients that ask another broker."""
+        self._producers = producers
         self._partitions = partitions
         self._leaders = leaders
         self._admit = admit
@@ -58,7 +62,7 @@ class Dispatcher:
 
         Returns None and queues nothing for a request that takes longer: await `begin_large_produce` instead.
         """
-        begun = produce.begin(request, context, self._partitions)
+        begun = produce.begin(request, context, self._partitions, self._producers)
         if self._leaders is not None and begun is not None:
             begun.name_leaders(self._leaders, context.session)
         return begun
@@ -71,7 +75,9 @@ class Dispatcher:
         Calls `write` (`Writer.write_queued`) after each piece.
         """
         context.start()
-        begun = await produce.begin_in_pieces(request, context, self._partitions, write, self._admit)
+        begun = await produce.begin_in_pieces(
+            request, context, self._partitions, self._producers, write=write, admit=self._admit
+        )
         if self._leaders is not None:
             begun.name_leaders(self._leaders, context.session)
         return begun

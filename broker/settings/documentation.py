@@ -169,6 +169,9 @@ BROKER_TEXTS: Mapping[str, str] = {
     "transaction.state.log.segment.bytes": "Segment size of __transaction_state.",
     "transactional.id.expiration.ms": "Remove a transactional id that has not been used for this time.",
     "warmlog.connection.inflight.requests": "Maximum number of unanswered requests of one connection.",
+    "warmlog.connection.names.max": "Maximum number of producers and transactional ids that one connection may"
+    " introduce, which are those that the broker does not know. The connections of an address may introduce a quarter"
+    " of warmlog.producers.max and warmlog.transactional.ids.max within the time for which they are kept at least.",
     "warmlog.container": "Whether the broker runs in a container, so that clients may connect through a "
     "published port"
     " of the host.",

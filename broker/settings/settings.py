@@ -201,6 +201,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_transactional_ids_max: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 200_000  # about 0.7 KB each
     warmlog_transaction_partitions_max: Annotated[int, Meta(ge=1, le=100_000)] = 10_000  # each step of one is linear
     warmlog_connection_inflight_requests: Count = 1024
+    warmlog_connection_names_max: Count = 100
     warmlog_reply_max_bytes: Annotated[int, Meta(ge=1 << 20, le=MAX_INT32)] = (
         100_000_000  # librdkafka's receive.message.max.bytes; Java's clients take 2 GB
     )

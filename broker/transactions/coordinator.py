@@ -193,6 +193,11 @@ class TransactionCoordinator:
 
     # -- requests --
 
+    def knows(self, transactional_id: str) -> bool:
+        """Whether a transactional id exists, or this broker cannot tell since it does not coordinate it."""
+        is_available = self.availability(transactional_id) is ErrorCode.NONE
+        return not is_available or self._find(transactional_id) is not None
+
     def may_need_producer_id(self, transactional_id: str) -> bool:
         """Whether a request for an id may take a producer id: it is new here, or its epochs are used up."""
         transaction = self._find(transactional_id)

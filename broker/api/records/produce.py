@@ -15,6 +15,7 @@ from msgspec import UNSET
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.current_leaders import CurrentLeaders
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
+from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.transactions.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.metadata.topic import (
@@ -51,6 +52,8 @@ ACKS_ALL: Final = -1
 ADMIN_CLIENT_ID: Final = "__admin_client"  # may write to internal topics (org.apache.kafka.admin.AdminUtils)
 _LENGTH: Final = Struct(">8xi")  # a batch's length, counted from the end of this field
 _ATTRIBUTES_AT: Final = 22  # the low byte
+_PRODUCER_ID: Final = Struct(">q")
+_PRODUCER_ID_AT: Final = 43
 # Errors reported without the log start offset (source: kafka.server.ReplicaManager.appendToLocalLog).
 _WITHOUT_LOG_START = frozenset(
     {
@@ -137,7 +140,7 @@ class Produce:
         return response
 
 
-def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> Produce | None:
+def begin(request: ProduceRequest, context: Context, partitions: Partitions, producers: Newcomers) -> Produce | None:
     """Validate and queue every batch of the request without waiting; a refused batch becomes an entry with its error.
 
     Returns None and queues nothing for a request that needs `begin_in_pieces`.
@@ -153,7 +156,7 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
         return None
     if None in found and any(_is_new(asked.topic, partitions) for asked in request.partitions):
         return None
-    terms = _Terms(request, context, partitions, is_plain=is_plain)
+    terms = _Terms(request, context, partitions, producers, is_plain=is_plain)
     entries: list[Append | ProducedPartition] = []
     for place, asked in enumerate(request.partitions):
         entries.append(terms.queue(asked, found[place]))
@@ -161,7 +164,13 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions) -> 
 
 
 async def begin_in_pieces(
-    request: ProduceRequest, context: Context, partitions: Partitions, write: Callable[[], None], admit: Admit
+    request: ProduceRequest,
+    context: Context,
+    partitions: Partitions,
+    producers: Newcomers,
+    *,
+    write: Callable[[], None],
+    admit: Admit,
 ) -> Produce:
     """Create missing topics if that is enabled, then queue the batches and write them piece by piece.
 
@@ -176,7 +185,7 @@ async def begin_in_pieces(
             left -= 1
             await context.wait(_create(topic, partitions))
         await context.checkpoint()
-    terms, served = _Terms(request, context, partitions), partitions.served
+    terms, served = _Terms(request, context, partitions, producers), partitions.served
     if request.is_transactional:
         terms.admission = await admit_batches(request, context, partitions, admit)
     entries: list[Append | ProducedPartition] = []
@@ -209,13 +218,30 @@ def _is_new(topic: str, partitions: Partitions) -> bool:
 class _Terms:
     """The fields of a request that apply to each of its batches; `is_plain` if `is_plain_batch` is true of them all."""
 
-    __slots__ = ("_is_admin", "_knows_zstd", "_must_be_one_batch", "_partitions", "_request", "admission")
+    __slots__ = (
+        "_is_admin",
+        "_knows_zstd",
+        "_must_be_one_batch",
+        "_partitions",
+        "_producers",
+        "_request",
+        "_session",
+        "admission",
+    )
 
     def __init__(
-        self, request: ProduceRequest, context: Context, partitions: Partitions, *, is_plain: bool = False
+        self,
+        request: ProduceRequest,
+        context: Context,
+        partitions: Partitions,
+        producers: Newcomers,
+        *,
+        is_plain: bool = False,
     ) -> None:
         self._request = request
         self._partitions = partitions
+        self._producers = producers
+        self._session = context.session
         self._is_admin = context.session.client_id == ADMIN_CLIENT_ID
         self._must_be_one_batch = request.is_one_batch_each and not is_plain
         self._knows_zstd = is_plain or request.knows_zstd
@@ -242,12 +268,28 @@ class _Terms:
                 _check_one_batch(records)
             if not self._knows_zstd:
                 _refuse_zstd(records)
+            self._admit_producers(records, partition)
             is_alone = partition.appends.replication is None
             return partition.append(records, guard=guard) if is_alone else self._append(partition, records, guard)
         except (NotOneBatchError, RequestError) as refusal:
             return _refused(asked.topic, asked.partition, refusal, None)
         except EXPECTED as error:
             return _refused(asked.topic, asked.partition, error, None if partition is None else partition.log)
+
+    def _admit_producers(self, records: memoryview, partition: Partition) -> None:
+        """Raise RequestError for a batch of a producer that the log does not know, if it may not be introduced.
+
+        Damaged batches pass: the log refuses them.
+        """
+        at, size = 0, len(records)
+        while at + HEADER_SIZE <= size:
+            producer_id: int = _PRODUCER_ID.unpack_from(records, at + _PRODUCER_ID_AT)[0]
+            if producer_id >= 0 and partition.log.producers.latest(producer_id) is None:
+                self._producers.admit(self._session, producer_id)
+            length: int = _LENGTH.unpack_from(records, at)[0]
+            if length <= 0:
+                return
+            at += LOG_OVERHEAD + length
 
 
 def _guard(admission: Admission, asked: PartitionRecords, partition: Partition) -> int:

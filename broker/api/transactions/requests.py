@@ -12,6 +12,7 @@ import trio
 
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.handler import Handler
+from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.transactions.admission import OpenGuards, support_of
 from warmlog.broker.coordinator_log.appends import LogProducer
 from warmlog.broker.coordinator_log.log import CoordinatorLog
@@ -64,9 +65,18 @@ class TransactionsApi:
     """Answers the requests of transactional producers and of tools that inspect transactions."""
 
     def __init__(
-        self, transactions: TransactionService, groups: CoordinatorLog, commits: OffsetCommits, partitions: Partitions
+        self,
+        transactions: TransactionService,
+        groups: CoordinatorLog,
+        commits: OffsetCommits,
+        partitions: Partitions,
+        newcomers: Newcomers,
     ) -> None:
-        """Answer from the coordinator; `groups` is the log of the group coordinator, `commits` handles its offsets."""
+        """Answer from the coordinator; `groups` is the log of the group coordinator, `commits` handles its offsets.
+
+        `newcomers`: transactional ids that are new.
+        """
+        self._newcomers = newcomers
         self._transactions = transactions
         self._coordinator = transactions.coordinator
         self._groups = groups
@@ -104,6 +114,8 @@ class TransactionsApi:
         expected = None
         if request.producer_id != NO_PRODUCER_ID:
             expected = Producer(request.producer_id, request.producer_epoch)
+        if not self._coordinator.knows(request.transactional_id):
+            self._newcomers.admit(context.session, request.transactional_id)
         answer = await self._transactions.initialize(
             InitRequest(
                 transactional_id=request.transactional_id,

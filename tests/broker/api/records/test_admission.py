@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import trio
+
 from tests.broker.rig import START_MS, rig
 from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.records.produce import begin_in_pieces
 from warmlog.broker.api.transactions.admission import OpenGuards
 from warmlog.protocol.errors import ErrorCode
@@ -54,7 +57,12 @@ async def test_a_partition_that_is_led_only_after_the_coordinator_was_asked_is_a
         context.start()
         request = ProduceRequest(transactional_id="id", partitions=asked)
         produce = await begin_in_pieces(
-            request, context, broker.partitions, broker.writer.write_queued, cast("Any", admit)
+            request,
+            context,
+            broker.partitions,
+            Newcomers("producers", "a limit", limit=1, of_connection=1, window_s=1.0, clock=trio.current_time),
+            write=broker.writer.write_queued,
+            admit=cast("Any", admit),
         )
         errors = [one.error for one in produce.response().partitions]
         assert errors == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]

@@ -18,6 +18,7 @@ from warmlog.broker.api.dispatch import Dispatcher
 from warmlog.broker.api.fetch.fetches import Fetches
 from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.api.handler import Handler
+from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.pacing import Pacer
 from warmlog.broker.api.records.epochs import EpochsApi
 from warmlog.broker.api.records.offsets import OffsetsApi
@@ -163,7 +164,9 @@ def _listening(
     )
     sessions = FetchSessions(slots=10, clock=trio.current_time, random=Random(1))
     families = [_Greeting(), OffsetsApi(made.partitions, made.metrics), EpochsApi(made.partitions)]
-    dispatcher = Dispatcher(made.partitions, Fetches(made.partitions, sessions, reads), families, _admit)
+    producers = Newcomers("producers", "a limit", limit=100, of_connection=10, window_s=1.0, clock=trio.current_time)
+    fetches = Fetches(made.partitions, sessions, reads)
+    dispatcher = Dispatcher(made.partitions, fetches, families, _admit, producers=producers)
     for wire in (KafkaWire(Codec(topic_names=made.partitions.topic_name)), NativeWire()):
         services = Services(
             wire=wire,
