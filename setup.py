@@ -75,6 +75,7 @@ MYPYC = (
     "warmlog/broker/partitions/reads/waiters.py",
     "warmlog/broker/partitions/appends/append.py",
     "warmlog/broker/partitions/appends/append_queue.py",
+    "warmlog/broker/partitions/appends/lanes.py",
     "warmlog/broker/partitions/appends/log_flushes.py",
     "warmlog/broker/partitions/appends/replication.py",
     "warmlog/broker/partitions/appends/sequence_gaps.py",

@@ -40,6 +40,7 @@ from warmlog.broker.metrics.requests import wall_clock_ms
 from warmlog.broker.net.http import HttpListener
 from warmlog.broker.net.listener import bind
 from warmlog.broker.net.turn import ServingTurn
+from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.storage import Storage
 from warmlog.broker.partitions.log_metrics import declare_file_metrics, declare_log_metrics, declare_startup_metrics
@@ -300,6 +301,7 @@ class Broker:
                         listener.stop()
                     limit_s = self._settings.warmlog_stop_timeout_ms / 1000
                     listening.cancel_scope.deadline = trio.current_time() + limit_s
+            writer.opener.stop(NotLeaderError("the broker stops"))
             maintained.cancel_scope.cancel()
 
     def _reachable(self, sockets: dict[str, socket.socket]) -> "Reachable":

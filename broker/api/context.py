@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from warmlog.broker.api.fair_queue import Slot
 from warmlog.broker.api.pacing import Pacer
 
 Q = TypeVar("Q", bound=Hashable)
@@ -52,7 +53,7 @@ class Context:
         self._pacer = pacer
         self._clock = pacer.clock  # looked up once: a loop reads it for each of its items
         self._piece_end = 0.0
-        self._slot: tuple[float, float] | None = None  # of the long requests: its tag, and when it began
+        self._slot: Slot | None = None  # of the long requests
 
     def start(self) -> None:
         """Begin the first piece of the request. Called by the dispatcher."""
@@ -75,17 +76,15 @@ class Context:
     async def pause(self) -> None:
         """Yield to other tasks, then begin another piece; at first wait until few other requests are as long."""
         if self._slot is None:
-            tag = await self._pacer.long_requests.acquire(self.session)
-            self._slot = tag, self._clock()
+            self._slot = await self._pacer.long_requests.acquire(self.session)
         await self._pacer.pause()
         self._piece_end = self._pacer.piece_end()
 
     def end(self) -> None:
         """Count no longer as a long request: its reply is encoded, or waits for something else."""
         if self._slot is not None:
-            tag, began = self._slot
-            self._slot = None
-            self._pacer.long_requests.release(self.session, tag, self._clock() - began)
+            slot, self._slot = self._slot, None
+            self._pacer.long_requests.release(slot)
 
     async def wait(self, answer: Awaitable[A]) -> A:
         """Wait for something that other tasks do; what they take does not count as this request's work."""

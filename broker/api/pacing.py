@@ -38,8 +38,8 @@ class Pacer:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
         self._worker = trio.CapacityLimiter(1)
-        self._turns = FairQueue(1)
-        self.long_requests = FairQueue(LONG_REQUESTS)
+        self._turns = FairQueue(1, clock)
+        self.long_requests = FairQueue(LONG_REQUESTS, clock)
         self._paused = 0
         self._queue = trio.lowlevel.ParkingLot()
 

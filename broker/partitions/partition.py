@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
@@ -130,9 +130,10 @@ class Partition:
         origin: Origin = Origin.CLIENT,
         guard: int = 0,
         replicas_ms: int = LOCAL,
+        source: Hashable = None,
     ) -> Append:
         """Queue batches for the end of the log; see `AppendQueue.append`."""
-        return self.appends.append(records, origin, guard, replicas_ms)
+        return self.appends.append(records, origin, guard, replicas_ms, source)
 
     def append_marker(self, marker: TransactionMarker, replicas_ms: int = LOCAL) -> Append:
         """Queue the marker that ends a transaction; see `AppendQueue.append_marker`."""

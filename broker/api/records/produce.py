@@ -251,7 +251,7 @@ class _Terms:
         """Queue an append that waits for replicas if the request says so."""
         request = self._request
         replicas_ms = request.timeout_ms if request.acks == ACKS_ALL else LOCAL
-        return partition.append(records, guard=guard, replicas_ms=replicas_ms)
+        return partition.append(records, guard=guard, replicas_ms=replicas_ms, source=self._session)
 
     def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
         """Validate and queue the records of a partition, or return the error for the client."""
@@ -270,7 +270,9 @@ class _Terms:
                 _refuse_zstd(records)
             self._admit_producers(records, partition)
             is_alone = partition.appends.replication is None
-            return partition.append(records, guard=guard) if is_alone else self._append(partition, records, guard)
+            if is_alone:
+                return partition.append(records, guard=guard, source=self._session)
+            return self._append(partition, records, guard)
         except (NotOneBatchError, RequestError) as refusal:
             return _refused(asked.topic, asked.partition, refusal, None)
         except EXPECTED as error:

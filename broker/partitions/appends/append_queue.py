@@ -7,17 +7,17 @@ Invariants:
 3. If a write fails, all queued appends fail too, since they were planned on top of it; the log is cut back to where it
    was before the write.
 4. An `Append` is settled exactly once: committed (and flushed, if `flush.messages` asks for it), or failed.
-5. Appends are planned in the order of their arrival, even if some of them must be decompressed first.
+5. Appends of one source (a connection) are planned in the order of their arrival, even if some of them must be
+   decompressed first; a marker is planned after all appends that came before it.
 6. Waiting fetches are woken when the high watermark advances: by the write, or by the flush if `flush.messages` is 1,
    or when followers fetch.
 7. With `replication`, an append with acks=all is settled when the high watermark covers it.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 import trio
 
@@ -30,6 +30,7 @@ from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.broker.partitions.appends.append import Append, StorageError
 from warmlog.broker.partitions.appends.errors import NotLeaderError
+from warmlog.broker.partitions.appends.lanes import Lanes
 from warmlog.broker.partitions.appends.log_flushes import LogFlushes
 from warmlog.broker.partitions.appends.log_tasks import LogTasks
 from warmlog.broker.partitions.appends.refusal_log import RefusalLog
@@ -45,16 +46,6 @@ logger = logging.getLogger(__name__)
 
 LOCAL = -1  # instead of a time to wait for replicas: acks=1
 MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough for a worker to take milliseconds
-
-
-class _Unopened(NamedTuple):
-    """An append that waits for batches to be decompressed: its own, or earlier ones. A marker has no batches."""
-
-    append: Append
-    records: bytes | memoryview
-    origin: Origin
-    guard: int
-    marker: TransactionMarker | None = None
 
 
 class _Write:
@@ -91,8 +82,7 @@ class AppendQueue:
         self._queued_bytes = 0
         self._begun: _Write | None = None
         self._must_roll = False
-        self._unopened: list[_Unopened] = []  # to be decompressed, and those that came later
-        self._opening = 0  # how many of these, from the first on, a thread decompresses
+        self._lanes = Lanes(log, self, writer.opener, tasks)
         self._is_roll_announced = False
         self._refusals = RefusalLog(f"{log.topic}-{log.partition}")
         self._refusal: Exception | None = None  # fail the queue with it after the current write
@@ -109,8 +99,9 @@ class AppendQueue:
         origin: Origin = Origin.CLIENT,
         guard: int = 0,
         replicas_ms: int = LOCAL,
+        source: Hashable = None,
     ) -> Append:
-        """Queue batches for the end of the log.
+        """Queue batches of a source for the end of the log.
 
         They are validated and get their offsets at once, and are written by the next `write_queued`. Large compressed
         batches are decompressed by a thread first; these, and the appends behind them, are validated later, and the
@@ -125,8 +116,8 @@ class AppendQueue:
         NotLeaderError, NotEnoughReplicasError, EarlierBatchRefusedError.
         """
         append = self._begin(replicas_ms)
-        if self._unopened:
-            self._unopened.append(_Unopened(append, records, origin, guard))
+        if self._lanes.holds(source):
+            self._lanes.add(append, records, origin, guard, source)
             return append
         try:
             if origin is Origin.CLIENT:
@@ -135,9 +126,7 @@ class AppendQueue:
         except LogError as error:
             raise self.gaps.reason(error) from None
         if planned is None:
-            self._unopened.append(_Unopened(append, records, origin, guard))
-            self._tasks.enter()
-            self._writer.opener.enlist(self)
+            self._lanes.add(append, records, origin, guard, source)
             return append
         append.planned = planned
         if not self._queue and not self.is_writing:
@@ -169,8 +158,8 @@ class AppendQueue:
         instead. Raises NotLeaderError, NotEnoughReplicasError.
         """
         append = self._begin(replicas_ms)
-        if self._unopened:
-            self._unopened.append(_Unopened(append, b"", Origin.COORDINATOR, 0, marker))
+        if not self._lanes.are_empty:
+            self._lanes.add_marker(append, marker)
             return append
         append.planned = self.log.plan_marker(marker)
         if not self._queue and not self.is_writing:
@@ -184,7 +173,7 @@ class AppendQueue:
         If it fails, so may only some of those before it. Clients must not append meanwhile. Raises what
         PartitionLog.plan_copy raises.
         """
-        assert not self._unopened, "clients do not append to a copy"
+        assert self._lanes.are_empty, "clients do not append to a copy"
         append = None
         for planned in self.log.plan_copy(records, leader_epoch):
             append = Append(self.log)
@@ -220,57 +209,32 @@ class AppendQueue:
         if planned.roll is not None:
             self._must_roll = True
 
-    def next_unopened(self, max_bytes: int) -> list[Buffer]:
-        """Return the first batches that a thread must decompress, at least one; `opened` follows."""
-        batches: list[Buffer] = []
-        size = 0
-        for each in self._unopened:
-            size += len(each.records)
-            if each.marker is not None or (batches and size > max_bytes):
-                break
-            batches.append(each.records)
-        self._opening = len(batches)
-        return batches
+    def append_opened(self, append: Append, opened: Buffer | Exception, origin: Origin, guard: int) -> None:
+        """Plan and queue decompressed batches, or settle their append with the error."""
+        error: Exception | None = opened if isinstance(opened, Exception) else None
+        if not isinstance(opened, Exception):
+            try:
+                append.planned = self.log.plan(opened, reencoded=True, origin=origin, guard=guard)
+            except Exception as failure:  # noqa: BLE001  # any error concerns this append only
+                error = self.gaps.reason(failure).with_traceback(None)  # which refers to this frame: a cycle
+        self._enqueue_or_settle(append, error)
 
-    def opened(self, outcomes: Sequence[Buffer | Exception]) -> bool:
-        """Plan and write the decompressed batches; return whether more are waiting to be decompressed."""
-        count = self._opening
-        for each, outcome in zip(self._unopened[:count], outcomes, strict=True):
-            self._append_opened(each, outcome)
-        while count < len(self._unopened) and self._unopened[count].marker is not None:
-            self._append_opened(self._unopened[count], b"")
-            count += 1
-        del self._unopened[:count]  # not earlier: appends that arrive must queue behind these
-        self._opening = 0
-        self.write_queued()
-        if not self._unopened:
-            self._tasks.leave()
-        return bool(self._unopened)
+    def append_waiting_marker(self, append: Append, marker: TransactionMarker) -> None:
+        """Plan and queue a marker, or settle its append with an error."""
+        error: Exception | None = None
+        try:
+            append.planned = self.log.plan_marker(marker)
+        except Exception as failure:  # noqa: BLE001  # as in `append_opened`
+            error = self.gaps.reason(failure).with_traceback(None)
+        self._enqueue_or_settle(append, error)
 
-    def _append_opened(self, waiting: _Unopened, opened: Buffer | Exception) -> None:
-        """Queue decompressed batches or a marker, or settle them with their error."""
-        append = waiting.append
-        if append.done:  # by `refuse_queued`
-            return
-        error = opened if isinstance(opened, Exception) else self._plan_opened(waiting, opened)
+    def _enqueue_or_settle(self, append: Append, error: Exception | None) -> None:
         if error is None:
             self._enqueue(append)
         elif isinstance(error, (ProtocolError, LogError)):
             append.settle(error)
         else:  # a defect: nothing was planned
             append.settle(StorageError(f"{self.log.topic}-{self.log.partition}: {error}"))
-
-    def _plan_opened(self, waiting: _Unopened, opened: Buffer) -> Exception | None:
-        log, marker = self.log, waiting.marker
-        try:
-            if marker is None:
-                planned = log.plan(opened, reencoded=True, origin=waiting.origin, guard=waiting.guard)
-            else:
-                planned = log.plan_marker(marker)
-            waiting.append.planned = planned
-        except Exception as error:  # noqa: BLE001  # any error concerns this append only
-            return self.gaps.reason(error).with_traceback(None)  # which refers to this frame: a cycle
-        return None
 
     # -- write --
 
@@ -329,7 +293,7 @@ class AppendQueue:
     async def quiet(self) -> None:
         """Wait until nothing is queued or being written. Flushes and other tasks may still use the log."""
         self.write_queued()
-        while self.is_writing or self._queue or self._unopened:
+        while self.is_writing or self._queue or not self._lanes.are_empty:
             await self._tasks.changed()
             self.write_queued()
 
@@ -418,9 +382,7 @@ class AppendQueue:
 
         One write may be in progress: wait until everything is `settled` before the log is used otherwise.
         """
-        for waiting in self._unopened:
-            if not waiting.append.done:
-                waiting.append.settle(reason)
+        self._lanes.settle_all(reason)
         self._refusal = reason
         self.gaps.note_refusal()
         if not self.is_writing:

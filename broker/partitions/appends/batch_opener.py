@@ -6,13 +6,13 @@ microseconds, less than a hand-over to a thread. A large one may expand to 128 M
 Invariants:
 1. Between two writes the event loop opens batches for about `LOOP_SECONDS` at most, each into no more than
    `LOOP_OPENED_BYTES`.
-2. At most `MAX_THREADS` threads open batches, for all partitions together. A partition is handled by one thread at a
-   time, so its appends keep their order, and waiting partitions take turns.
+2. At most `MAX_THREADS` threads open batches, for all partitions together, each for about `JOB_SECONDS` at a time.
+3. Batches of one source (a connection) to one partition are opened in their order, by one thread at a time. Those of
+   others are opened in the order of `FairOrder`: a source whose batches take long delays nobody else.
 """
 
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Protocol
@@ -21,12 +21,14 @@ import trio
 
 from warmlog.broker.log.append import Buffer
 from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.partitions.fair_order import FairOrder, Work
 from warmlog.protocol.errors import CompressionError, ProtocolError
 
 logger = logging.getLogger(__name__)
 
 MAX_THREADS = 2  # CPU bound, and each may hold a decompressed block of the largest size
-JOB_BYTES = 1 << 20  # compressed, per turn of a thread: milliseconds, so that waiting partitions are served soon
+JOB_BYTES = 1 << 20  # compressed, per turn of a thread: milliseconds
+JOB_SECONDS = 0.01  # after which a thread returns what it has not opened yet: a batch may take much longer than others
 LOOP_BYTES = 8 << 10  # compressed; well compressed data expands to up to eight times as much
 LOOP_OPENED_BYTES = 64 << 10  # 40 us for lz4, 60 us for zstd, 0.2 ms for gzip
 LOOP_SECONDS = 0.001
@@ -34,16 +36,18 @@ LOOP_SECONDS = 0.001
 Outcome = Buffer | Exception  # the batches as stored, or the reason for rejecting them
 
 
-class Waiting(Protocol):
-    """A partition with batches to open."""
+class Lane(Protocol):
+    """The batches of one source to one partition that wait to be opened."""
 
-    log: PartitionLog
+    @property
+    def log(self) -> PartitionLog:
+        """The partition's log."""
 
     def next_unopened(self, max_bytes: int) -> Sequence[Buffer]:
         """Return the first waiting batches, at least one; `opened` follows."""
 
     def opened(self, outcomes: Sequence[Outcome]) -> bool:
-        """Receive the outcomes; return whether more batches wait."""
+        """Receive the outcomes of as many of them as were opened; return whether more batches wait."""
 
 
 class BatchOpener:
@@ -54,8 +58,9 @@ class BatchOpener:
         self.loop_bytes = LOOP_BYTES
         self._spawn = spawn
         self._limiter = trio.CapacityLimiter(MAX_THREADS)
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: FairOrder[Lane] = FairOrder()
         self._threads = 0
+        self._stopped: Exception | None = None
         self._spent_s = 0.0  # on the event loop, since the last write
 
     def open_now(self, log: PartitionLog, records: Buffer) -> Buffer | None:
@@ -79,44 +84,74 @@ class BatchOpener:
         """Reset the time budget: the opened batches are being written."""
         self._spent_s = 0.0
 
-    def enlist(self, partition: Waiting) -> None:
-        """Open a partition's waiting batches in threads. The partition must not be enlisted already."""
-        self._waiting.append(partition)
+    def enlist(self, source: Hashable, lane: Lane) -> None:
+        """Open the waiting batches of a lane in threads. The lane must not be enlisted already."""
+        self._waiting.add(source, lane)
         if self._threads < MAX_THREADS:
             self._threads += 1
             self._spawn(self._work)
 
+    def stop(self, reason: Exception) -> None:
+        """Open no more batches: all that wait, and those that come, are rejected."""
+        self._stopped = reason
+
     async def _work(self) -> None:
         try:
             while self._waiting:
-                await self._open_some()
+                if self._stopped is None:
+                    await self._open_some()
+                else:
+                    self._reject(self._stopped)
         finally:
             self._threads -= 1
 
+    def _reject(self, reason: Exception) -> None:
+        work = self._waiting.take()
+        while work.item.opened([reason] * len(work.item.next_unopened(JOB_BYTES))):
+            pass
+        self._waiting.served(work, 0.0)
+
     async def _open_some(self) -> None:
-        """Open batches of the next partitions in a thread."""
-        group: list[Waiting] = []
+        """Open batches of the next lanes in a thread."""
+        group: list[Work[Lane]] = []
         jobs: list[tuple[PartitionLog, Sequence[Buffer]]] = []
         size = 0
         while self._waiting and size < JOB_BYTES:
-            partition = self._waiting.popleft()
-            batches = partition.next_unopened(JOB_BYTES - size)
+            work = self._waiting.take()
+            batches = work.item.next_unopened(JOB_BYTES - size)
             size += sum(map(len, batches))
-            group.append(partition)
-            jobs.append((partition.log, batches))
+            group.append(work)
+            jobs.append((work.item.log, batches))
+        results: Sequence[tuple[Sequence[Outcome], float]]
         try:
-            outcomes = await trio.to_thread.run_sync(partial(_open_all, jobs), limiter=self._limiter)
+            results = await trio.to_thread.run_sync(partial(_open_all, jobs), limiter=self._limiter)
         except Exception as error:  # a defect, or no thread could be started: nothing was planned yet
             logger.exception("cannot open batches")
-            outcomes = [[error] * len(batches) for _, batches in jobs]
-        for partition, found in zip(group, outcomes, strict=True):
-            if partition.opened(found):
-                self._waiting.append(partition)
+            results = [([error] * len(batches), 0.0) for _, batches in jobs]
+        for work, (outcomes, seconds) in zip(group, results, strict=True):
+            has_more = work.item.opened(outcomes)
+            self._waiting.served(work, seconds)
+            if has_more:
+                self._waiting.add(work.source, work.item)
 
 
-def _open_all(jobs: Sequence[tuple[PartitionLog, Sequence[Buffer]]]) -> list[list[Outcome]]:
-    """Open the batches of several logs in a worker thread; an error affects its own append only."""
-    return [[_open(log, records) for records in batches] for log, batches in jobs]
+def _open_all(jobs: Sequence[tuple[PartitionLog, Sequence[Buffer]]]) -> list[tuple[list[Outcome], float]]:
+    """Open batches of several lanes in a worker thread until JOB_SECONDS have passed.
+
+    Return the outcomes of those that were opened, at least one, and the seconds that they took. An error affects its
+    own append only.
+    """
+    results: list[tuple[list[Outcome], float]] = []
+    began = perf_counter()
+    for log, batches in jobs:
+        outcomes: list[Outcome] = []
+        since = perf_counter()
+        for records in batches:
+            if (results or outcomes) and perf_counter() - began > JOB_SECONDS:
+                break
+            outcomes.append(_open(log, records))
+        results.append((outcomes, perf_counter() - since))
+    return results
 
 
 def _open(log: PartitionLog, records: Buffer) -> Outcome:

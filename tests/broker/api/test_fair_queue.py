@@ -4,7 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from warmlog.broker.api.fair_queue import KEPT_TAGS, FairQueue
+from warmlog.broker.api.fair_queue import FairQueue
+from warmlog.broker.partitions.fair_order import KEPT_TAGS
 
 
 async def serve(queue: FairQueue, who: str, seconds: float, done: list[str], size: float = 0.0) -> None:
@@ -82,4 +83,4 @@ async def test_connections_that_are_gone_are_forgotten(autojump_clock: MockClock
     queue, done = clocked(1), list[str]()
     for number in range(3 * KEPT_TAGS):
         await serve(queue, str(number), 0.001, done)
-    assert len(queue._tags) <= KEPT_TAGS + 1
+    assert len(queue._order._tags) <= KEPT_TAGS + 1

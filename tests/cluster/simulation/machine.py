@@ -23,6 +23,7 @@ from warmlog.broker.api.cluster.greeting import GreetingApi
 from warmlog.broker.api.dispatch import Dispatcher
 from warmlog.broker.api.fetch.fetches import Fetches
 from warmlog.broker.api.fetch.sessions import FetchSessions
+from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.records.delete_records import RecordsApi
 from warmlog.broker.api.records.epochs import EpochsApi
 from warmlog.broker.api.records.offsets import OffsetsApi
@@ -245,7 +246,10 @@ class Machine:
             EpochsApi(partitions),
             RecordsApi(partitions),
         ]
-        dispatcher = Dispatcher(partitions, Fetches(partitions, sessions, parts.reads), families, _refuse_transactions)
+        of = {"limit": 1000, "of_connection": 100, "window_s": 1.0}
+        producers = Newcomers("producers", "a limit", **of, clock=trio.current_time)
+        fetches = Fetches(partitions, sessions, parts.reads)
+        dispatcher = Dispatcher(partitions, fetches, families, _refuse_transactions, producers=producers)
         return SimulatedListener(KafkaWire(codec), dispatcher, parts.writer.write_queued)
 
 

@@ -58,14 +58,17 @@ class SimulatedListener:
     async def _answer(self, end: Socket, frame: memoryview, session: Session) -> None:
         context = Context(session, self._pacer)
         call, request = self._wire.decode(frame, context, NO_LIMIT)
-        if isinstance(request, ProduceRequest):
-            response: Response = await self._produce(request, context)
-            if not request.acks:
-                return
-        elif isinstance(request, FetchRequest):
-            response = await self._fetch(request, context)
-        else:
-            response = await self._dispatcher.handle(request, context)
+        try:
+            if isinstance(request, ProduceRequest):
+                response: Response = await self._produce(request, context)
+            elif isinstance(request, FetchRequest):
+                response = await self._fetch(request, context)
+            else:
+                response = await self._dispatcher.handle(request, context)
+        finally:
+            context.end()
+        if isinstance(request, ProduceRequest) and not request.acks:
+            return
         await end.send_all(_joined(self._wire.encode(call, response, limit=NO_LIMIT)))
 
     async def _produce(self, request: ProduceRequest, context: Context) -> Response:

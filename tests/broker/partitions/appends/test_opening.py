@@ -17,12 +17,16 @@ from warmlog.broker.log.append import Buffer
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.producers.transactions import TransactionMarker
 from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.appends import batch_opener
 from warmlog.broker.partitions.appends.batch_opener import JOB_BYTES, LOOP_BYTES, LOOP_OPENED_BYTES, LOOP_SECONDS
+from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.partition import Append, Partition
 from warmlog.protocol.errors import CompressionError, ErrorCode, RecordsRefusedError
 from warmlog.protocol.records.builder import Codec, build_batch
+from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.records.reader import Record, records_in
 from warmlog.protocol.records.reencode import reencode_batches
 from warmlog.protocol.records.validation import BatchRules
@@ -109,6 +113,59 @@ async def test_appends_keep_their_order_behind_one_that_is_opened(tmp_path: Path
         assert made.values() == [b"a", b"b", b"c"]
         assert made.append(b"d").done
         assert get_ident() not in made.opening.threads
+
+
+async def test_appends_of_other_sources_do_not_wait_for_batches_that_are_opened(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        made.opening.gate.clear()
+        first = made.partition.append(compressed(1), source="slow")
+        behind = made.partition.append(build_batch([(NOW, b"k", b"2", ())]), source="slow")
+        other = made.partition.append(build_batch([(NOW, b"k", b"3", ())]), source="other")
+        made.writer.write_queued()
+        assert other.done
+        assert not first.done
+        made.opening.gate.set()
+        await behind.wait()
+        assert made.values() == [b"3", b"1", b"2"]
+
+
+async def test_a_marker_waits_for_batches_of_all_sources_that_came_before_it_only(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        made.opening.gate.clear()
+        before = [made.partition.append(compressed(number), source=number) for number in range(3)]
+        marker = made.partition.append_marker(TransactionMarker(7, 0, 0, Outcome.ABORT))
+        after = made.partition.append(build_batch([(NOW, b"k", b"after", ())]), source="other")
+        made.writer.write_queued()
+        assert after.done
+        assert not marker.done
+        made.opening.gate.set()
+        await marker.wait()
+        assert all(append.done for append in before)
+        assert marker.planned.base_offset == 4
+
+
+async def test_a_thread_returns_what_it_has_not_opened_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_opener, "JOB_SECONDS", -1.0)
+    async with rig(tmp_path) as made:
+        appends = [made.partition.append(compressed(number)) for number in range(5)]
+        for append in appends:
+            await append.wait()
+        assert made.values() == [b"%d" % number for number in range(5)]
+
+
+async def test_a_broker_that_stops_opens_no_more_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_opener, "JOB_BYTES", 1)
+    async with rig(tmp_path) as made:
+        made.opening.gate.clear()
+        opened, waiting = made.partition.append(compressed(1)), made.partition.append(compressed(2), source="other")
+        more = [made.partition.append(compressed(number), source=number) for number in range(10)]
+        await trio.testing.wait_all_tasks_blocked()
+        made.writer.opener.stop(NotLeaderError("the broker stops"))
+        made.opening.gate.set()
+        for append in (opened, waiting, *more):
+            await append.wait()
+        assert opened.error is None
+        assert str(more[-1].error) == "the broker stops"
 
 
 async def test_more_than_one_turn_of_a_thread(tmp_path: Path) -> None:

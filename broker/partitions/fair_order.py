@@ -1,0 +1,93 @@
+"""An order in which work for many sources is done: what the least served source has waited for longest comes first.
+
+This is start-time fair queueing (Goyal, Vin and Cheng, 1996), with service measured afterwards instead of known before.
+Each source has a tag, the service that it has received; nobody's tag falls behind the tag of what is being served, so
+that a source cannot save up service while it asks for none. Among equal tags the smaller work comes first. So a source
+that asks for little waits for the work in progress only, however many others ask for much.
+"""
+
+from collections import deque
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+KEPT_TAGS = 1_000  # before tags that no longer matter are dropped
+PROVISIONAL_S = 0.001  # service that counts for work in progress until it is measured
+
+
+class Work(NamedTuple, Generic[T]):
+    """Work that was taken, to be reported as `served`."""
+
+    item: T
+    source: Hashable
+    tag: float
+
+
+class FairOrder(Generic[T]):
+    """Work that waits, by source. Not thread-safe."""
+
+    __slots__ = ("_heap", "_in_progress", "_max_tags", "_number", "_tags", "_virtual", "_waiting")
+
+    def __init__(self) -> None:
+        self._virtual = 0.0  # the tag of what was last taken; when nothing is in progress, the largest tag
+        self._tags: dict[Hashable, float] = {}
+        self._max_tags = KEPT_TAGS
+        self._waiting: dict[Hashable, deque[tuple[float, T]]] = {}
+        self._heap: list[tuple[float, float, int, Hashable]] = []  # tag, size, number: one entry for each source
+        self._number = 0
+        self._in_progress = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, source: Hashable, item: T, size: float = 0.0) -> None:
+        """Add work. `size` orders sources that have been served equally."""
+        waiting = self._waiting.get(source)
+        if waiting is None:
+            self._waiting[source] = deque([(size, item)])
+            self._enter(source, size)
+        else:
+            waiting.append((size, item))
+
+    def take(self) -> Work[T]:
+        """Take the next work. There must be some."""
+        tag, _, _, source = heappop(self._heap)
+        self._virtual = max(self._virtual, tag)
+        waiting = self._waiting[source]
+        _, item = waiting.popleft()
+        self._tags[source] = tag + PROVISIONAL_S
+        if waiting:
+            self._enter(source, waiting[0][0])
+        else:
+            del self._waiting[source]
+        self._in_progress += 1
+        return Work(item, source, tag)
+
+    def served(self, work: Work[T], seconds: float) -> None:
+        """Count the service that work has received."""
+        tag = self._tags[work.source] = self._tags.get(work.source, work.tag) + max(seconds - PROVISIONAL_S, 0.0)
+        self._in_progress -= 1
+        if not self._in_progress and not self._waiting:
+            self._virtual = max(self._virtual, tag)
+        if len(self._tags) > self._max_tags:
+            self._tags = {each: kept for each, kept in self._tags.items() if kept > self._virtual}
+            self._max_tags = KEPT_TAGS + 2 * len(self._tags)
+
+    def remove(self, source: Hashable, item: T) -> None:
+        """Remove work that waits."""
+        waiting = self._waiting[source]
+        kept = deque(entry for entry in waiting if entry[1] is not item)
+        if kept:
+            self._waiting[source] = kept
+            return
+        del self._waiting[source]
+        self._heap = [entry for entry in self._heap if entry[3] != source]
+        heapify(self._heap)
+
+    def _enter(self, source: Hashable, size: float) -> None:
+        self._number += 1
+        heappush(self._heap, (max(self._virtual, self._tags.get(source, 0.0)), size, self._number, source))
