@@ -5,76 +5,89 @@ After each step, readers of committed records see every earlier write exactly on
     nothing                          until the driver has decided to commit it
     each task's rows once or not     from then on
     all of its rows exactly once     when the driver's commit has succeeded
+
+A write is repeated with any number of tasks. One that was decided, and in part aborted, ends a history.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.sink.attempt import values
 from tests.pipeline.sink.test_transactions import Query
 from warmlog.client.blocking import Client
+from warmlog.client.errors import WarmlogError
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.sink import transactions
 from warmlog.pipeline.sink.rows import Rows
 from warmlog.pipeline.sink.task import write_in_transaction
-from warmlog.pipeline.sink.transactions import OpenTransaction
+from warmlog.pipeline.sink.transactions import CompleteTask
 from warmlog.testing import Broker
 
-TASKS = 2
-tasks = st.integers(0, TASKS - 1)
+MOST_TASKS = 4
+ROWS = 12  # of a write, divided among its tasks
+tasks = st.integers(0, MOST_TASKS - 1)
+nothing = st.just(0)
 steps = st.one_of(
     st.tuples(st.just("run"), tasks),
-    st.tuples(st.just("run all"), st.just(0)),
+    st.tuples(st.just("run all"), nothing),
+    st.tuples(st.just("restart"), st.integers(1, MOST_TASKS)),
     st.tuples(st.just("die"), tasks),
     st.tuples(st.just("time out"), tasks),
-    st.tuples(st.just("abort"), st.just(0)),
-    st.tuples(st.just("commit"), st.just(0)),
-    st.tuples(st.just("commit and die"), st.integers(0, TASKS)),
+    st.tuples(st.just("abort"), nothing),
+    st.tuples(st.just("commit"), nothing),
+    st.tuples(st.just("commit and die"), st.integers(0, MOST_TASKS)),
 )
 
 
 class History:
-    """One query, and what has become of its writes."""
+    """One query, and what has become of its writes. `tasks`: how many a run of the present write has."""
 
     def __init__(self, broker: Broker, client: Client) -> None:
         self.query = Query(broker, client)
         self.client = client
+        self.tasks = 2
         self.number = 0
-        self.is_decided = False
-        self.complete: dict[int, OpenTransaction | None] = {}  # tasks whose last attempt the driver knows of
+        self.decided: list[Counter[bytes]] | None = None  # the rows of each task when the driver decided
+        self.is_broken = False
+        self.complete: dict[int, CompleteTask] = {}  # tasks whose last attempt the driver knows of
         self.stored: Counter[bytes] = Counter()  # by earlier writes
 
     def rows(self, task: int) -> tuple[bytes, ...]:
-        return tuple(b"%d-%d-%d" % (self.number, task, at) for at in range(3))
+        return tuple(b"%d-%d" % (self.number, at) for at in range(task, ROWS, self.tasks))
 
     def run(self, task: int) -> None:
-        self.complete[task] = self.query.task(self.number, task, self.rows(task))
+        if task < self.tasks:
+            self.complete[task] = self.query.task(self.number, task, self.rows(task))
 
     def run_all(self) -> None:
-        for task in range(TASKS):
+        for task in range(self.tasks):
             self.run(task)
+
+    def restart(self, tasks: int) -> None:
+        """Begin another run of the write, with this number of tasks."""
+        self.tasks = tasks
+        self.complete.clear()
 
     def die(self, task: int) -> None:
         """Store some rows, and die without telling anybody."""
+        if task >= self.tasks:
+            return
 
-        def some() -> "list[Rows]":
-            return [values(*self.rows(task)[:2])]
-
-        def dying() -> "object":
-            yield from some()
+        def dying() -> Iterator[Rows]:
+            yield values(*self.rows(task)[:2])
             raise KeyboardInterrupt
 
         self.complete.pop(task, None)
         with suppress(KeyboardInterrupt):
-            write_in_transaction(self.query.options, self.query.write(self.number), task, dying())  # type: ignore[arg-type]
+            write_in_transaction(self.query.options, self.query.write(self.number), task, dying())
 
     def time_out(self, task: int) -> None:
-        with suppress(Exception):  # there may be nothing to abort
+        with suppress(WarmlogError):  # there may be nothing to abort
             self.client.abort_transaction(self.query.write(self.number).transactional_id(task))
+            self.is_broken |= self.decided is not None
 
     def abort(self) -> None:
         self.query.abort(self.number)
@@ -82,40 +95,32 @@ class History:
 
     def commit(self, ends: int | None = None) -> None:
         """Commit as the driver does once all tasks are complete; die after some transactions if `ends` is given."""
-        if len(self.complete) < TASKS:
+        if len(self.complete) < self.tasks:
             return
-        left = [transaction for transaction in self.complete.values() if transaction is not None]
-        with pytest.MonkeyPatch.context() as patched:
-            if ends is not None:
-                patched.setattr(transactions, "end", self._ending(ends))
-            try:
-                self.is_decided = self.is_decided or bool(left)
-                self.query.commit(left)
-            except (PipelineError, KeyboardInterrupt):
-                self.complete.clear()  # Spark runs the tasks again
+        complete = [self.complete[task] for task in range(self.tasks)]
+        shares = [Counter(self.rows(task)) for task in range(self.tasks)]
+        try:
+            if ends is None:
+                self.query.commit(complete)
+            elif self.query.commit_and_die(complete, ends):
+                self.decided = self.decided or shares
+                self.complete.clear()
                 return
+        except PipelineError:
+            self.complete.clear()  # Spark runs the tasks again
+            return
+        assert not self.is_broken
+        self.decided = self.decided or shares
         self.check(is_done=True)
-        self.stored.update(row for task in range(TASKS) for row in self.rows(task))
+        self.stored.update(row for task in range(self.tasks) for row in self.rows(task))
         self.number += 1
-        self.is_decided = False
+        self.decided = None
         self.complete.clear()
-
-    @staticmethod
-    def _ending(ends: int) -> object:
-        end, count = transactions.end, iter(range(ends))
-
-        def end_some(*arguments: object, **keywords: object) -> None:
-            if next(count, None) is None:
-                raise KeyboardInterrupt
-            end(*arguments, **keywords)  # type: ignore[arg-type]
-
-        return end_some
 
     def check(self, *, is_done: bool = False) -> None:
         seen = Counter(self.query.visible())
-        current = {task: Counter(self.rows(task)) for task in range(TASKS)}
-        for rows in current.values():
-            if is_done or (self.is_decided and seen & rows):
+        for rows in self.decided or ():
+            if is_done or seen & rows:
                 assert seen & rows == rows
                 seen -= rows
         assert seen == self.stored
@@ -133,6 +138,8 @@ def test_each_write_is_seen_once_and_only_when_it_was_decided(
                 run.run(number)
             case "run all":
                 run.run_all()
+            case "restart":
+                run.restart(number)
             case "die":
                 run.die(number)
             case "time out":
@@ -146,4 +153,4 @@ def test_each_write_is_seen_once_and_only_when_it_was_decided(
         run.check()
     run.run_all()
     run.commit()
-    assert run.number > 0
+    assert run.number > 0 or run.is_broken

@@ -12,7 +12,7 @@ from warmlog.pipeline.sink import transactions
 from warmlog.pipeline.sink.options import WriteOptions, write_options
 from warmlog.pipeline.sink.rows import Rows
 from warmlog.pipeline.sink.task import open_broker, write_in_transaction
-from warmlog.pipeline.sink.transactions import OpenTransaction, Write
+from warmlog.pipeline.sink.transactions import CompleteTask, Write
 from warmlog.protocol.transactions import TransactionState
 from warmlog.testing import Broker
 
@@ -27,22 +27,38 @@ class Query:
         self.options: WriteOptions = options(broker, self.topic, transactional=True, **given)
         self._client = client
 
-    def task(self, number: int, task: int, rows: Sequence[bytes]) -> OpenTransaction | None:
+    def task(self, number: int, task: int, rows: Sequence[bytes]) -> CompleteTask:
         """Run an attempt at a task."""
-        self.report, left = write_in_transaction(self.options, self.write(number), task, [values(*rows)])
-        return left
+        self.report, complete = write_in_transaction(self.options, self.write(number), task, [values(*rows)])
+        return complete
 
     def write(self, number: int) -> Write:
         return Write(name=self.topic, number=number)
 
-    def tasks(self, number: int) -> list[OpenTransaction]:
-        """Run an attempt at both tasks."""
-        left = [self.task(number, 0, FIRST), self.task(number, 1, SECOND)]
-        return [transaction for transaction in left if transaction is not None]
+    def tasks(self, number: int, *shares: Sequence[bytes]) -> list[CompleteTask]:
+        """Run an attempt at each task; `shares`: their rows, by default those of two tasks."""
+        return [self.task(number, task, rows) for task, rows in enumerate(shares or (FIRST, SECOND))]
 
-    def commit(self, left: Sequence[OpenTransaction]) -> None:
+    def commit(self, tasks: Sequence[CompleteTask], **given: bool) -> None:
         with open_broker(self.options) as broker:
-            transactions.commit(broker, left)
+            transactions.commit(broker, tasks, **given)
+
+    def commit_and_die(self, tasks: Sequence[CompleteTask], after: int) -> bool:
+        """Commit as a driver that is killed after some of the transactions; False if there are no more than these."""
+        end, left = transactions.end, iter(range(after))
+
+        def end_some(*arguments: object, **keywords: object) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            end(*arguments, **keywords)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(transactions, "end", end_some)
+            try:
+                self.commit(tasks)
+            except KeyboardInterrupt:
+                return True
+        return False
 
     def abort(self, number: int) -> None:
         with open_broker(self.options) as broker:
@@ -65,7 +81,7 @@ def test_rows_are_visible_once_the_driver_has_committed(query: Query) -> None:
     assert query.visible() == []
     query.commit(left)
     assert query.visible() == [b"a", b"b", b"c"]
-    query.commit(left)  # again, since its reply was lost
+    query.commit(left)  # again, whatever for
     assert query.visible() == [b"a", b"b", b"c"]
 
 
@@ -105,53 +121,111 @@ def test_tasks_that_outlive_their_job_write_nothing(query: Query, client: Client
         with pytest.raises(PipelineError, match=("another attempt", "the job has failed already")[task]):
             write_in_transaction(query.options, run, task, rows(task))
     assert not client.list_transactions(states=[TransactionState.ONGOING.label])
-    left = [write_in_transaction(query.options, replace(run, run="again"), 0, [values(b"a")])[1]]
-    query.commit([transaction for transaction in left if transaction is not None])
+    query.commit([write_in_transaction(query.options, replace(run, run="again"), 0, [values(b"a")])[1]])
     assert query.visible() == [b"a"]
 
 
-def test_a_decided_write_is_committed_and_not_written_again(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decided_write_is_committed_and_not_written_again(query: Query) -> None:
     """The driver dies after one of two commits."""
-    ended, end = [], transactions.end
-
-    def end_one(*arguments: object, **keywords: object) -> None:
-        if ended:
-            raise KeyboardInterrupt
-        ended.append(end(*arguments, **keywords))  # type: ignore[arg-type,func-returns-value]
-
-    left = query.tasks(0)
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(transactions, "end", end_one)
-        query.commit(left)
+    assert query.commit_and_die(query.tasks(0), after=1)
     query.abort(0)  # what a driver does whose commit has failed
     again = query.tasks(0)
     assert query.report.stored_before == 1
-    assert [transaction.transactional_id for transaction in again] == [query.write(0).transactional_id(1)]
+    assert [task.transaction for task in again] == [None, None]
     query.commit(again)
     assert query.visible() == [b"a", b"b", b"c"]
-    assert query.tasks(0) == []
-    query.commit(query.tasks(1))
-    assert query.visible() == [b"a", b"a", b"b", b"b", b"c", b"c"]
+    query.commit(query.tasks(0))
+    assert query.visible() == [b"a", b"b", b"c"]
 
 
-def test_of_a_decided_write_what_was_aborted_or_not_complete_is_written_again(query: Query, client: Client) -> None:
-    left = query.tasks(0)
-    client.abort_transaction(left[1].transactional_id)  # as by a timeout
+ROWS = [b"%02d" % number for number in range(24)]
+
+
+def divided(tasks: int) -> list[list[bytes]]:
+    return [ROWS[task::tasks] for task in range(tasks)]
+
+
+@pytest.mark.parametrize("ended", [0, 1, 2])
+@pytest.mark.parametrize(("before", "after"), [(6, 2), (2, 6), (6, 1), (1, 6)])
+def test_a_decided_write_may_be_repeated_with_another_number_of_tasks(
+    query: Query, client: Client, before: int, after: int, ended: int
+) -> None:
+    if ended >= before:
+        return
+    assert query.commit_and_die(query.tasks(0, *divided(before)), after=ended)
+    query.commit(query.tasks(0, *divided(after)))
+    assert query.visible() == ROWS
+    query.commit(query.tasks(1, *divided(before)))
+    assert query.visible() == sorted(ROWS * 2)
+    assert not client.list_transactions(states=["Ongoing"])
+
+
+def test_a_decision_may_name_more_transactions_than_one_offset_holds(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "METADATA_BYTES", 10)
+    assert query.commit_and_die(query.tasks(0, *divided(8)), after=3)
+    query.commit(query.tasks(0, *divided(3)))
+    assert query.visible() == ROWS
+
+
+def test_a_write_that_was_not_decided_may_be_repeated_with_fewer_tasks(query: Query, client: Client) -> None:
+    """Transactions that earlier tasks have left open would keep readers of committed records waiting."""
+    query.tasks(0, *divided(6))
+    query.commit(query.tasks(0, *divided(2)))
+    assert query.visible() == ROWS
+    assert not client.list_transactions(states=["Ongoing"])
+
+
+def test_tasks_without_rows_are_part_of_a_decision(query: Query) -> None:
+    assert query.commit_and_die(query.tasks(0, (), FIRST, (), SECOND), after=1)
+    query.commit(query.tasks(0, FIRST, SECOND))
+    assert query.visible() == [b"a", b"b", b"c"]
+
+
+def test_a_write_with_an_aborted_transaction_is_not_decided(query: Query, client: Client) -> None:
+    complete = query.tasks(0)
+    client.abort_transaction(query.write(0).transactional_id(1))  # as by a timeout
     with pytest.raises(PipelineError, match="open for longer than transactionTimeoutMs, or another attempt"):
-        query.commit(left)
-    with open_broker(query.options) as broker:  # an attempt that dies before it is complete
-        transactions.TaskTransaction(broker, query.write(0), 1, 60_000).begin()
-    again = query.tasks(0)
-    assert len(again) == 1
-    query.commit(again)
+        query.commit(complete)
+    assert query.visible() == []
+    query.commit(query.tasks(0))
     assert query.visible() == [b"a", b"b", b"c"]
+
+
+def test_a_decided_write_that_was_aborted_in_part_is_an_error(query: Query, client: Client) -> None:
+    assert query.commit_and_die(query.tasks(0), after=1)
+    client.abort_transaction(query.write(0).transactional_id(1))
+    for _ in range(2):
+        with pytest.raises(PipelineError, match="decided, but 1 of its 2 transactions were aborted"):
+            query.commit(query.tasks(0))
+    with pytest.raises(PipelineError, match="all are written again when it is started again"):
+        query.commit(query.tasks(0), repeats=True)
+    query.commit(query.tasks(0, [*FIRST, *SECOND]))
+    assert query.visible() == [b"a", b"a", b"b", b"b", b"c"]
+
+
+def test_what_an_earlier_version_has_decided_is_finished_if_nothing_is_open(query: Query) -> None:
+    """Version 0.2 did not say how many tasks a decision names."""
+
+    def decide(number: int) -> None:
+        decision = transactions.Decision(number=number, place=(query.topic, 0))
+        with open_broker(query.options) as broker:
+            transactions._note(broker, query.write(number).group, decision)
+
+    query.commit(query.tasks(0, FIRST))
+    decide(0)
+    query.commit(query.tasks(0, FIRST))
+    assert query.visible() == [b"a", b"b"]
+    query.tasks(1, FIRST)
+    decide(1)
+    with pytest.raises(PipelineError, match="decided by an earlier version"):
+        query.commit(query.tasks(1, FIRST))
 
 
 def test_an_attempt_fences_the_one_before(query: Query) -> None:
     first = query.task(0, 0, FIRST)
-    assert first is not None
     second = query.task(0, 0, FIRST)
-    assert second is not None
     with pytest.raises(PipelineError, match="another attempt at the task has begun"):
         query.commit([first])
     query.commit([second])
@@ -165,14 +239,14 @@ def test_an_earlier_write_is_refused_after_a_later_one(query: Query) -> None:
 
 
 def test_a_write_without_rows_has_no_transaction(query: Query) -> None:
-    assert query.task(0, 0, ()) is None
+    task = query.task(0, 0, ())
+    assert task.transaction is None
+    query.commit([task])
 
 
 def test_a_write_that_is_not_repeated_leaves_no_groups(query: Query, client: Client) -> None:
     write = Write(name=f"once {query.topic}", number=0, is_repeatable=False)
-    _, left = write_in_transaction(query.options, write, 0, [values(b"a")])
-    assert left is not None
-    query.commit([left])
+    query.commit([write_in_transaction(query.options, write, 0, [values(b"a")])[1]])
     assert query.visible() == [b"a"]
     assert not [group for group in client.list_groups() if query.topic in group.group]
 
@@ -180,9 +254,7 @@ def test_a_write_that_is_not_repeated_leaves_no_groups(query: Query, client: Cli
 def test_tasks_may_write_more_than_a_request_holds(broker: Broker, client: Client) -> None:
     query = Query(broker, client, batch_bytes=500, buffer_bytes=4000)
     rows = [b"%05d" % number for number in range(2000)]
-    left = query.task(0, 0, rows)
-    assert left is not None
-    query.commit([left])
+    query.commit([query.task(0, 0, rows)])
     assert query.visible() == rows
 
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from warmlog.pipeline.broker import BUSY, TRANSIENT, RetryingBroker, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.sink.attempts import Identity, StoredReader
-from warmlog.pipeline.sink.transactions import ENDED, ENDED_CODES
+from warmlog.pipeline.sink.transactions import ENDED, ENDED_CODES, WRITTEN_AGAIN
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import Codec
@@ -235,7 +235,7 @@ class BatchSender:
     def _settle(self, batch: SinkBatch, outcome: ProducedPartition) -> None:
         """Count a batch that is stored. Raises PipelineError if it was rejected for good."""
         if outcome.error in ENDED_CODES and self._identity.transactional_id is not None:
-            raise PipelineError(f"{batch.name}: {ENDED}: {_reply_error(batch, outcome)}")
+            raise PipelineError(f"{batch.name}: {ENDED}; {WRITTEN_AGAIN}: {_reply_error(batch, outcome)}")
         if outcome.error:
             raise _refused(batch, outcome)
         if outcome.duplicate is not UNSET and not (batch.resent and self._is_ours(batch, outcome.base_offset)):

@@ -22,7 +22,7 @@ from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, StoredReader, 
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Headers, Rows, row_size_bound
 from warmlog.pipeline.sink.sender import BatchSender, SinkBatch
-from warmlog.pipeline.sink.transactions import OpenTransaction, TaskTransaction, Write
+from warmlog.pipeline.sink.transactions import CompleteTask, TaskTransaction, Write
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import TopicPartition
 from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
@@ -314,21 +314,20 @@ def write_task(options: WriteOptions, identity: Identity, rows: Iterable[Rows]) 
 
 def write_in_transaction(
     options: WriteOptions, write: Write, task: int, rows: Iterable[Rows]
-) -> tuple[TaskReport, OpenTransaction | None]:
-    """Write the rows of one task in a transaction, and leave it open; None if there is nothing to commit.
+) -> tuple[TaskReport, CompleteTask]:
+    """Write the rows of one task in a transaction, and leave it open.
 
     Raises PipelineError, and aborts the transaction then, as with any other exception.
     """
     with open_broker(options) as broker:
         transaction = TaskTransaction(broker, write, task, options.transaction_timeout_ms)
         if write.is_repeatable and transaction.is_decided():
-            left = transaction.left()
-            if left is not None or transaction.is_stored():
-                return TaskReport(stored_before=sum(len(some.values) for some in rows)), left
+            report = TaskReport(stored_before=sum(len(some.values) for some in rows))
+            return report, CompleteTask(write=write, is_decided=True)
         identity = transaction.begin()
         try:
             report, place = _written(options, identity, broker, rows)
-            return report, None if place is None else transaction.complete(place)
+            return report, CompleteTask(write=write, transaction=transaction.complete(place))
         except BaseException:
             with suppress(PipelineError):
                 transaction.abandon()

@@ -1,21 +1,27 @@
 """Transactions of a write: its rows become visible when the driver has committed it.
 
-    task     abort what an earlier attempt left open -> write rows -> complete: note the write in the transaction
-    driver   note that the write is decided -> commit the transaction of every task
+    task     abort what an earlier attempt left open -> write rows
+    driver   note the decision -> commit the transaction of every task -> abort what earlier runs left open
 
-A note is a committed offset: the number of the write, in the group of the task's transactional id or of the query.
+The decision is a committed offset: the number of the write, in the group of the query (or `writeId`). Its metadata
+name the transactions: task, producer id and epoch of each. What exceeds the metadata of one offset is in the groups
+`-names-1` and so on, written before the decision.
 
 Invariants:
-1. Each task of a query (or `writeId`) has a transactional id. An attempt at a task fences earlier ones.
-2. A write is decided once all of its tasks are complete. From then on a repeated task writes nothing: its transaction
-   is left to the driver, or was committed before. Only what was aborted meanwhile, by a timeout, is written again.
-3. A task's own note counts only if its transaction is committed, so rows that are visible are not written again.
-4. A transaction is complete if it contains its note: an attempt that died before has none.
+1. Each task of a query has a transactional id. An attempt at a task fences earlier ones.
+2. A write is decided once all of its tasks are complete. From then on its tasks write nothing, however many there are
+   when it is repeated: the driver commits the transactions that the decision names, and no others.
+3. A transaction that the decision names and that was aborted (by a timeout, or fenced) is an error: which rows of the
+   write were in it is not known when they are divided otherwise.
+4. After a commit no transaction of the query is open.
 5. A task of a job that has failed writes nothing, even if Spark lets it run on: the driver first notes the failure,
    then fences all tasks that have begun; a task looks for the note after it has begun. The note is a transactional id.
 """
 
+import json
 import re
+import zlib
+from base64 import b85decode, b85encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,10 +36,13 @@ from warmlog.protocol.groups import (
     CommittedPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetToCommit,
+    TopicPartition,
 )
 from warmlog.protocol.transaction_requests import (
     DescribedTransaction,
@@ -45,17 +54,13 @@ from warmlog.protocol.transaction_requests import (
     InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
 )
-from warmlog.protocol.transactions import TransactionState
+from warmlog.protocol.transactions import TopicIndex, TransactionState
 
-OFFSETS_TOPIC = "__consumer_offsets"
 PREFIX = "warmlog-sink"
-ENDED = (
-    "the transaction was open for longer than transactionTimeoutMs, or another attempt at the task has begun;"
-    " a query writes it again when it is started again"
-)
+METADATA_BYTES = 4000  # of one committed offset; offset.metadata.max.bytes is 4096 unless it was changed
+ENDED = "the transaction was open for longer than transactionTimeoutMs, or another attempt at the task has begun"
+WRITTEN_AGAIN = "a query writes it again when it is started again"
 ENDED_CODES = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -65,6 +70,7 @@ ENDED_CODES = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
+COMMITTED_STATES = frozenset({TransactionState.PREPARE_COMMIT.label, TransactionState.COMPLETE_COMMIT.label})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +86,16 @@ class Write:
     is_repeatable: bool = True
     run: str | None = None
 
+    def __str__(self) -> str:
+        return f"write {self.number} of {self.group}"
+
     @property
     def group(self) -> str:
         """The group whose offset says which write was decided last."""
         return f"{PREFIX}-{self.name}"
 
     def transactional_id(self, task: int) -> str:
-        """Return the transactional id of a task, which is also the group of its note."""
+        """Return the transactional id of a task."""
         return f"{PREFIX}-{self.name}-{task}"
 
     @property
@@ -97,13 +106,33 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A task's complete transaction, to be ended by the driver. `place`: a partition that it has written to."""
+    """The transaction of a task, to be ended. `place`: a partition that it has written to."""
 
-    write: Write
-    transactional_id: str
+    task: int
     producer_id: int
     producer_epoch: int
-    place: tuple[str, int]
+    place: TopicIndex = ("", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteTask:
+    """What the driver learns from a task. `transaction`: None if nothing was written.
+
+    `is_decided`: an earlier run has decided on the write already, so the task has written nothing.
+    """
+
+    write: Write
+    transaction: OpenTransaction | None = None
+    is_decided: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The last write that was decided. `place`: the partition whose committed offset it is."""
+
+    number: int = NO_OFFSET
+    place: TopicIndex = ("", 0)
+    metadata: str = ""
 
 
 @dataclass(slots=True)
@@ -121,30 +150,9 @@ class TaskTransaction:
         """The transactional id of the task."""
         return self.write.transactional_id(self.task)
 
-    def is_stored(self) -> bool:
-        """Whether an earlier attempt has written the rows for good: the write is decided, and the rows are committed.
-
-        Otherwise `left` returns a complete transaction, or the rows must be written.
-        """
-        return noted(self.broker, self.transactional_id) >= self.write.number
-
-    def left(self) -> OpenTransaction | None:
-        """Return the complete transaction of an earlier attempt that the driver has decided to commit.
-
-        Ask before `is_stored`: the driver may commit it in between.
-        """
-        found = described(self.broker, self.transactional_id)
-        if found is None or found.state != TransactionState.ONGOING.label:
-            return None
-        places = [(place.topic, place.partition) for place in found.partitions]
-        written = [place for place in places if place[0] != OFFSETS_TOPIC]
-        if len(written) == len(places) or not written:
-            return None
-        return self._open(found.producer_id, found.producer_epoch, written[0])
-
     def is_decided(self) -> bool:
         """Whether the driver has decided to commit the write; PipelineError if it has decided on a later one."""
-        last = noted(self.broker, self.write.group)
+        last = last_decision(self.broker, self.write.group).number
         if last > self.write.number:
             raise PipelineError(
                 f"{self.write.group}: write {last} has been committed already, after {self.write.number}"
@@ -175,56 +183,111 @@ class TaskTransaction:
         self._check_not_failed()
         return self._identity
 
-    def complete(self, place: tuple[str, int]) -> OpenTransaction:
-        """Note the write in the transaction, after all rows are stored. `place`: a partition that was written to."""
+    def complete(self, place: TopicIndex | None) -> OpenTransaction | None:
+        """Return the transaction for the driver to end; None if nothing was written.
+
+        `place`: a partition that was written to, None if there is none.
+        """
         identity = self._identity
-        assert identity is not None
-        if self.write.is_repeatable:
-            request = TxnOffsetCommitRequest(
-                transactional_id=self.transactional_id,
-                group=self.transactional_id,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.producer_epoch,
-                partitions=(OffsetToCommit(topic=place[0], partition=place[1], offset=self.write.number),),
-            )
-            check = partial(_check_committed, about=self.transactional_id)
-            self.broker.ask(request, TxnOffsetCommitResponse, lambda reply: check(reply.partitions))
-        return self._open(identity.producer_id, identity.producer_epoch, place)
+        assert identity is not None, "call `begin` first"
+        if place is None:
+            return None
+        return OpenTransaction(
+            task=self.task, producer_id=identity.producer_id, producer_epoch=identity.producer_epoch, place=place
+        )
 
     def abandon(self) -> None:
         """Abort what was written, if anything was."""
-        if self._identity is not None:
-            identity, self._identity = self._identity, None
-            end(self.broker, self._open(identity.producer_id, identity.producer_epoch, ("", 0)), commits=False)
+        if self._identity is not None and (written := self.complete(("", 0))) is not None:
+            self._identity = None
+            end(self.broker, self.write, written, commits=False)
 
     def _check_not_failed(self) -> None:
         failure_id = self.write.failure_id
-        if failure_id is not None and described(self.broker, failure_id) is not None:
+        if failure_id is not None and not describe(self.broker, [failure_id])[0].error:
             raise PipelineError(f"{self.transactional_id}: the job has failed already, so this task writes nothing")
 
-    def _open(self, producer_id: int, producer_epoch: int, place: tuple[str, int]) -> OpenTransaction:
-        return OpenTransaction(
-            write=self.write,
-            transactional_id=self.transactional_id,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            place=place,
-        )
 
+def commit(broker: RetryingBroker, tasks: Sequence[CompleteTask], *, repeats: bool = False) -> None:
+    """Commit a write, all of whose tasks are complete. Raises PipelineError.
 
-def commit(broker: RetryingBroker, transactions: Sequence[OpenTransaction]) -> None:
-    """Commit the transactions of a write, all of whose tasks are complete. Raises PipelineError."""
-    if not transactions:
+    `repeats`: whether a write that was committed in part only, and cannot be completed, is to be written again.
+    """
+    write, transactions = tasks[0].write, [task.transaction for task in tasks if task.transaction is not None]
+    if not write.is_repeatable:
+        for transaction in transactions:
+            end(broker, write, transaction, commits=True)
         return
-    first = transactions[0]
-    if first.write.is_repeatable:
-        topic, partition = first.place
-        decided = OffsetToCommit(topic=topic, partition=partition, offset=first.write.number)
-        request = OffsetCommitRequest(group=first.write.group, partitions=(decided,))
-        check = partial(_check_committed, about=first.write.group)
-        broker.ask(request, OffsetCommitResponse, lambda reply: check(reply.partitions))
-    for transaction in transactions:
-        end(broker, transaction, commits=True)
+    named: list[OpenTransaction] = []
+    if any(task.is_decided for task in tasks):
+        named = _finish(broker, write, repeats=repeats)
+    elif transactions:
+        _decide(broker, write, transactions)
+        named = _finish(broker, write, repeats=repeats)
+    _abort_others(broker, write, named)
+
+
+def _decide(broker: RetryingBroker, write: Write, transactions: Sequence[OpenTransaction]) -> None:
+    """Note that the transactions are to be committed. Raises PipelineError if one of them is no longer open."""
+    for transaction, found in zip(transactions, _described(broker, write, transactions), strict=True):
+        if not _is_open(transaction, found):
+            if last_decision(broker, write.group).number == write.number:
+                return  # by this call already, whose reply was lost
+            raise PipelineError(f"{found.transactional_id}: {ENDED}; {WRITTEN_AGAIN}")
+    names = _encode(transactions)
+    first, *more = (names[at : at + METADATA_BYTES] for at in range(0, len(names), METADATA_BYTES))
+    place = transactions[0].place
+    for at, text in enumerate(more, start=1):
+        _note(broker, _names_group(write, at), Decision(number=write.number, place=place, metadata=text))
+    _note(broker, write.group, Decision(number=write.number, place=place, metadata=f"{len(more)};{first}"))
+
+
+def _finish(broker: RetryingBroker, write: Write, *, repeats: bool) -> list[OpenTransaction]:
+    """Commit the transactions that the decision names and that are still open; return all that it names.
+
+    Raises PipelineError.
+    """
+    decision = last_decision(broker, write.group)
+    if decision.number != write.number:
+        raise PipelineError(f"{write}: another run has decided on write {decision.number} meanwhile")
+    named, lost = _named(broker, write, decision), []
+    for transaction, found in zip(named, _described(broker, write, named), strict=True):
+        if _is_open(transaction, found):
+            end(broker, write, transaction, commits=True)
+        elif found.state not in COMMITTED_STATES:
+            lost.append(found.transactional_id)
+    if lost:
+        what = (
+            f"{write} was decided, but {len(lost)} of its {len(named)} transactions were aborted before they were"
+            f" committed, as after transactionTimeoutMs ({lost[0]}): readers see a part of its rows"
+        )
+        if not repeats:
+            raise PipelineError(f"{what} (onChangedRows=send writes all of them again, some for a second time)")
+        _withdraw(broker, write.group, decision)
+        raise PipelineError(f"{what}; all are written again when it is started again, some for a second time")
+    return named
+
+
+def _is_open(transaction: OpenTransaction, found: DescribedTransaction) -> bool:
+    """Whether the state of a transactional id is that of this very transaction, and it is open."""
+    identity = transaction.producer_id, transaction.producer_epoch
+    return found.state == TransactionState.ONGOING.label and (found.producer_id, found.producer_epoch) == identity
+
+
+def _abort_others(broker: RetryingBroker, write: Write, named: Sequence[OpenTransaction]) -> None:
+    """Abort what earlier runs have left open under other ids than these. Raises PipelineError."""
+    for transactional_id in _open_ids(broker, write) - {write.transactional_id(each.task) for each in named}:
+        broker.ask(InitProducerIdRequest(transactional_id=transactional_id), InitProducerIdResponse)
+
+
+def _open_ids(broker: RetryingBroker, write: Write) -> set[str]:
+    """Return the transactional ids of the write's tasks that have an open transaction."""
+    request = ListTransactionsRequest(states=(TransactionState.ONGOING.label,), pattern=_pattern(write))
+    return {listed.transactional_id for listed in broker.ask(request, ListTransactionsResponse).transactions}
+
+
+def _pattern(write: Write) -> str:
+    return re.escape(f"{write.group}-") + "[0-9]+"
 
 
 def abort(broker: RetryingBroker, write: Write) -> None:
@@ -233,19 +296,19 @@ def abort(broker: RetryingBroker, write: Write) -> None:
     Tasks that Spark has killed may still run: those that have begun are found by their ids and fenced, later ones find
     the note of the failure.
     """
-    if write.is_repeatable and noted(broker, write.group) >= write.number:
-        return  # the tasks that run again leave them to be committed
+    if write.is_repeatable and last_decision(broker, write.group).number >= write.number:
+        return  # they are committed when it is repeated
     if write.failure_id is not None:
         broker.ask(InitProducerIdRequest(transactional_id=write.failure_id), InitProducerIdResponse)
-    pattern = re.escape(f"{write.group}-") + "[0-9]+"
-    for listed in broker.ask(ListTransactionsRequest(pattern=pattern), ListTransactionsResponse).transactions:
+    for listed in broker.ask(ListTransactionsRequest(pattern=_pattern(write)), ListTransactionsResponse).transactions:
         broker.ask(InitProducerIdRequest(transactional_id=listed.transactional_id), InitProducerIdResponse)
 
 
-def end(broker: RetryingBroker, transaction: OpenTransaction, *, commits: bool) -> None:
+def end(broker: RetryingBroker, write: Write, transaction: OpenTransaction, *, commits: bool) -> None:
     """Commit or abort a transaction. Raises PipelineError, also if it has ended otherwise."""
+    transactional_id = write.transactional_id(transaction.task)
     request = EndTxnRequest(
-        transactional_id=transaction.transactional_id,
+        transactional_id=transactional_id,
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
         commits=commits,
@@ -256,24 +319,32 @@ def end(broker: RetryingBroker, transaction: OpenTransaction, *, commits: bool) 
         if _code(error) not in ENDED_CODES:
             raise
         if commits:
-            raise PipelineError(f"{transaction.transactional_id}: {ENDED}: {error}") from error
+            raise PipelineError(f"{transactional_id}: {ENDED}: {error}") from error
 
 
-def described(broker: RetryingBroker, transactional_id: str) -> DescribedTransaction | None:
-    """Return the state of a transactional id, None if it does not exist. Raises PipelineError."""
+def _described(
+    broker: RetryingBroker, write: Write, transactions: Sequence[OpenTransaction]
+) -> list[DescribedTransaction]:
+    return describe(broker, [write.transactional_id(each.task) for each in transactions])
+
+
+def describe(broker: RetryingBroker, transactional_ids: Sequence[str]) -> list[DescribedTransaction]:
+    """Return the states of transactional ids; of one that does not exist, with that error. Raises PipelineError."""
 
     def check(reply: DescribeTransactionsResponse) -> None:
-        (found,) = reply.transactions
-        if found.error not in {ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}:
-            raise reply_error(found.error, None, about=transactional_id)
+        for found in reply.transactions:
+            if found.error not in {ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}:
+                raise reply_error(found.error, None, about=found.transactional_id)
 
-    request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
-    (found,) = broker.ask(request, DescribeTransactionsResponse, check).transactions
-    return None if found.error else found
+    request = DescribeTransactionsRequest(transactional_ids=tuple(transactional_ids))
+    return list(broker.ask(request, DescribeTransactionsResponse, check).transactions)
 
 
-def noted(broker: RetryingBroker, group: str) -> int:
-    """Return the number of the last write noted in a group, -1 if there is none. Raises PipelineError."""
+# -- decisions --
+
+
+def last_decision(broker: RetryingBroker, group: str) -> Decision:
+    """Return the last write that was decided in a group. Raises PipelineError."""
 
     def check(reply: OffsetFetchResponse) -> None:
         (found,) = reply.groups
@@ -283,7 +354,58 @@ def noted(broker: RetryingBroker, group: str) -> int:
 
     request = OffsetFetchRequest(groups=(OffsetFetchGroup(group=group),), require_stable=True)
     (found,) = broker.ask(request, OffsetFetchResponse, check).groups
-    return max((each.offset for each in found.partitions), default=NO_OFFSET)
+    decisions = [
+        Decision(number=each.offset, place=(each.topic, each.partition), metadata=each.metadata or "")
+        for each in found.partitions
+    ]
+    return max(decisions, key=lambda decision: decision.number, default=Decision())
+
+
+def _note(broker: RetryingBroker, group: str, decision: Decision) -> None:
+    topic, partition = decision.place
+    offset = OffsetToCommit(topic=topic, partition=partition, offset=decision.number, metadata=decision.metadata)
+    check = partial(_check_committed, about=group)
+    request = OffsetCommitRequest(group=group, partitions=(offset,))
+    broker.ask(request, OffsetCommitResponse, lambda reply: check(reply.partitions))
+
+
+def _withdraw(broker: RetryingBroker, group: str, decision: Decision) -> None:
+    topic, partition = decision.place
+    request = OffsetDeleteRequest(group=group, partitions=(TopicPartition(topic=topic, partition=partition),))
+
+    def check(reply: OffsetDeleteResponse) -> None:
+        if reply.error:
+            raise reply_error(reply.error, None, about=group)
+        _check_committed(reply.partitions, group)
+
+    broker.ask(request, OffsetDeleteResponse, check)
+
+
+def _named(broker: RetryingBroker, write: Write, decision: Decision) -> list[OpenTransaction]:
+    """Return the transactions that a decision names. Raises PipelineError."""
+    count, _, text = decision.metadata.partition(";")
+    if not text:
+        if _open_ids(broker, write):
+            raise PipelineError(f"{write} was decided by an earlier version of warmlog: continue it once with that one")
+        return []
+    for at in range(1, int(count) + 1):
+        text += last_decision(broker, _names_group(write, at)).metadata
+    return _decode(text)
+
+
+def _names_group(write: Write, at: int) -> str:
+    return f"{write.group}-names-{at}"
+
+
+def _encode(transactions: Sequence[OpenTransaction]) -> str:
+    """Encode tasks, producer ids and epochs as text: about five characters for each."""
+    listed = [(each.task, each.producer_id, each.producer_epoch) for each in transactions]
+    return b85encode(zlib.compress(json.dumps(listed, separators=(",", ":")).encode(), 9)).decode()
+
+
+def _decode(text: str) -> list[OpenTransaction]:
+    listed = json.loads(zlib.decompress(b85decode(text)))
+    return [OpenTransaction(task=task, producer_id=owner, producer_epoch=epoch) for task, owner, epoch in listed]
 
 
 def _check_committed(partitions: Sequence[CommittedPartition], about: str) -> None:

@@ -29,7 +29,7 @@ from warmlog.pipeline.sink.attempts import batch_identity, stream_identity
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Rows, check_columns, rows_of, rows_of_spark
 from warmlog.pipeline.sink.task import TaskReport, open_broker, write_in_transaction, write_task
-from warmlog.pipeline.sink.transactions import OpenTransaction, Write, abort, commit
+from warmlog.pipeline.sink.transactions import CompleteTask, Write, abort, commit
 
 ARROW = "DataSourceStreamArrowWriter"
 ARROW_STREAMS = hasattr(datasource, ARROW)  # from Spark 4.1 on; earlier versions pass rows to streams
@@ -44,10 +44,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """The report of a task to the driver, and its transaction to be ended."""
+    """The report of a task to the driver; `complete`: of a task in a transaction."""
 
     report: TaskReport
-    transaction: OpenTransaction | None = None
+    complete: CompleteTask | None = None
 
 
 def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
@@ -88,11 +88,11 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the Arrow batches of a task. In a worker. Raises PipelineError."""
         context = _task()
-        if self._options.write_id is not None:
-            _check_partitions_are_fixed(context)
         rows, task, number = _rows(self._options, iterator), context.partitionId(), self._options.write_batch
         if self._options.transactional:
             return TaskMessage(*write_in_transaction(self._options, self._write, task, rows))
+        if self._options.write_id is not None:
+            _check_partitions_are_fixed(context)
         return TaskMessage(write_task(self._options, batch_identity(self._write_id, task, number), rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -148,8 +148,8 @@ class _Stream:
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Report a micro-batch after a task has failed for good; it runs again when the query is restarted."""
-        for transaction in _transactions(messages)[:1]:  # without any, the write is not known here
-            abort_tasks(self._options, transaction.write)
+        for task in _complete(messages)[:1]:  # without any, the write is not known here
+            abort_tasks(self._options, task.write)
         report(self._options, messages, "failed", batchId)
 
 
@@ -184,9 +184,9 @@ def _task() -> TaskContext:
 
 def commit_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Commit the transactions of all tasks. Raises PipelineError."""
-    if transactions := _transactions(messages):
+    if tasks := _complete(messages):
         with open_broker(options) as broker:
-            commit(broker, transactions)
+            commit(broker, tasks, repeats=options.on_changed_rows == "send")
 
 
 def abort_tasks(options: WriteOptions, write: Write) -> None:
@@ -198,9 +198,9 @@ def abort_tasks(options: WriteOptions, write: Write) -> None:
         _log.warning("transactions stay open for up to %d ms: %s", options.transaction_timeout_ms, error)
 
 
-def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[OpenTransaction]:
-    done = [message.transaction for message in messages if isinstance(message, TaskMessage)]
-    return [transaction for transaction in done if transaction is not None]
+def _complete(messages: Sequence[WriterCommitMessage | None]) -> list[CompleteTask]:
+    done = [message.complete for message in messages if isinstance(message, TaskMessage)]
+    return [task for task in done if task is not None]
 
 
 def report(
