@@ -179,21 +179,26 @@ def cuts(wanted: Range, count: int, options: ReadOptions) -> list[int]:
 
 
 def limited(start: Offsets, ends: Offsets, most: int | None) -> dict[TopicPartition, int]:
-    """Return where a micro-batch of at most `most` offsets ends: each partition gets its share of what is available.
+    """Return where a micro-batch of at most `most` offsets ends.
 
-    Rounding favours the first partitions, so a micro-batch is never empty.
+    Each partition gets its share of what is available, so that all are read to their ends at the same time, but at
+    least one offset, so that none waits for the others. If `most` is too small for that, partitions take turns.
     """
-    behind = {key: max(end - start[key], 0) for key, end in ends.items()}
+    behind = {key: end - start[key] for key, end in ends.items() if end > start[key]}
     total = sum(behind.values())
     if most is None or total <= most:
-        return {key: max(end, start[key]) for key, end in ends.items()}
-    shares = {key: size * most // total for key, size in behind.items()}
-    rest = most - sum(shares.values())
-    for key, size in behind.items():
-        more = min(rest, size - shares[key])
-        shares[key] += more
-        rest -= more
-    return {key: start[key] + share for key, share in shares.items()}
+        shares = behind
+    elif most < len(behind):
+        keys, first = list(behind), sum(start.values()) % len(behind)  # advances by `most` each time
+        shares = dict.fromkeys((keys + keys)[first : first + most], 1)
+    else:
+        shares = {key: max(size * most // total, 1) for key, size in behind.items()}
+        rest = most - sum(shares.values())  # negative where shares were raised to one
+        for key in sorted(shares, key=lambda key: shares[key], reverse=True):
+            change = max(1 - shares[key], min(rest, behind[key] - shares[key]))
+            shares[key] += change
+            rest -= change
+    return {key: start[key] + shares.get(key, 0) for key in ends}
 
 
 @dataclass(slots=True)
