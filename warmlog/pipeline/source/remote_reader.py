@@ -156,18 +156,18 @@ class RemoteReader:
 
     def _take(self, records: memoryview, at: int, header: BatchHeader, aborted: AbortedFilter) -> bool:
         """Pass a batch on or skip it; return whether it was passed on."""
-        rules, split = self._rules, self._split
         passed = False
-        if aborted.discards(header) or header.next_offset <= split.first_offset or not may_hold(header, rules.first_ms):
+        if aborted.discards(header) or header.next_offset <= self._offset or not may_hold(header, self._rules.first_ms):
             self.tally.skipped_batches += 1
         else:
             passed = self._pass_on(records, at, header)
         if not self._stopped:
-            self._offset = header.next_offset
+            self._offset = max(self._offset, header.next_offset)
         return passed
 
     def _pass_on(self, records: memoryview, at: int, header: BatchHeader) -> bool:
-        wanted = Wanted(self._split.first_offset, self._split.end_offset - 1, self._rules.first_ms, self._rules.last_ms)
+        first = self._offset  # a batch may begin with offsets that were deleted
+        wanted = Wanted(first, self._split.end_offset - 1, self._rules.first_ms, self._rules.last_ms)
         try:
             verify_crc(records, at, header)
             self._handler(records, at, header, wanted)
