@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +57,19 @@ def asked(broker: Broker, topic: str, **options: Any) -> ReadOptions:
 
 def plan(options: ReadOptions, bounds: Bounds) -> list[Any]:
     return plan_batch(options, bounds).splits
+
+
+def delete_records(broker: Broker, topic: str, before: int) -> None:
+    """Delete the records of partition 0 before an offset."""
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    for done in admin.delete_records([TopicPartition(topic, 0, before)]).values():
+        done.result()
+
+
+def ranges(partitions: list[Any]) -> list[tuple[int, int, int]]:
+    """Partition, first offset and end of the splits that Spark is to read."""
+    splits = [partition.split for partition in partitions]
+    return [(split.partition, split.first_offset, split.end_offset) for split in splits]
 
 
 class Collector:
@@ -160,9 +175,22 @@ def test_records_that_went_before_they_were_read() -> None:
         found = offsets_of(split, fail_on_data_loss=False)
         assert found == list(range(found[0], 100))
         assert found[0] >= first
+        assert found[0] == first  # although the batch with that record may begin before it
         nobody = RemoteSplit(bootstrap=broker.native, topic="gone", partition=7, first_offset=0, end_offset=3)
         with pytest.raises(PipelineError, match="gone-7, offset 0: no partition gone-7"):
             offsets_of(nobody)
+
+
+def test_records_of_a_batch_that_were_deleted_are_not_delivered(broker: Broker, client: Client) -> None:
+    """They are counted as lost."""
+    produced(client, "trimmed", 100, partitions=1)
+    (split,) = plan(asked(broker, "trimmed"), Bounds())
+    delete_records(broker, "trimmed", before=30)
+    collector = Collector()
+    reader = RemoteReader(split, ReadRules(fail_on_data_loss=False), collector.take)
+    for _ in reader.run():
+        pass
+    assert (collector.offsets, reader.tally.lost_offsets) == (list(range(30, 100)), 30)
 
 
 @given(
@@ -179,6 +207,58 @@ def test_a_micro_batch_takes_no_more_than_it_may_and_something_if_there_is_any(
     assert all(0 <= taken[place] <= ends[place] - start[place] for place in start)
     total = sum(more for _, more in data.values())
     assert sum(taken.values()) == (total if most is None else min(total, most))
+    if most is not None and most >= len(data):  # none waits for the others
+        assert all(taken[place] for place in start if ends[place] > start[place])
+
+
+@given(counts=st.lists(st.integers(1, 9), min_size=1, max_size=6), most=st.integers(1, 6), hot=st.integers(0, 20))
+def test_no_partition_waits_for_ever_beside_one_that_grows(counts: list[int], most: int, hot: int) -> None:
+    start = {("t", partition): 0 for partition in range(len(counts) + 1)}
+    ends = {("t", partition): count for partition, count in enumerate((*counts, 1000))}
+    small = list(ends)[:-1]
+    for _ in range(10 * (sum(counts) + len(counts))):
+        start = limited(start, ends, most)
+        ends["t", len(counts)] += hot
+    assert [start[place] for place in small] == [ends[place] for place in small]
+
+
+@pytest.mark.parametrize("says_start", [True, False])
+def test_a_querys_first_micro_batch_has_the_same_records_in_every_run(
+    broker: Broker, client: Client, says_start: bool
+) -> None:
+    """Spark asks for the start again after a restart. Before 4.2 it asks for the end first, and passes no start."""
+    topic = f"first-{says_start}"
+    produced(client, topic, 40)
+
+    def run(**given: Any) -> tuple[StreamReader, Any, Any]:
+        reader = StreamReader(asked(broker, topic, maxOffsetsPerTrigger=20, **given))
+        end = None if says_start else json.loads(json.dumps(reader.latestOffset()))
+        begin = json.loads(json.dumps(reader.initialOffset()))
+        return reader, begin, end or json.loads(json.dumps(reader.latestOffset(begin)))
+
+    reader, begin, end = run(startingOffsets="earliest")
+    planned = ranges(reader.partitions(begin, end))
+    assert planned == [(0, 0, 10 if says_start else 20), (1, 0, 10 if says_start else 20)]
+    delete_records(broker, topic, before=5)
+    again, begin, _ = run(startingOffsets="earliest")
+    with pytest.raises(DataLossError, match=f"{topic}-0: offsets 0 to 4 were deleted before they were read"):
+        again.partitions(begin, end)
+    reader, begin, end = run()  # from the latest offsets
+    produced(client, topic, 20)
+    again, begin, _ = run()
+    if says_start:
+        assert ranges(again.partitions(begin, end)) == []
+    following = again.latestOffset(end)
+    assert ranges(again.partitions(end, following)) == [(0, 20, 30), (1, 20, 30)]
+    assert again.latestOffset(following) == following
+
+
+def test_a_start_is_taken_from_the_first_micro_batch_alone(broker: Broker, client: Client) -> None:
+    """Before Spark 4.2 the source cannot see whether a query is new."""
+    produced(client, "later", 40)
+    reader = StreamReader(asked(broker, "later", startingOffsets="earliest"))
+    end = reader.latestOffset()
+    assert ranges(reader.partitions({"later": {"0": 8, "1": 9}}, end)) == [(0, 8, 20), (1, 9, 20)]
 
 
 def test_a_streams_offsets_and_what_is_new(broker: Broker, client: Client) -> None:
@@ -262,6 +342,19 @@ def test_a_streams_progress_is_the_groups(broker: Broker, client: Client) -> Non
     reader.commit({"lag": {"0": 3, "1": 4}})
     (group,) = client.describe_groups("nightly")
     assert {(one.partition, one.offset, one.lag) for one in group.positions} == {(0, 3, 2), (1, 4, 1)}
+
+
+def test_a_stream_goes_on_where_its_group_is_in_use(
+    broker: Broker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    produced(client, "used", 10)
+    reader = StreamReader(asked(broker, "used", group="theirs"))
+    with client.consume("used", group="theirs") as records:
+        next(iter(records))
+        for _ in range(3):
+            reader.commit({"used": {"0": 3, "1": 4}})
+    why = "group theirs has members: a job can commit only for a group without members"
+    assert caplog.messages == [f"offsets of group theirs not committed: {why}"]
 
 
 def test_a_stream_whose_records_went(broker: Broker, client: Client) -> None:

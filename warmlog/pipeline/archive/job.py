@@ -108,7 +108,7 @@ class ArchiveJob:
         return commit
 
     def commit_group(self) -> None:
-        """Commit the group's offsets as of the last batch; if the broker is unavailable, the next step tries again."""
+        """Commit the group's offsets as of the last batch; if that fails, the next step tries again."""
         options = self._options
         if options.group is None or options.bootstrap is None or not self._positions:
             return
@@ -118,9 +118,9 @@ class ArchiveJob:
         try:
             commit_offsets(options.bootstrap, options.group, offsets)
             self._is_group_behind = False
-        except UnavailableError as error:
+        except PipelineError as error:
             self._is_group_behind = True
-            _log.warning("offsets of group %s not committed: %s", options.group, error)
+            self._warn(f"offsets of group {options.group} not committed: {error}")
 
     @property
     def is_stopped(self) -> bool:

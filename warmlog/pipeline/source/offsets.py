@@ -3,9 +3,13 @@
     {"orders": {"topicId": "AAAAAAAAAAAAAAAAAAAABw",
                 "partitions": {"0": {"offset": 1200, "leaderEpoch": 3}, "1": {"offset": 994, "leaderEpoch": 3}}}}
     {"orders": {"0": 1200, "1": 994}}                       as written by version 0.1, still read
+    {"orders": {..., "start": {"topicId": ..., "partitions": ...}}}    where a query's first micro-batch begins
 
 The topic id distinguishes a topic from a deleted one of the same name. No record before the offset has a higher leader
 epoch than this: if one has now, the log was truncated and written again (KIP-320).
+
+Spark's checkpoint has the end of each micro-batch, and begins one at the end of the one before. For the first it asks
+the source again after a restart, when "earliest" or "latest" may be elsewhere: its end therefore holds its start, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -97,6 +101,17 @@ def positions_of(form: OffsetsForm) -> dict[TopicPartition, Position]:
             position = Position(offset=one["offset"], leader_epoch=one.get("leaderEpoch"))
             found[topic, int(partition)] = replace(position, topic_id=listed.get("topicId"))
     return found
+
+
+def start_of(form: OffsetsForm) -> OffsetsForm | None:
+    """Return where the micro-batch that ends here begins; None unless it is a query's first."""
+    found = {topic: listed["start"] for topic, listed in form.items() if "start" in listed}
+    return found or None
+
+
+def with_start(form: OffsetsForm, start: OffsetsForm) -> OffsetsForm:
+    """Return the end of a query's first micro-batch, which begins at `start`."""
+    return {topic: {**listed, "start": start[topic]} if topic in start else listed for topic, listed in form.items()}
 
 
 def form_of(positions: Positions) -> OffsetsForm:

@@ -4,9 +4,9 @@ Spark's checkpoint has offsets in the format of `source.offsets`.
 
 Invariants:
 1. The offsets of a micro-batch determine its records, in every attempt. So with Spark's checkpoint and an idempotent
-   sink, each record is delivered exactly once.
+   sink, each record is delivered exactly once. The end of a query's first micro-batch holds its start, too.
 2. A group's offsets are committed when Spark reports that a micro-batch is done, which it does when it begins the next.
-   They serve to monitor the lag; a stream continues from its checkpoint.
+   They serve to monitor the lag; a stream continues from its checkpoint, also if they cannot be committed.
 3. Partitions that appear later are read from their beginning. Losses are an error, or a warning that counts them
    (`failOnDataLoss`): records that were deleted before they were read, a partition that was deleted, a topic that was
    recreated (it is read from its start), a log that was truncated (it is read from there).
@@ -35,6 +35,8 @@ from warmlog.pipeline.source.offsets import (
     is_recreated,
     position_at,
     positions_of,
+    start_of,
+    with_start,
 )
 from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
 from warmlog.pipeline.source.ranges import Bounds, Extent, Range, TopicPartition, key_of, last_of, limited, resolve
@@ -64,6 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = replace(options, start=start)
         self._input = _stream_input(replace(options, start=Bound(number=EARLIEST)))
         self.lost_offsets = 0  # of this query so far
+        self._first: OffsetsForm | None = None  # where the query would begin if it were new
+        self._initial: OffsetsForm | None = None  # what Spark was told, in this run, about a query that is new
         self._last: OffsetsForm | None = None
         self._until: dict[TopicPartition, int] | None = None
         self._reported: set[str] = set()
@@ -72,24 +76,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> OffsetsForm:  # noqa: N802 - Spark's name
         """Return where a stream without a checkpoint begins. Raises PipelineError, InspectError."""
+        self._initial = self._last = self._first or self._find_first()
+        return self._initial
+
+    def latestOffset(self, start: OffsetsForm | None = None, limit: Any = None) -> OffsetsForm:  # noqa: N802
+        """Return where the next micro-batch ends. Spark before 4.2 passes neither its start nor a limit."""
+        begin = start if start is not None else self._last
+        if begin is None:  # before Spark 4.2, which does not say whether the query is new
+            self._first = self._find_first()
+            return with_start(form_of(self._look(self._ends)), self._first)
+        most = self._options.max_offsets_per_trigger if limit is None else getattr(limit, "max_rows", None)
+        before = positions_of(begin)
+        found = self._look(lambda extents: self._next(extents, before, most)) or before
+        if begin == self._initial:
+            return with_start(form_of(found), begin)
+        self._initial = None
+        return begin if found == before else form_of(found)
+
+    def _find_first(self) -> OffsetsForm:
         options = self._options
 
         def begin(extents: list[Extent]) -> OffsetsForm:
             return form_of({key_of(one): position_at(one, resolve(one, options).start) for one in extents})
 
-        self._last = _stream_input(options).look(begin)
-        return self._last
-
-    def latestOffset(self, start: OffsetsForm | None = None, limit: Any = None) -> OffsetsForm:  # noqa: N802
-        """Return where the next micro-batch ends. Spark before 4.2 passes neither its start nor a limit."""
-        begin = start if start is not None else self._last
-        most = self._options.max_offsets_per_trigger if limit is None else getattr(limit, "max_rows", None)
-        before = None if begin is None else positions_of(begin)
-        found = self._look(lambda extents: self._next(extents, before, most))
-        if found is None:
-            assert begin is not None, "the first micro-batch never waits"
-            return begin
-        return form_of(found)
+        return _stream_input(options).look(begin)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """Return `maxOffsetsPerTrigger` as Spark's limit."""
@@ -123,6 +133,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: OffsetsForm, end: OffsetsForm) -> list[InputPartition]:
         """Return the splits of a micro-batch. Raises PipelineError, DataLossError if its first records were deleted."""
         self._last = end
+        if start == self._initial:  # of the first micro-batch, which may have been planned by an earlier run
+            start = start_of(end) or start
         lost, starts, ends = self.lost_offsets, positions_of(start), positions_of(end)
 
         def plan() -> list[InputPartition]:
@@ -137,25 +149,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, Bounds())
 
     def commit(self, end: OffsetsForm) -> None:
-        """Commit the group's offsets: micro-batches up to here are done. Raises PipelineError."""
+        """Commit the group's offsets: micro-batches up to here are done. A failure is logged, once."""
         if self._options.group is None or self._options.bootstrap is None:
             return
         from warmlog.pipeline.source.remote import commit_offsets  # imports the client
 
         offsets = [(topic, partition, at.offset) for (topic, partition), at in positions_of(end).items()]
         bootstrap, group = self._options.bootstrap, self._options.group
-        self._patiently(lambda: commit_offsets(bootstrap, group, offsets))
+        try:
+            commit_offsets(bootstrap, group, offsets)
+        except PipelineError as error:  # the next micro-batch commits them, and nothing depends on them
+            self._warn(f"offsets of group {group} not committed: {error}")
 
     def stop(self) -> None:
         """Do nothing: nothing is kept open."""
 
     # -- where a micro-batch ends --
 
-    def _next(self, extents: list[Extent], before: Positions | None, most: int | None) -> Positions | None:
+    def _ends(self, extents: list[Extent]) -> Positions:
+        """Return where everything that is available now ends."""
+        return {key: position_at(one, self._end(one)) for key, one in self._available(extents).items()}
+
+    def _next(self, extents: list[Extent], before: Positions, most: int | None) -> Positions | None:
         """Return where the next micro-batch ends; None if it must wait for more records."""
-        available = {key_of(one): one for one in extents if self._until is None or key_of(one) in self._until}
-        if before is None:
-            return {key: position_at(one, self._end(one)) for key, one in available.items()}
+        available = self._available(extents)
         gone = {key: position for key, position in before.items() if key not in available}
         for topic, partition in gone:
             self._report(f"{topic}-{partition} is gone, or no longer selected", 0)
@@ -166,6 +183,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = limited(starts, ends, most)
         # Keep the positions of partitions that are gone: they may return, for example when a directory is remounted.
         return gone | {key: position_at(one, reached[key], before.get(key)) for key, one in available.items()}
+
+    def _available(self, extents: list[Extent]) -> dict[TopicPartition, Extent]:
+        return {key_of(one): one for one in extents if self._until is None or key_of(one) in self._until}
 
     def _is_due(self, available: int) -> bool:
         """Whether there are enough records for a micro-batch, or it has waited for them long enough."""
@@ -229,6 +249,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Report a loss that planning the micro-batch will count. Raises DataLossError."""
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{what} (failOnDataLoss=false reads on without them)")
+        self._warn(what)
+
+    def _warn(self, what: str) -> None:
         if what not in self._reported:
             self._reported.add(what)
             _log.warning("%s", what)
