@@ -10,8 +10,12 @@ class DataLossError(PipelineError):
 
 
 class UnavailableError(PipelineError):
-    """The broker cannot be reached, or cannot answer yet; a retry may succeed."""
+    """No broker can be reached, or it cannot answer yet; a retry may succeed."""
 
 
 class BusyError(UnavailableError):
     """The previous transaction is still being completed; a retry will succeed."""
+
+
+class MovedError(UnavailableError):
+    """Another broker leads the partition, or coordinates the group or transaction; a retry goes there."""

@@ -10,15 +10,14 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from warmlog.client.blocking import Client
-from warmlog.pipeline.broker import BrokerConnection, Retry, RetryingBroker
+from warmlog.pipeline.cluster import ClusterConnection
+from warmlog.pipeline.offsets import fetch_once
+from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, batch_identity
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Rows, rows_of
 from warmlog.pipeline.sink.task import TaskReport, TaskWriter
-from warmlog.protocol.native.messages import ReceivedFetch
 from warmlog.protocol.records.reader import Record, decoded_batches
-from warmlog.protocol.request import FetchPartition, FetchRequest, MetadataRequest
-from warmlog.protocol.response import MetadataResponse
 from warmlog.testing import Broker
 
 NOW_MS = 1_700_000_000_000
@@ -83,9 +82,9 @@ def options(broker: Broker, topic: str | None, **given: Any) -> WriteOptions:
 class Task:
     """An attempt at a task."""
 
-    def __init__(self, asked: WriteOptions, identity: Identity, patient: RetryingBroker | None = None) -> None:
-        self._broker = patient or RetryingBroker(asked.bootstrap, Retry(60), max_reply_bytes=FETCH_BYTES)
-        self._writer = TaskWriter(asked, identity, self._broker, now_ms=lambda: NOW_MS)
+    def __init__(self, asked: WriteOptions, identity: Identity, cluster: ClusterConnection | None = None) -> None:
+        self._cluster = cluster or ClusterConnection(asked.bootstrap, Retry(60), max_reply_bytes=FETCH_BYTES)
+        self._writer = TaskWriter(asked, identity, self._cluster, now_ms=lambda: NOW_MS)
 
     def add(self, *rows: Rows) -> "Task":
         for some in rows:
@@ -99,7 +98,7 @@ class Task:
         self.die()
 
     def die(self) -> None:
-        self._broker.disconnect()
+        self._cluster.close()
 
     def finish(self) -> TaskReport:
         done = self._writer.finish()
@@ -118,13 +117,11 @@ def some_identity() -> Identity:
 def stored(broker: Broker, topic: str) -> list[tuple[int, Record]]:
     """(partition, record) of all that is in a topic."""
     found = []
-    with BrokerConnection(broker.native, max_reply_bytes=FETCH_BYTES) as connection:
-        (told,) = connection.ask(MetadataRequest(topics=(topic,)), MetadataResponse).topics
-        for partition in range(len(told.partitions)):
+    with ClusterConnection(broker.native, Retry(), max_reply_bytes=FETCH_BYTES) as cluster:
+        for partition in range(cluster.call(lambda client: client.topic(topic)).partitions):
             offset = 0
             while True:
-                asked = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=FETCH_BYTES)
-                (part,) = connection.ask(FetchRequest(partitions=(asked,), max_wait_ms=0), ReceivedFetch).partitions
+                part = fetch_once(cluster, topic, partition, offset, max_bytes=FETCH_BYTES)
                 batches = list(decoded_batches(part.records, from_offset=offset))
                 if not batches:
                     break

@@ -1,7 +1,6 @@
 """Several attempts at a task against a real broker: each row is stored once, whatever fails."""
 
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -28,8 +27,9 @@ from tests.pipeline.sink.attempt import (
     values,
 )
 from warmlog.client.blocking import Client
-from warmlog.pipeline.broker import Retry, RetryingBroker
+from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.sink.attempts import FETCH_BYTES, stream_identity
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.protocol.response import ProduceResponse
@@ -136,7 +136,7 @@ def test_two_attempts_at_a_time_and_one_after_them_store_each_row_once(
     assert stored_values(broker, topic) == sorted(row["value"] for row in rows)
 
 
-class Unlucky(RetryingBroker):
+class Unlucky(ClusterConnection):
     """Loses the connection in place of some replies to produce requests, which the broker has carried out by then."""
 
     def __init__(self, bootstrap: str, lost: set[int]) -> None:
@@ -144,20 +144,13 @@ class Unlucky(RetryingBroker):
         self._lost = lost
         self._replies = 0
 
-    def connection(self) -> Any:
-        connection = super().connection()
-        receive: Callable[[Any], Any] = type(connection).receive.__get__(connection)
-
-        def receive_or_not(response_type: Any) -> Any:
-            response = receive(response_type)
-            if response_type is ProduceResponse:
-                self._replies += 1
-                if self._replies in self._lost:
-                    raise UnavailableError("the connection is lost")
-            return response
-
-        connection.receive = receive_or_not  # type: ignore[method-assign]
-        return connection
+    def wait(self, reply: Any) -> Any:
+        response = super().wait(reply)
+        if isinstance(response, ProduceResponse):
+            self._replies += 1
+            if self._replies in self._lost:
+                raise UnavailableError("the connection is lost")
+        return response
 
 
 @settings(max_examples=15)
@@ -184,7 +177,7 @@ def test_a_broker_that_goes_and_comes_back_in_mid_job(tmp_path: Path) -> None:
 
 def test_a_broker_that_does_not_come_is_given_up() -> None:
     clock = count(0, 10)
-    patient = RetryingBroker("127.0.0.1:1", patience(lambda: next(clock)))
+    patient = ClusterConnection("127.0.0.1:1", patience(lambda: next(clock)))
     task = Task(WriteOptions(bootstrap="127.0.0.1:1", topic="t"), some_identity(), patient)
     with pytest.raises(
         PipelineError, match=r"cannot connect to 127.0.0.1:1: .*; gave up after 30 s \(deliveryTimeoutMs\)"

@@ -1,6 +1,7 @@
 """Retries of the sink, its limits on requests in flight, and its report."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -9,83 +10,105 @@ from typing import Any
 import pytest
 
 from tests.pipeline.sink.attempt import patience, some_identity
-from warmlog.pipeline.broker import Retry, RetryingBroker, reply_error
-from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.cluster import reply_error
+from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.sender import MAX_IN_FLIGHT, MAX_REQUEST_BYTES, BatchSender, SinkBatch
 from warmlog.pipeline.sink.task import TaskReport
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.records.layout import Codec
-from warmlog.protocol.request import MetadataRequest, ProduceRequest
-from warmlog.protocol.response import MetadataResponse, ProducedPartition, ProduceResponse
-from warmlog.testing import Broker
+from warmlog.protocol.request import ProduceRequest
+from warmlog.protocol.response import ProducedPartition, ProduceResponse
 
 
-def refusing(refusals: int) -> tuple[list[int], Callable[[MetadataResponse], None]]:
-    """A check that finds that a reply cannot count yet, so many times; and how often it was asked."""
-    asked: list[int] = []
+def refusing(refusals: int) -> tuple[list[int], Callable[[], None]]:
+    """An act that fails so many times as it may for a while; and how often it was tried."""
+    tried: list[int] = []
 
-    def check(reply: MetadataResponse) -> None:
-        asked.append(len(reply.topics))
-        if len(asked) <= refusals:
+    def act() -> None:
+        tried.append(len(tried))
+        if len(tried) <= refusals:
             raise reply_error(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is away", about="t-0")
 
-    return asked, check
+    return tried, act
 
 
-def test_an_error_that_may_pass_is_waited_for(broker: Broker) -> None:
-    asked, check = refusing(3)
-    with RetryingBroker(broker.native, patience()) as patient:
-        connection = patient.connection()
-        patient.ask(MetadataRequest(), MetadataResponse, check)
-        assert patient.connection() is connection  # a reply came, so nothing was wrong with it
-    assert len(asked) == 4
+def test_an_error_that_may_pass_is_waited_for() -> None:
+    tried, act = refusing(3)
+    patience().call(act)
+    assert len(tried) == 4
 
 
-def test_an_error_that_does_not_pass_is_given_up_whatever_the_broker_replies(broker: Broker) -> None:
+def test_an_error_that_does_not_pass_is_given_up_whatever_the_broker_replies() -> None:
     clock = count(0, 10)
-    asked, check = refusing(1000)
-    with (
-        RetryingBroker(broker.native, patience(lambda: next(clock))) as patient,
-        pytest.raises(PipelineError, match=r"t-0: the disk is away; gave up after 30 s \(deliveryTimeoutMs\)"),
-    ):
-        patient.ask(MetadataRequest(), MetadataResponse, check)
-    assert len(asked) == 4
+    tried, act = refusing(1000)
+    with pytest.raises(PipelineError, match=r"t-0: the disk is away; gave up after 30 s \(deliveryTimeoutMs\)"):
+        patience(lambda: next(clock)).call(act)
+    assert len(tried) == 4
 
 
-class SlowBroker:
-    """In place of a RetryingBroker: answers only when it is asked for a reply, and counts what is not answered."""
+def test_another_broker_is_asked_at_once() -> None:
+    pauses: list[float] = []
+    retry = Retry(sleep=pauses.append)
+    for code in (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        error = reply_error(code, None)
+        assert isinstance(error, UnavailableError)
+        retry.wait(error)
+    assert len(pauses) == 2
+
+
+LEADERS = 3
+
+
+class SlowCluster:
+    """In place of a ClusterConnection: answers only when a reply is awaited, and counts what is not answered."""
 
     def __init__(self) -> None:
         self.retry = Retry()
-        self.unanswered: list[ProduceRequest] = []
+        self.moved = 0
+        self.unanswered: list[tuple[int, ProduceRequest]] = []
         self.most_requests = 0
         self.most_bytes = 0
+        self.stored: dict[int, list[int]] = {}
 
-    def connection(self) -> "SlowBroker":
-        return self
+    def leader(self, _: str, partition: int) -> int:
+        return (partition + self.moved) % LEADERS
 
-    def send(self, request: ProduceRequest) -> None:
-        self.unanswered.append(request)
-        self.most_requests = max(self.most_requests, len(self.unanswered))
-        sizes = [len(part.records) for each in self.unanswered for part in each.partitions]
+    def submit(self, leader: int, request: ProduceRequest, _: Any) -> tuple[int, ProduceRequest]:
+        sent = leader, request
+        self.unanswered.append(sent)
+        self.most_requests = max(self.most_requests, *Counter(at for at, _ in self.unanswered).values())
+        sizes = [len(part.records) for _, each in self.unanswered for part in each.partitions]
         self.most_bytes = max(self.most_bytes, sum(sizes))
+        assert len(sizes) == len({part.partition for _, each in self.unanswered for part in each.partitions})
+        return sent
 
-    def receive(self, _: Any) -> ProduceResponse:
-        parts = self.unanswered.pop(0).partitions
+    def wait(self, sent: tuple[int, ProduceRequest]) -> ProduceResponse:
+        self.unanswered.remove(sent)
+        for part in sent[1].partitions:
+            self.stored.setdefault(part.partition, []).append(bytes(part.records[:1])[0])
         return ProduceResponse(
-            partitions=tuple(ProducedPartition(topic=part.topic, partition=part.partition) for part in parts)
+            partitions=tuple(
+                ProducedPartition(topic=part.topic, partition=part.partition) for part in sent[1].partitions
+            )
         )
 
 
 @pytest.mark.parametrize(
-    ("partitions", "buffer_bytes", "most"),
-    [(50, 100 << 20, MAX_IN_FLIGHT), (50, 6 << 20, 3), (50, 1, 1), (2, 100 << 20, 2), (1, 100 << 20, 1)],
+    ("partitions", "buffer_bytes", "requests", "in_all"),
+    [
+        (50, 100 << 20, MAX_IN_FLIGHT, 15),
+        (50, 6 << 20, 1, 3),
+        (50, 1, 1, 1),
+        (2, 100 << 20, 1, 2),
+        (1, 100 << 20, 1, 1),
+    ],
 )
 def test_what_is_in_flight_is_bounded_and_of_a_partition_it_is_one(
-    partitions: int, buffer_bytes: int, most: int
+    partitions: int, buffer_bytes: int, requests: int, in_all: int
 ) -> None:
-    slow: Any = SlowBroker()
+    slow: Any = SlowCluster()
     sender = BatchSender(slow, some_identity(), Codec.NONE, buffer_bytes)
     for at in range(50):
         batch = SinkBatch(
@@ -93,8 +116,18 @@ def test_what_is_in_flight_is_bounded_and_of_a_partition_it_is_one(
         )
         sender.send(batch)
     sender.flush()
-    assert (slow.most_requests, slow.most_bytes) == (most, most * MAX_REQUEST_BYTES)
+    assert (slow.most_requests, slow.most_bytes) == (requests, in_all * MAX_REQUEST_BYTES)
     assert (sender.tally.rows, sender.tally.batches) == (50, 50)
+
+
+def test_batches_of_a_partition_keep_their_order_where_its_leader_changes() -> None:
+    slow: Any = SlowCluster()
+    sender = BatchSender(slow, some_identity(), Codec.NONE, 1 << 20)
+    for at in range(60):
+        slow.moved = at // 7
+        sender.send(SinkBatch(topic="t", partition=at % 2, base_sequence=at, count=1, encoded=bytes([at])))
+    sender.flush()
+    assert slow.stored == {0: list(range(0, 60, 2)), 1: list(range(1, 60, 2))}
 
 
 def test_a_report_is_a_line_of_json(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink import transactions
 from warmlog.pipeline.sink.options import WriteOptions, write_options
 from warmlog.pipeline.sink.rows import Rows
-from warmlog.pipeline.sink.task import open_broker, write_in_transaction
+from warmlog.pipeline.sink.task import open_cluster, write_in_transaction
 from warmlog.pipeline.sink.transactions import CompleteTask, Write
 from warmlog.protocol.transactions import TransactionState
 from warmlog.testing import Broker
@@ -40,8 +40,8 @@ class Query:
         return [self.task(number, task, rows) for task, rows in enumerate(shares or (FIRST, SECOND))]
 
     def commit(self, tasks: Sequence[CompleteTask], **given: bool) -> None:
-        with open_broker(self.options) as broker:
-            transactions.commit(broker, tasks, **given)
+        with open_cluster(self.options) as cluster:
+            transactions.commit(cluster, tasks, **given)
 
     def commit_and_die(self, tasks: Sequence[CompleteTask], after: int) -> bool:
         """Commit as a driver that is killed after some of the transactions; False if there are no more than these."""
@@ -61,8 +61,13 @@ class Query:
         return False
 
     def abort(self, number: int) -> None:
-        with open_broker(self.options) as broker:
-            transactions.abort(broker, self.write(number))
+        with open_cluster(self.options) as cluster:
+            transactions.abort(cluster, self.write(number))
+
+    def open_transactions(self) -> list[str]:
+        pattern = f"warmlog-sink-{self.topic}-.*"
+        listed = self._client.list_transactions(states=[TransactionState.ONGOING.label], pattern=pattern)
+        return [each.transactional_id for each in listed]
 
     def visible(self) -> list[bytes | None]:
         """Return what readers of committed records see, up to the end of the log."""
@@ -113,14 +118,14 @@ def test_tasks_that_outlive_their_job_write_nothing(query: Query, client: Client
 
     def rows(task: int) -> Iterator[Rows]:
         if task == 0:
-            with open_broker(query.options) as broker:
-                transactions.abort(broker, run)
+            with open_cluster(query.options) as cluster:
+                transactions.abort(cluster, run)
         yield values(b"a")
 
     for task in (0, 1):
         with pytest.raises(PipelineError, match=("another attempt", "the job has failed already")[task]):
             write_in_transaction(query.options, run, task, rows(task))
-    assert not client.list_transactions(states=[TransactionState.ONGOING.label])
+    assert not query.open_transactions()
     query.commit([write_in_transaction(query.options, replace(run, run="again"), 0, [values(b"a")])[1]])
     assert query.visible() == [b"a"]
 
@@ -157,7 +162,7 @@ def test_a_decided_write_may_be_repeated_with_another_number_of_tasks(
     assert query.visible() == ROWS
     query.commit(query.tasks(1, *divided(before)))
     assert query.visible() == sorted(ROWS * 2)
-    assert not client.list_transactions(states=["Ongoing"])
+    assert not query.open_transactions()
 
 
 def test_a_decision_may_name_more_transactions_than_one_offset_holds(
@@ -174,7 +179,7 @@ def test_a_write_that_was_not_decided_may_be_repeated_with_fewer_tasks(query: Qu
     query.tasks(0, *divided(6))
     query.commit(query.tasks(0, *divided(2)))
     assert query.visible() == ROWS
-    assert not client.list_transactions(states=["Ongoing"])
+    assert not query.open_transactions()
 
 
 def test_tasks_without_rows_are_part_of_a_decision(query: Query) -> None:
@@ -210,8 +215,8 @@ def test_what_an_earlier_version_has_decided_is_finished_if_nothing_is_open(quer
 
     def decide(number: int) -> None:
         decision = transactions.Decision(number=number, place=(query.topic, 0))
-        with open_broker(query.options) as broker:
-            transactions._note(broker, query.write(number).group, decision)
+        with open_cluster(query.options) as cluster:
+            transactions._note(cluster, query.write(number).group, decision)
 
     query.commit(query.tasks(0, FIRST))
     decide(0)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tests.pipeline.conftest import plain
 from warmlog.client.blocking import Client
-from warmlog.pipeline.broker import BrokerConnection, Retry
+from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
+from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.source.options import read_options
 from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.ranges import Bounds
@@ -150,8 +151,8 @@ def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
         addresses = [broker.native]
 
         def ask() -> MetadataResponse:
-            with BrokerConnection(addresses[-1]) as connection:
-                return connection.ask(MetadataRequest(topics=None), MetadataResponse)
+            with ClusterConnection(addresses[-1], Retry(0)) as cluster:
+                return cluster.ask(MetadataRequest(topics=None), MetadataResponse)
 
         def sleep(_: float) -> None:
             broker.start()

@@ -3,30 +3,35 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.pipeline.conftest import SPARK_TIMEOUT_S, plain
 from warmlog.client.blocking import Client
-from warmlog.pipeline.broker import BrokerConnection, Retry
-from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
+from warmlog.client.connection.cluster import Cluster
+from warmlog.pipeline.cluster import ClusterConnection
+from warmlog.pipeline.errors import DataLossError, PipelineError
+from warmlog.pipeline.offsets import Offsets
+from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.source.input import plan_batch
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.pipeline.source.ranges import Bounds, limited
 from warmlog.pipeline.source.reading import ReadRules
-from warmlog.pipeline.source.remote import RemotePartition, RemoteSplit
+from warmlog.pipeline.source.remote import RemoteSplit
 from warmlog.pipeline.source.remote_reader import RemoteReader
 from warmlog.pipeline.source.stream import StreamReader
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.records.arrow.columns import Wanted
 from warmlog.protocol.records.batch import BatchHeader
 from warmlog.protocol.records.reader import decode_batch
-from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
+from warmlog.protocol.request import LATEST_TIMESTAMP
+from warmlog.protocol.response import ListOffsetsResponse
 from warmlog.testing import Broker
 
 
@@ -130,7 +135,7 @@ def test_what_is_wrong_is_said_clearly(broker: Broker, options: dict[str, Any], 
 
 
 def test_another_listener_is_no_native_one(broker: Broker) -> None:
-    with pytest.raises(PipelineError, match=f"{broker.http} is not the native listener of a broker"):
+    with pytest.raises(PipelineError, match=f"no warmlog broker at {broker.http}: .*; is it the native listener"):
         plan(asked(broker, "split", bootstrap=broker.http), Bounds())
 
 
@@ -177,7 +182,7 @@ def test_records_that_went_before_they_were_read() -> None:
         assert found[0] >= first
         assert found[0] == first  # although the batch with that record may begin before it
         nobody = RemoteSplit(bootstrap=broker.native, topic="gone", partition=7, first_offset=0, end_offset=3)
-        with pytest.raises(PipelineError, match="gone-7, offset 0: no partition gone-7"):
+        with pytest.raises(PipelineError, match="no partition gone-7"):
             offsets_of(nobody)
 
 
@@ -353,8 +358,9 @@ def test_a_stream_goes_on_where_its_group_is_in_use(
         next(iter(records))
         for _ in range(3):
             reader.commit({"used": {"0": 3, "1": 4}})
-    why = "group theirs has members: a job can commit only for a group without members"
-    assert caplog.messages == [f"offsets of group theirs not committed: {why}"]
+    assert caplog.messages == [
+        "offsets of group theirs not committed: group 'theirs', used-0: the group has members",
+    ]
 
 
 def test_a_stream_whose_records_went(broker: Broker, client: Client) -> None:
@@ -393,22 +399,36 @@ def test_a_stream_whose_partition_is_gone(broker: Broker, client: Client) -> Non
     assert plain(allowing.latestOffset(before)) == {"stays": {"0": 2}, "went": {"0": 7}}
 
 
-@pytest.mark.parametrize(
-    ("code", "passes"),
-    [
-        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, True),  # a group's, while a broker that came back reads its log
-        (ErrorCode.KAFKA_STORAGE_ERROR, True),
-        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False),
-    ],
-)
-def test_what_may_pass_is_waited_for(code: ErrorCode, passes: bool) -> None:
-    class Told:
-        def ask(self, *_: object) -> ListOffsetsResponse:
-            return ListOffsetsResponse(partitions=(FoundOffset(topic="t", partition=0, error=code, message=None),))
+@pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE])
+def test_what_may_pass_is_waited_for(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    topic = f"passes-{code}"
+    produced(client, topic, 10)
+    ask, failed = Cluster.ask_broker, []
 
-    with pytest.raises(PipelineError) as raised:
-        _ = RemotePartition(broker=cast("BrokerConnection", Told()), topic="t", partition=0).start_offset
-    assert isinstance(raised.value, UnavailableError) is passes
+    async def refuse_once(self: Cluster, node_id: int, request: Any, response_type: Any) -> Any:
+        reply = await ask(self, node_id, request, response_type)
+        if response_type is not ListOffsetsResponse or failed:
+            return reply
+        failed.append(reply)
+        first, *others = reply.partitions
+        return replace(reply, partitions=(replace(first, error=code), *others))
+
+    monkeypatch.setattr(Cluster, "ask_broker", refuse_once)
+    with ClusterConnection(broker.native, Retry(sleep=lambda _: None)) as cluster:
+        found = Offsets(cluster, [(topic, 0), (topic, 1)])
+        assert [found.bound((topic, partition), LATEST_TIMESTAMP) for partition in range(2)] == [5, 5]
+    assert failed
+
+
+def test_what_does_not_pass_is_an_error(broker: Broker, client: Client) -> None:
+    produced(client, "fails", 10)
+    with (
+        ClusterConnection(broker.native, Retry()) as cluster,
+        pytest.raises(PipelineError, match="no partition fails-7"),
+    ):
+        Offsets(cluster, [("fails", 7)]).bound(("fails", 7), LATEST_TIMESTAMP)
 
 
 def test_spark_reads_over_the_wire(spark: Any, broker: Broker, client: Client) -> None:

@@ -1,93 +1,70 @@
-"""A native connection for a thread without an event loop: one request after another, or a few ahead of their replies.
+"""The client's view of the cluster for a thread without an event loop, as in the pipeline's tasks.
 
-The pipeline's tasks use it: a Spark worker needs neither an event loop nor a client's producer and streams.
+The event loop is private to the thread and runs while the thread waits in `run`, so there is no second thread to switch
+to. What happens between two calls waits in the kernel's buffers.
 """
 
-import socket
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Iterable
+from random import Random
 from types import TracebackType
 from typing import Self, TypeVar
 
-from warmlog.client.connection.session import Session
-from warmlog.client.errors import ConnectError, ConnectionLostError, RequestTimeoutError
-from warmlog.client.settings import DEFAULT_PORT, Settings
-from warmlog.protocol.errors import FrameError, ProtocolError
-from warmlog.protocol.native.messages import NativeRequest
-from warmlog.protocol.request import Value
-from warmlog.protocol.response import HelloResponse
+import anyio
 
-R = TypeVar("R", bound=Value)
+from warmlog.client.connection.cluster import Cluster
+from warmlog.client.settings import Settings, parse_bootstrap
+
 T = TypeVar("T")
 
 
-class BlockingConnection:
-    """A connection that has exchanged hello; a context manager. Never retries. Not thread-safe.
+class BlockingCluster:
+    """A `Cluster` that a plain thread uses through `run`; a context manager. Not thread-safe.
 
-    `settings`: the client's name, the timeouts, and `fetch_bytes`, the size limit of records in one reply.
+    `retry_s`: see `Cluster`.
     """
 
-    def __init__(self, host: str, port: int, settings: Settings) -> None:
-        """Connect. Raises ConnectError; ConnectionLostError and BrokerError if the hello fails."""
-        self.address = f"{host}:{port}"
-        self._session = Session(settings.fetch_bytes)
-        self._timeout_s = settings.request_timeout_s
+    def __init__(self, bootstrap: str | Iterable[str], settings: Settings, *, retry_s: float | None = None) -> None:
+        """Connect to nobody yet. Raises ValueError for an invalid address."""
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._settings = settings
+        self._retry_s = retry_s
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        ready: asyncio.Future[Cluster] = self._loop.create_future()
+        self._tasks = self._loop.create_task(self._hold_tasks(ready))
+        self.cluster = self._loop.run_until_complete(ready)
+
+    async def _hold_tasks(self, ready: "asyncio.Future[Cluster]") -> None:
+        """Keep the task group of the connections open."""
+        async with anyio.create_task_group() as tasks:
+            random = Random()  # noqa: S311 - for jitter
+            ready.set_result(Cluster(self._bootstrap, tasks, self._settings, random, retry_s=self._retry_s))
+            await self._closing.wait()
+            tasks.cancel_scope.cancel()
+
+    def run(self, act: Awaitable[T]) -> T:
+        """Wait for a coroutine; the connections send and receive meanwhile."""
+        task = asyncio.ensure_future(act, loop=self._loop)
         try:
-            self._socket = socket.create_connection((host, port), settings.connect_timeout_s)
-        except OSError as error:
-            raise ConnectError(f"cannot connect to {self.address}: {error.strerror or error}") from error
-        try:
-            self._socket.settimeout(self._timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.ask(Session.hello(settings.client), HelloResponse)
+            return self._loop.run_until_complete(task)
         except BaseException:
-            self._socket.close()
+            if not task.done():  # interrupted from outside
+                task.cancel()
+                self._loop.run_until_complete(asyncio.wait([task]))
             raise
 
-    def ask(self, request: NativeRequest, response_type: type[R]) -> R:
-        """Send a request and wait for its reply. Raises as `receive`."""
-        self.send(request)
-        return self.receive(response_type)
-
-    def send(self, request: NativeRequest) -> None:
-        """Send a request that gets a reply; `receive` replies in request order. Raises ConnectionLostError."""
-        encoded = self._session.encode(request)
-        self._checked(lambda: self._socket.sendall(encoded))
-
-    def receive(self, response_type: type[R]) -> R:
-        """Wait for the next reply.
-
-        Raises BrokerError for an error reply, ConnectionLostError (final where the peer does not speak the protocol),
-        RequestTimeoutError.
-        """
-        return self._checked(lambda: self._receive(response_type))
-
-    def _receive(self, response_type: type[R]) -> R:
-        while (frame := self._session.next_frame()) is None:
-            if not self._session.receive_from(self._socket):
-                raise ConnectionResetError("closed by the broker")
-        return self._session.decode(frame, response_type)
-
-    def _checked(self, act: Callable[[], T]) -> T:
-        """Call `act`, and raise its errors as those of the client."""
-        try:
-            return act()
-        except TimeoutError as error:
-            raise RequestTimeoutError(f"{self.address} did not reply within {self._timeout_s:g} s") from error
-        except OSError as error:
-            raise ConnectionLostError(f"connection to {self.address} lost: {error.strerror or error}") from error
-        except ProtocolError as error:
-            raise self._invalid(error) from error
-
-    def _invalid(self, error: ProtocolError) -> ConnectionLostError:
-        is_frame = isinstance(error, FrameError)
-        what = f"is not the native listener of a broker (port {DEFAULT_PORT} by default)"
-        lost = ConnectionLostError(f"{self.address} {what if is_frame else 'sent an invalid reply'}: {error}")
-        lost.is_final = True
-        return lost
-
     def close(self) -> None:
-        """Close the connection."""
-        self._socket.close()
+        """Close all connections. Further calls do nothing."""
+        if self._loop.is_closed():
+            return
+        try:
+            self.cluster.close()
+            self._closing.set()
+            self._loop.run_until_complete(self._tasks)
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
 
     def __enter__(self) -> Self:
         return self

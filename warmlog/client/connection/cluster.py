@@ -53,14 +53,24 @@ class Topic:
 
 
 class Cluster:
-    """Metadata and connections. Call `start` first. Not thread-safe."""
+    """Metadata and connections. Call `start` first. Not thread-safe.
+
+    `retry_s`: how long requests are retried, by default `request_timeout_s`; 0 for a caller that retries them itself.
+    """
 
     def __init__(
-        self, bootstrap: Sequence[tuple[str, int]], tasks: TaskGroup, settings: Settings, random: Random
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        tasks: TaskGroup,
+        settings: Settings,
+        random: Random,
+        *,
+        retry_s: float | None = None,
     ) -> None:
         self._bootstrap = tuple(bootstrap)
         self._tasks = tasks
         self._settings = settings
+        self._retry_s = settings.request_timeout_s if retry_s is None else retry_s
         self._random = random
         self._connection: Connection | None = None
         self._connecting = anyio.Lock()
@@ -85,7 +95,7 @@ class Cluster:
     ) -> R:
         """Send a request to any broker and return the reply. Raises WarmlogError.
 
-        Retries within the request timeout: always if no broker was reached, and if `repeatable` also after a lost reply
+        Retries for `retry_s`: always if no broker was reached, and if `repeatable` also after a lost reply
         or a retriable error. `since`: the protocol version that the request needs.
         """
 
@@ -221,6 +231,11 @@ class Cluster:
         return await self._connect_any(tasks)
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """The native addresses of the brokers in the latest metadata."""
+        return tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._brokers.values())
+
+    @property
     def has_several_brokers(self) -> bool:
         """Whether the latest metadata has more than one broker."""
         return len(self._brokers) > 1
@@ -230,11 +245,11 @@ class Cluster:
         self._tasks.start_soon(function)
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
-        """Call `attempt` until it succeeds. Raises its last error if that is final or the request timeout is over.
+        """Call `attempt` until it succeeds. Raises its last error if that is final or the time for retries is over.
 
         Unless `repeatable`, it is called again only if nothing can have been done.
         """
-        deadline = anyio.current_time() + self._settings.request_timeout_s
+        deadline = anyio.current_time() + self._retry_s
         for delay_s in delays_s(self._random):
             try:
                 return await attempt()

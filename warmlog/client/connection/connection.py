@@ -129,10 +129,12 @@ class Connection:
         except OSError as problem:
             raise ConnectError(f"cannot connect to {address}: {problem.strerror or problem}") from problem
         except ConnectionLostError as problem:
-            raise ConnectError(
+            error = ConnectError(
                 f"no warmlog broker at {address}: {problem.message}; is it the native listener"
                 f" (port {DEFAULT_PORT} by default)?"
-            ) from problem
+            )
+            error.is_final = isinstance(problem.__cause__, ProtocolError)  # another program listens there
+            raise error from problem
         return connection
 
     async def _exchange_hello(self, client: str) -> None:
@@ -237,7 +239,9 @@ class Connection:
         except EOFError:
             self._end(ConnectionLostError(f"{self.address} closed the connection"))
         except ProtocolError as problem:
-            self._end(ConnectionLostError(f"{self.address} sent an invalid reply: {problem}"))
+            lost = ConnectionLostError(f"{self.address} sent an invalid reply: {problem}")
+            lost.__cause__ = problem
+            self._end(lost)
         except OSError as problem:
             self._end(self._lost(problem))
 

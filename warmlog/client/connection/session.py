@@ -1,6 +1,6 @@
 """The client side of a native connection without I/O: requests to bytes, bytes to replies.
 
-`Connection` (anyio) and `BlockingConnection` (a plain thread) both move bytes between a socket and a `Session`.
+`Connection` moves bytes between a socket and a `Session`.
 
 Invariants:
 1. The broker replies in request order. A reply's id only confirms the match; any other id is a `ReplyError`.

@@ -114,7 +114,7 @@ class ArchiveJob:
             return
         from warmlog.pipeline.source.remote import commit_offsets  # imports the client
 
-        offsets = [(topic, partition, at.offset) for (topic, partition), at in self._positions.items()]
+        offsets = {key: at.offset for key, at in self._positions.items()}
         try:
             commit_offsets(options.bootstrap, options.group, offsets)
             self._is_group_behind = False

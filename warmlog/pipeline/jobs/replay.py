@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
-from warmlog.pipeline.broker import BrokerConnection, reply_error
+from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
+from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.sink.options import WriteOptions, write_options
 from warmlog.pipeline.source.input import AnySplit, choose_input, read_batches, rules_of
@@ -24,8 +25,8 @@ from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
 from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.request import CreateTopicsRequest, MetadataRequest, NewTopic
-from warmlog.protocol.response import CreateTopicsResponse, MetadataResponse
+from warmlog.protocol.request import CreateTopicsRequest, NewTopic
+from warmlog.protocol.response import CreateTopicsResponse
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "headers")
 SENT = ("key", "value", "timestamp", "headers")
@@ -118,12 +119,13 @@ def prepare_target(bootstrap: str, topic: str, tasks: Sequence[ReplayTask], *, k
     Returns their number, or None if the topic exists. Raises PipelineError if it has too few partitions to keep them.
     """
     needed = max((task.partition for task in tasks), default=0) + 1
-    with BrokerConnection(bootstrap) as broker:
-        (found,) = broker.ask(MetadataRequest(topics=(topic,)), MetadataResponse).topics
+    with ClusterConnection(bootstrap, Retry()) as cluster:
+        cluster.start()
+        (found,) = cluster.call(lambda client: client.metadata([topic])).topics
         if found.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             new = CreateTopicsRequest(topics=(NewTopic(name=topic, partitions=needed),))
-            (created,) = broker.ask(new, CreateTopicsResponse).topics
-            if created.error:
+            (created,) = cluster.ask(new, CreateTopicsResponse).topics
+            if created.error not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:  # the latter: by a lost request
                 raise reply_error(created.error, created.message, about=f"topic {topic}")
             return needed
     if found.error:

@@ -22,15 +22,13 @@ from hashlib import blake2b
 
 from msgpack import packb
 
-from warmlog.pipeline.broker import RetryingBroker, reply_error
+from warmlog.pipeline.cluster import ClusterConnection
+from warmlog.pipeline.offsets import Offsets, fetch_once
 from warmlog.pipeline.sink.rows import Headers
-from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.native.messages import ReceivedFetch
 from warmlog.protocol.native.producers import ProducerPosition
 from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 from warmlog.protocol.records.reader import Record, decoded_batches
-from warmlog.protocol.request import EARLIEST_TIMESTAMP, FetchPartition, FetchRequest, ListOffsetsRequest, OffsetQuery
-from warmlog.protocol.response import ListOffsetsResponse
+from warmlog.protocol.request import EARLIEST_TIMESTAMP
 
 FETCH_BYTES = 4 << 20
 FIRST_ID = 1 << 62  # brokers assign ids below it (`broker.log.producers.state`)
@@ -113,8 +111,8 @@ class StoredRecords:
 class StoredReader:
     """Reads back what was stored under an identity."""
 
-    def __init__(self, broker: RetryingBroker, identity: Identity) -> None:
-        self._broker = broker
+    def __init__(self, cluster: ClusterConnection, identity: Identity) -> None:
+        self._cluster = cluster
         self._identity = identity
 
     def collect(self, position: ProducerPosition, into: StoredRecords) -> None:
@@ -140,7 +138,7 @@ class StoredReader:
         """Yield the records of the identity between two offsets."""
         mine = self._identity.producer_id, self._identity.producer_epoch
         while start < end:
-            records = self._fetch(topic, partition, start)
+            records = fetch_once(self._cluster, topic, partition, start, max_bytes=FETCH_BYTES).records
             before = start
             for header, decoded in decoded_batches(records, from_offset=start):
                 if (header.producer_id, header.producer_epoch) == mine:
@@ -149,28 +147,8 @@ class StoredReader:
             if start == before:
                 return  # deleted since the broker reported them
 
-    def _fetch(self, topic: str, partition: int, offset: int) -> memoryview:
-        wanted = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=FETCH_BYTES)
-        request = FetchRequest(partitions=(wanted,), max_wait_ms=0, max_bytes=FETCH_BYTES)
-
-        def check(reply: ReceivedFetch) -> None:
-            (part,) = reply.partitions
-            if part.error and part.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise reply_error(part.error, part.message, about=f"{topic}-{partition}")
-
-        (part,) = self._broker.ask(request, ReceivedFetch, check).partitions
-        return memoryview(b"") if part.error else part.records
-
     def _log_start(self, topic: str, partition: int) -> int:
-        query = OffsetQuery(topic=topic, partition=partition, timestamp=EARLIEST_TIMESTAMP)
-        request = ListOffsetsRequest(partitions=(query,))
-
-        def check(reply: ListOffsetsResponse) -> None:
-            (found,) = reply.partitions
-            if found.error:
-                raise reply_error(found.error, found.message, about=f"{topic}-{partition}")
-
-        return self._broker.ask(request, ListOffsetsResponse, check).partitions[0].offset
+        return Offsets(self._cluster, [(topic, partition)]).bound((topic, partition), EARLIEST_TIMESTAMP)
 
 
 def _has_first_batch(found: Sequence[tuple[BatchHeader, Record]], start: int) -> bool:

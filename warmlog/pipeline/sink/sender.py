@@ -1,11 +1,11 @@
-"""Send batches to the broker so that each is stored exactly once.
+"""Send batches to the leaders of their partitions so that each is stored exactly once.
 
-    send -> collected into a request -> in flight -> settled
-                                          |  the connection is lost, or the error is transient
-                                          +-> one batch at a time, in order, until all are settled
+    send -> collected into a request for a leader -> in flight -> settled
+                                                       |  the connection is lost, or the error is transient
+                                                       +-> one batch at a time, in order, to the leader of then
 
 Invariants:
-1. At most MAX_IN_FLIGHT requests and half of `buffer_bytes` are unanswered, or one request.
+1. At most MAX_IN_FLIGHT requests for each leader, and half of `buffer_bytes` in all, are unanswered, or one request.
 2. At most one batch of a partition is unanswered. So when one is stored, all before it were known to be stored when it
    was sent, and its sequence proves that no other attempt has written under this identity since the partition was
    looked up. (Of two in flight, the second could be accepted after the first was rejected, if another attempt filled
@@ -16,12 +16,13 @@ Invariants:
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from warmlog.pipeline.broker import BUSY, TRANSIENT, RetryingBroker, reply_error
+from warmlog.client.connection.connection import Connection, Reply
+from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.sink.attempts import Identity, StoredReader
 from warmlog.pipeline.sink.transactions import ENDED, ENDED_CODES, WRITTEN_AGAIN
@@ -34,7 +35,6 @@ from warmlog.protocol.response import ProducedPartition, ProduceResponse
 
 MAX_IN_FLIGHT = 5
 MAX_REQUEST_BYTES = 1 << 20  # Kafka's max.request.size; a single batch may be larger
-RETRIED = TRANSIENT | BUSY
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -70,98 +70,107 @@ class SentTally:
     retries: int = 0
 
 
+@dataclass(slots=True, kw_only=True)
+class _Collected:
+    """Batches for one leader that are not sent yet, by topic and partition."""
+
+    batches: dict[tuple[str, int], SinkBatch] = field(default_factory=dict)
+    size: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _InFlight:
+    """A request that is not answered."""
+
+    leader: Connection
+    batches: list[SinkBatch]
+    size: int
+    reply: Reply[ProduceResponse]
+
+
 class BatchSender:
     """Sends batches; `flush` at the end. Not thread-safe. `tally` counts what is stored."""
 
-    def __init__(self, broker: RetryingBroker, identity: Identity, codec: Codec, buffer_bytes: int) -> None:
-        self._broker = broker
-        self._retry = broker.retry
+    def __init__(self, cluster: ClusterConnection, identity: Identity, codec: Codec, buffer_bytes: int) -> None:
+        self._cluster = cluster
+        self._retry = cluster.retry
         self._identity = identity
         self._codec = codec
         self._max_bytes = buffer_bytes // 2
-        self._collected: dict[tuple[str, int], SinkBatch] = {}
-        self._collected_bytes = 0
-        self._in_flight: deque[list[SinkBatch]] = deque()
+        self._collected: dict[Connection, _Collected] = {}
+        self._collected_for: dict[tuple[str, int], Connection] = {}
+        self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
         self._unanswered: set[tuple[str, int]] = set()
         self.tally = SentTally()
 
     def send(self, batch: SinkBatch) -> None:
         """Send a batch; wait if too much is in flight. Raises PipelineError."""
-        size = len(batch.encoded)
-        if batch.key in self._collected or self._collected_bytes + size > MAX_REQUEST_BYTES:
-            self._post()
-        self._collected[batch.key] = batch
-        self._collected_bytes += size
+        if (earlier := self._collected_for.get(batch.key)) is not None:
+            self._post(earlier)
+        try:
+            leader = self._cluster.leader(*batch.key)
+        except UnavailableError as error:
+            self.flush()
+            self._deliver_failed([(batch, error)])
+            return
+        found = self._collected.setdefault(leader, _Collected())
+        if found.size + len(batch.encoded) > MAX_REQUEST_BYTES and found.batches:
+            self._post(leader)
+            found = self._collected[leader] = _Collected()
+        found.batches[batch.key] = batch
+        found.size += len(batch.encoded)
+        self._collected_for[batch.key] = leader
 
     def flush(self) -> None:
         """Return when everything sent is stored. Raises PipelineError."""
-        self._post()
+        while self._collected:
+            self._post(next(iter(self._collected)))
         while self._in_flight:
             self._take_reply()
 
     # -- in flight --
 
-    def _post(self) -> None:
-        """Send what is collected as one request."""
-        size, batches = self._collected_bytes, list(self._collected.values())
-        if not batches:
-            return
-        self._collected.clear()
-        self._collected_bytes = 0
-        while self._in_flight and not (self._has_room(size) and self._unanswered.isdisjoint(_keys(batches))):
+    def _post(self, leader: Connection) -> None:
+        """Send what is collected for a leader as one request."""
+        collected = self._collected.pop(leader)
+        keys, batches = collected.batches.keys(), list(collected.batches.values())
+        for key in keys:
+            del self._collected_for[key]
+        while self._in_flight and not (self._has_room(leader, collected.size) and self._unanswered.isdisjoint(keys)):
             self._take_reply()
-        self._in_flight.append(batches)
-        self._in_flight_bytes += size
-        self._unanswered |= _keys(batches)
-        try:
-            self._broker.connection().send(self._request(batches))
-        except UnavailableError as error:
-            self._reconnect(error)
+        reply = self._cluster.submit(leader, self._request(batches), ProduceResponse)
+        self._in_flight.append(_InFlight(leader=leader, batches=batches, size=collected.size, reply=reply))
+        self._in_flight_bytes += collected.size
+        self._unanswered |= keys
 
-    def _has_room(self, size: int) -> bool:
-        return len(self._in_flight) < MAX_IN_FLIGHT and self._in_flight_bytes + size <= self._max_bytes
+    def _has_room(self, leader: Connection, size: int) -> bool:
+        requests = sum(1 for each in self._in_flight if each.leader is leader)
+        return requests < MAX_IN_FLIGHT and self._in_flight_bytes + size <= self._max_bytes
 
     def _take_reply(self) -> None:
         """Process the oldest reply, and send rejected batches again if that may succeed. Raises PipelineError."""
+        request = self._in_flight.popleft()
+        self._in_flight_bytes -= request.size
+        self._unanswered -= {batch.key for batch in request.batches}
+        failed: list[tuple[SinkBatch, PipelineError]] = []
         try:
-            failed = self._take_outcomes()
+            response = self._cluster.wait(request.reply)
         except UnavailableError as error:
-            self._reconnect(error)
-            return
+            failed += [(batch, error) for batch in request.batches]
+        else:
+            for batch, outcome in zip(request.batches, response.partitions, strict=True):
+                if self._is_transient(batch, outcome):
+                    failed.append((batch, _unavailable(_reply_error(batch, outcome))))
+                elif outcome.error in TOO_LARGE:
+                    failed.append((batch, _reply_error(batch, outcome)))
+                else:
+                    self._settle(batch, outcome)
         if failed:
-            while self._in_flight:  # batches sent one by one are answered by the next reply
-                self._take_reply()
-            self._back_off(failed)
-            for batch, _ in failed:
-                self._deliver(batch)
+            self._deliver_failed(failed)
 
-    def _take_outcomes(self) -> list[tuple[SinkBatch, ProducedPartition]]:
-        """Process one reply; return the batches to send again. Raises UnavailableError, PipelineError."""
-        response = self._broker.connection().receive(ProduceResponse)
-        batches = self._in_flight.popleft()
-        self._in_flight_bytes -= sum(len(batch.encoded) for batch in batches)
-        self._unanswered -= _keys(batches)
-        failed = []
-        for batch, outcome in zip(batches, response.partitions, strict=True):
-            if outcome.error in RETRIED or outcome.error in TOO_LARGE:
-                failed.append((batch, outcome))
-            else:
-                self._settle(batch, outcome)
-        return failed
-
-    def _reconnect(self, error: UnavailableError) -> None:
-        """Send everything unanswered again, one by one."""
-        unanswered = [batch for batches in self._in_flight for batch in batches]
-        self._in_flight.clear()
-        self._unanswered.clear()
-        self._in_flight_bytes = 0
-        self._broker.disconnect()
-        self._retry.wait(error)
-        for batch in unanswered:
-            batch.resent = True
-        for batch in unanswered:
-            self._deliver(batch)
+    def _is_transient(self, batch: SinkBatch, outcome: ProducedPartition) -> bool:
+        return bool(outcome.error) and self._cluster.is_transient(*batch.key, outcome.error)
 
     def _request(self, batches: Sequence[SinkBatch]) -> ProduceRequest:
         transactional_id = self._identity.transactional_id
@@ -175,33 +184,43 @@ class BatchSender:
 
     # -- one at a time --
 
-    def _back_off(self, failed: Sequence[tuple[SinkBatch, ProducedPartition]]) -> None:
-        """Back off if any of these has a transient error. Raises PipelineError."""
-        for batch, outcome in failed:
-            if outcome.error in RETRIED:
-                error = _reply_error(batch, outcome)
-                assert isinstance(error, UnavailableError)
-                self._retry.wait(error)
-                return
+    def _deliver_failed(self, failed: Sequence[tuple[SinkBatch, PipelineError]]) -> None:
+        """Back off if any of the errors is transient, and deliver the batches when nothing else is in flight."""
+        while self._in_flight:
+            self._take_reply()
+        transient = [(batch, error) for batch, error in failed if isinstance(error, UnavailableError)]
+        for batch, _ in transient:
+            self._may_be_stored(batch)
+        for _, error in transient[:1]:
+            self._retry.wait(error)
+        for batch, _ in failed:
+            self._deliver(batch)
 
     def _deliver(self, batch: SinkBatch) -> None:
         """Send a batch, retrying until it is stored; nothing else is in flight. Raises PipelineError."""
         while True:
             self.tally.retries += 1
             try:
-                (outcome,) = self._broker.connection().ask(self._request([batch]), ProduceResponse).partitions
+                leader = self._cluster.leader(*batch.key)
+                reply = self._cluster.submit(leader, self._request([batch]), ProduceResponse)
+                (outcome,) = self._cluster.wait(reply).partitions
             except UnavailableError as error:
-                batch.resent = True
-                self._broker.disconnect()
+                self._may_be_stored(batch)
                 self._retry.wait(error)
                 continue
             if outcome.error in TOO_LARGE:
                 self._deliver_halves(batch, outcome)
                 return
-            if outcome.error not in RETRIED:
+            if not self._is_transient(batch, outcome):
                 self._settle(batch, outcome)
                 return
-            self._back_off([(batch, outcome)])
+            self._may_be_stored(batch)
+            self._retry.wait(_unavailable(_reply_error(batch, outcome)))
+
+    def _may_be_stored(self, batch: SinkBatch) -> None:
+        """Note that a try has failed in a way that leaves open whether the batch is stored, and who leads now."""
+        batch.resent = True
+        self._cluster.forget_leaders(batch.topic)
 
     def _deliver_halves(self, batch: SinkBatch, outcome: ProducedPartition) -> None:
         """Deliver the halves of a batch that is too large for the topic. Raises PipelineError if a single record is."""
@@ -247,14 +266,10 @@ class BatchSender:
 
     def _is_ours(self, batch: SinkBatch, offset: int) -> bool:
         """Whether the records stored at an offset are those of the batch (the broker may have set timestamps)."""
-        reader = StoredReader(self._broker, self._identity)
+        reader = StoredReader(self._cluster, self._identity)
         stored = reader.records_at(batch.topic, batch.partition, offset, batch.count)
         sent = records_in(batch.encoded, check_crc=False)
         return [_content(record) for record in stored] == [_content(record) for record in sent]
-
-
-def _keys(batches: Sequence[SinkBatch]) -> set[tuple[str, int]]:
-    return {batch.key for batch in batches}
 
 
 def _content(record: Record) -> Record:
@@ -263,6 +278,10 @@ def _content(record: Record) -> Record:
 
 def _reply_error(batch: SinkBatch, outcome: ProducedPartition) -> PipelineError:
     return reply_error(outcome.error, outcome.message, about=batch.name)
+
+
+def _unavailable(error: PipelineError) -> UnavailableError:
+    return error if isinstance(error, UnavailableError) else UnavailableError(str(error))
 
 
 def _refused(batch: SinkBatch, outcome: ProducedPartition) -> PipelineError:

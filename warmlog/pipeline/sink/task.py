@@ -15,20 +15,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from warmlog.client.errors import UnknownTopicError
 from warmlog.client.producing.partitioner import partition_of
-from warmlog.pipeline.broker import Retry, RetryingBroker, reply_error
+from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, StoredReader, StoredRecords
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Headers, Rows, row_size_bound
 from warmlog.pipeline.sink.sender import BatchSender, SinkBatch
 from warmlog.pipeline.sink.transactions import CompleteTask, TaskTransaction, Write
-from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import TopicPartition
 from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
 from warmlog.protocol.records.builder import BatchBuilder
-from warmlog.protocol.request import MetadataRequest
-from warmlog.protocol.response import MetadataResponse, TopicMetadata
 
 MAX_SEQUENCE = (1 << 31) - 1
 SPREAD_ROWS = 256  # a batch of small rows holds several runs, and a few thousand rows reach all partitions
@@ -90,13 +89,13 @@ class TaskWriter:
     """Writes the rows of one task; `finish` at the end. Not thread-safe. `now_ms`: the time of rows without one."""
 
     def __init__(
-        self, options: WriteOptions, identity: Identity, broker: RetryingBroker, *, now_ms: Callable[[], int]
+        self, options: WriteOptions, identity: Identity, cluster: ClusterConnection, *, now_ms: Callable[[], int]
     ) -> None:
         self._options = options
         self._identity = identity
-        self._broker = broker
+        self._cluster = cluster
         self._now_ms = now_ms
-        self._sender = BatchSender(broker, identity, options.codec, options.buffer_bytes)
+        self._sender = BatchSender(cluster, identity, options.codec, options.buffer_bytes)
         self._targets: dict[str, _Target] = {}
         self._stored_before = 0
 
@@ -258,34 +257,47 @@ class TaskWriter:
         return target
 
     def _look_up(self, name: str) -> _Target:
-        found = self._metadata(name)
+        partitions = self._partition_count(name)
         first = self._identity.producer_id + self._identity.producer_epoch
         if self._identity.transactional_id is not None:  # its epoch is new, so nothing is stored under it
-            batches = [_OpenBatch(name, each.partition, 0) for each in found.partitions]
+            batches = [_OpenBatch(name, partition, 0) for partition in range(partitions)]
             return _Target(name, batches, StoredRecords(), first)
-        asked = tuple(TopicPartition(topic=name, partition=each.partition) for each in found.partitions)
-        request = DescribeProducerRequest(producer_id=self._identity.producer_id, partitions=asked)
-        positions = self._broker.ask(request, DescribeProducerResponse, _check_positions).partitions
-        stored, reader = StoredRecords(), StoredReader(self._broker, self._identity)
+        positions = self._positions([(name, partition) for partition in range(partitions)])
+        stored, reader = StoredRecords(), StoredReader(self._cluster, self._identity)
         batches = [_OpenBatch(name, position.partition, self._next_sequence(position)) for position in positions]
         for position, batch in zip(positions, batches, strict=True):
             if batch.next_sequence:
                 reader.collect(position, stored)
         return _Target(name, batches, stored, first)
 
-    def _metadata(self, name: str) -> TopicMetadata:
-        """Return the topic; create it if it is missing and that is allowed. Raises PipelineError."""
-        request = MetadataRequest(topics=(name,), auto_create=self._options.auto_create)
+    def _partition_count(self, name: str) -> int:
+        """Return the number of partitions; create the topic if it is missing and that is allowed.
 
-        def check(reply: MetadataResponse) -> None:
-            (topic,) = reply.topics
-            if topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        Raises PipelineError.
+        """
+        try:
+            topic = self._cluster.call(lambda client: client.refresh(name, auto_create=self._options.auto_create))
+        except PipelineError as error:
+            if isinstance(error.__cause__, UnknownTopicError):
                 why = "auto.create.topics.enable is off" if self._options.auto_create else "autoCreate is false"
-                raise PipelineError(f"topic {name} does not exist, and {why}")
-            if topic.error:
-                raise reply_error(topic.error, topic.message, about=f"topic {name}")
+                raise PipelineError(f"topic {name} does not exist, and {why}") from error
+            raise
+        return topic.partitions
 
-        return self._broker.ask(request, MetadataResponse, check).topics[0]
+    def _positions(self, keys: Sequence[tuple[str, int]]) -> list[ProducerPosition]:
+        """Return what the leaders know of the producer. Raises PipelineError."""
+
+        def request(some: Sequence[tuple[str, int]]) -> DescribeProducerRequest:
+            partitions = tuple(TopicPartition(topic=topic, partition=partition) for topic, partition in some)
+            return DescribeProducerRequest(producer_id=self._identity.producer_id, partitions=partitions)
+
+        positions: list[ProducerPosition] = self._cluster.ask_leaders(
+            keys, request, lambda reply: reply.partitions, DescribeProducerResponse
+        )
+        for position in positions:
+            if position.error:
+                raise reply_error(position.error, position.message, about=f"{position.topic}-{position.partition}")
+        return positions
 
     def _next_sequence(self, position: ProducerPosition) -> int:
         """Return the sequence to continue with. Raises PipelineError."""
@@ -308,8 +320,8 @@ class TaskWriter:
 
 def write_task(options: WriteOptions, identity: Identity, rows: Iterable[Rows]) -> TaskReport:
     """Write the rows of one task, and wait until all are stored. Raises PipelineError."""
-    with open_broker(options) as broker:
-        return _written(options, identity, broker, rows)[0]
+    with open_cluster(options) as cluster:
+        return _written(options, identity, cluster, rows)[0]
 
 
 def write_in_transaction(
@@ -319,14 +331,14 @@ def write_in_transaction(
 
     Raises PipelineError, and aborts the transaction then, as with any other exception.
     """
-    with open_broker(options) as broker:
-        transaction = TaskTransaction(broker, write, task, options.transaction_timeout_ms)
+    with open_cluster(options) as cluster:
+        transaction = TaskTransaction(cluster, write, task, options.transaction_timeout_ms)
         if write.is_repeatable and transaction.is_decided():
             report = TaskReport(stored_before=sum(len(some.values) for some in rows))
             return report, CompleteTask(write=write, is_decided=True)
         identity = transaction.begin()
         try:
-            report, place = _written(options, identity, broker, rows)
+            report, place = _written(options, identity, cluster, rows)
             return report, CompleteTask(write=write, transaction=transaction.complete(place))
         except BaseException:
             with suppress(PipelineError):
@@ -334,26 +346,19 @@ def write_in_transaction(
             raise
 
 
-def open_broker(options: WriteOptions) -> RetryingBroker:
-    """Return the broker that a write goes to; it connects with its first request."""
+def open_cluster(options: WriteOptions) -> ClusterConnection:
+    """Return the cluster that a write goes to; it connects with its first request."""
     retry = Retry(options.delivery_timeout_ms / 1000, setting="deliveryTimeoutMs")
-    return RetryingBroker(options.bootstrap, retry, max_reply_bytes=FETCH_BYTES)
+    return ClusterConnection(options.bootstrap, retry, max_reply_bytes=FETCH_BYTES)
 
 
 def _written(
-    options: WriteOptions, identity: Identity, broker: RetryingBroker, rows: Iterable[Rows]
+    options: WriteOptions, identity: Identity, cluster: ClusterConnection, rows: Iterable[Rows]
 ) -> tuple[TaskReport, tuple[str, int] | None]:
-    writer = TaskWriter(options, identity, broker, now_ms=lambda: time.time_ns() // 1_000_000)
+    writer = TaskWriter(options, identity, cluster, now_ms=lambda: time.time_ns() // 1_000_000)
     for some in rows:
         writer.add(some)
     return writer.finish(), writer.place
-
-
-def _check_positions(reply: DescribeProducerResponse) -> None:
-    """Raise the error of the first partition that has one."""
-    for position in reply.partitions:
-        if position.error:
-            raise reply_error(position.error, position.message, about=f"{position.topic}-{position.partition}")
 
 
 def _batch_of(target: _Target, key: bytes | None, partition: int | None) -> _OpenBatch:

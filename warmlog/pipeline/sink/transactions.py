@@ -24,38 +24,39 @@ import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from typing import TypeVar
 
-from warmlog.client.errors import BrokerError
-from warmlog.pipeline.broker import RetryingBroker, reply_error
+from msgspec.structs import replace
+
+from warmlog.client.errors import BrokerError, broker_error
+from warmlog.client.groups.admin import GroupAdmin
+from warmlog.client.transactions.admin import TransactionAdmin
+from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink.attempts import Identity
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     NO_OFFSET,
-    CommittedPartition,
+    CoordinatorType,
     OffsetCommitRequest,
     OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetToCommit,
-    TopicPartition,
 )
+from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.request import Value
 from warmlog.protocol.transaction_requests import (
     DescribedTransaction,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
 )
 from warmlog.protocol.transactions import TopicIndex, TransactionState
+
+R = TypeVar("R", bound=Value)
 
 PREFIX = "warmlog-sink"
 METADATA_BYTES = 4000  # of one committed offset; offset.metadata.max.bytes is 4096 unless it was changed
@@ -139,7 +140,7 @@ class Decision:
 class TaskTransaction:
     """The transaction of an attempt at a task. All methods raise PipelineError."""
 
-    broker: RetryingBroker
+    cluster: ClusterConnection
     write: Write
     task: int
     timeout_ms: int
@@ -152,7 +153,7 @@ class TaskTransaction:
 
     def is_decided(self) -> bool:
         """Whether the driver has decided to commit the write; PipelineError if it has decided on a later one."""
-        last = last_decision(self.broker, self.write.group).number
+        last = last_decision(self.cluster, self.write.group).number
         if last > self.write.number:
             raise PipelineError(
                 f"{self.write.group}: write {last} has been committed already, after {self.write.number}"
@@ -165,9 +166,8 @@ class TaskTransaction:
         PipelineError also if the driver has noted meanwhile that the write has failed.
         """
         self._check_not_failed()  # also before an attempt of a later run is fenced
-        request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms)
         try:
-            reply = self.broker.ask(request, InitProducerIdResponse)
+            reply = _begin(self.cluster, self.transactional_id, self.timeout_ms)
         except PipelineError as error:
             if _code(error) is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 raise PipelineError(
@@ -200,15 +200,14 @@ class TaskTransaction:
         """Abort what was written, if anything was."""
         if self._identity is not None and (written := self.complete(("", 0))) is not None:
             self._identity = None
-            end(self.broker, self.write, written, commits=False)
+            end(self.cluster, self.write, written, commits=False)
 
     def _check_not_failed(self) -> None:
-        failure_id = self.write.failure_id
-        if failure_id is not None and not describe(self.broker, [failure_id])[0].error:
+        if self.write.failure_id is not None and _exists(self.cluster, self.write.failure_id):
             raise PipelineError(f"{self.transactional_id}: the job has failed already, so this task writes nothing")
 
 
-def commit(broker: RetryingBroker, tasks: Sequence[CompleteTask], *, repeats: bool = False) -> None:
+def commit(cluster: ClusterConnection, tasks: Sequence[CompleteTask], *, repeats: bool = False) -> None:
     """Commit a write, all of whose tasks are complete. Raises PipelineError.
 
     `repeats`: whether a write that was committed in part only, and cannot be completed, is to be written again.
@@ -216,44 +215,44 @@ def commit(broker: RetryingBroker, tasks: Sequence[CompleteTask], *, repeats: bo
     write, transactions = tasks[0].write, [task.transaction for task in tasks if task.transaction is not None]
     if not write.is_repeatable:
         for transaction in transactions:
-            end(broker, write, transaction, commits=True)
+            end(cluster, write, transaction, commits=True)
         return
     named: list[OpenTransaction] = []
     if any(task.is_decided for task in tasks):
-        named = _finish(broker, write, repeats=repeats)
+        named = _finish(cluster, write, repeats=repeats)
     elif transactions:
-        _decide(broker, write, transactions)
-        named = _finish(broker, write, repeats=repeats)
-    _abort_others(broker, write, named)
+        _decide(cluster, write, transactions)
+        named = _finish(cluster, write, repeats=repeats)
+    _abort_others(cluster, write, named)
 
 
-def _decide(broker: RetryingBroker, write: Write, transactions: Sequence[OpenTransaction]) -> None:
+def _decide(cluster: ClusterConnection, write: Write, transactions: Sequence[OpenTransaction]) -> None:
     """Note that the transactions are to be committed. Raises PipelineError if one of them is no longer open."""
-    for transaction, found in zip(transactions, _described(broker, write, transactions), strict=True):
+    for transaction, found in zip(transactions, _described(cluster, write, transactions), strict=True):
         if not _is_open(transaction, found):
-            if last_decision(broker, write.group).number == write.number:
+            if last_decision(cluster, write.group).number == write.number:
                 return  # by this call already, whose reply was lost
             raise PipelineError(f"{found.transactional_id}: {ENDED}; {WRITTEN_AGAIN}")
     names = _encode(transactions)
     first, *more = (names[at : at + METADATA_BYTES] for at in range(0, len(names), METADATA_BYTES))
     place = transactions[0].place
     for at, text in enumerate(more, start=1):
-        _note(broker, _names_group(write, at), Decision(number=write.number, place=place, metadata=text))
-    _note(broker, write.group, Decision(number=write.number, place=place, metadata=f"{len(more)};{first}"))
+        _note(cluster, _names_group(write, at), Decision(number=write.number, place=place, metadata=text))
+    _note(cluster, write.group, Decision(number=write.number, place=place, metadata=f"{len(more)};{first}"))
 
 
-def _finish(broker: RetryingBroker, write: Write, *, repeats: bool) -> list[OpenTransaction]:
+def _finish(cluster: ClusterConnection, write: Write, *, repeats: bool) -> list[OpenTransaction]:
     """Commit the transactions that the decision names and that are still open; return all that it names.
 
     Raises PipelineError.
     """
-    decision = last_decision(broker, write.group)
+    decision = last_decision(cluster, write.group)
     if decision.number != write.number:
         raise PipelineError(f"{write}: another run has decided on write {decision.number} meanwhile")
-    named, lost = _named(broker, write, decision), []
-    for transaction, found in zip(named, _described(broker, write, named), strict=True):
+    named, lost = _named(cluster, write, decision), []
+    for transaction, found in zip(named, _described(cluster, write, named), strict=True):
         if _is_open(transaction, found):
-            end(broker, write, transaction, commits=True)
+            end(cluster, write, transaction, commits=True)
         elif found.state not in COMMITTED_STATES:
             lost.append(found.transactional_id)
     if lost:
@@ -263,7 +262,7 @@ def _finish(broker: RetryingBroker, write: Write, *, repeats: bool) -> list[Open
         )
         if not repeats:
             raise PipelineError(f"{what} (onChangedRows=send writes all of them again, some for a second time)")
-        _withdraw(broker, write.group, decision)
+        cluster.call(lambda client: GroupAdmin(client).delete_offsets(write.group, [decision.place]))
         raise PipelineError(f"{what}; all are written again when it is started again, some for a second time")
     return named
 
@@ -274,37 +273,53 @@ def _is_open(transaction: OpenTransaction, found: DescribedTransaction) -> bool:
     return found.state == TransactionState.ONGOING.label and (found.producer_id, found.producer_epoch) == identity
 
 
-def _abort_others(broker: RetryingBroker, write: Write, named: Sequence[OpenTransaction]) -> None:
+def _abort_others(cluster: ClusterConnection, write: Write, named: Sequence[OpenTransaction]) -> None:
     """Abort what earlier runs have left open under other ids than these. Raises PipelineError."""
-    for transactional_id in _open_ids(broker, write) - {write.transactional_id(each.task) for each in named}:
-        broker.ask(InitProducerIdRequest(transactional_id=transactional_id), InitProducerIdResponse)
+    for transactional_id in _open_ids(cluster, write) - {write.transactional_id(each.task) for each in named}:
+        _begin(cluster, transactional_id)
 
 
-def _open_ids(broker: RetryingBroker, write: Write) -> set[str]:
+def _open_ids(cluster: ClusterConnection, write: Write) -> set[str]:
     """Return the transactional ids of the write's tasks that have an open transaction."""
-    request = ListTransactionsRequest(states=(TransactionState.ONGOING.label,), pattern=_pattern(write))
-    return {listed.transactional_id for listed in broker.ask(request, ListTransactionsResponse).transactions}
+    return set(_list(cluster, write, TransactionState.ONGOING.label))
 
 
-def _pattern(write: Write) -> str:
-    return re.escape(f"{write.group}-") + "[0-9]+"
+def _list(cluster: ClusterConnection, write: Write, *states: str) -> list[str]:
+    """Return the transactional ids of the write's tasks."""
+    pattern = re.escape(f"{write.group}-") + "[0-9]+"
+    listed = cluster.call(lambda client: TransactionAdmin(client).select(states, (), None, pattern))
+    return [each.transactional_id for each in listed]
 
 
-def abort(broker: RetryingBroker, write: Write) -> None:
+def abort(cluster: ClusterConnection, write: Write) -> None:
     """Abort the open transactions of a write that has failed, unless it is decided. Raises PipelineError.
 
     Tasks that Spark has killed may still run: those that have begun are found by their ids and fenced, later ones find
     the note of the failure.
     """
-    if write.is_repeatable and last_decision(broker, write.group).number >= write.number:
+    if write.is_repeatable and last_decision(cluster, write.group).number >= write.number:
         return  # they are committed when it is repeated
     if write.failure_id is not None:
-        broker.ask(InitProducerIdRequest(transactional_id=write.failure_id), InitProducerIdResponse)
-    for listed in broker.ask(ListTransactionsRequest(pattern=_pattern(write)), ListTransactionsResponse).transactions:
-        broker.ask(InitProducerIdRequest(transactional_id=listed.transactional_id), InitProducerIdResponse)
+        _begin(cluster, write.failure_id)
+    for transactional_id in _list(cluster, write):
+        _begin(cluster, transactional_id)
 
 
-def end(broker: RetryingBroker, write: Write, transaction: OpenTransaction, *, commits: bool) -> None:
+def _begin(cluster: ClusterConnection, transactional_id: str, timeout_ms: int | None = None) -> InitProducerIdResponse:
+    """Abort what is open under an id, fence its producer, and return the identity of the next one."""
+    request = InitProducerIdRequest(transactional_id=transactional_id)
+    if timeout_ms is not None:
+        request = replace(request, transaction_timeout_ms=timeout_ms)
+    return _ask_coordinator(cluster, transactional_id, request, InitProducerIdResponse)
+
+
+def _ask_coordinator(
+    cluster: ClusterConnection, transactional_id: str, request: NativeRequest, response_type: type[R]
+) -> R:
+    return cluster.ask_coordinator(CoordinatorType.TRANSACTION, transactional_id, request, response_type)
+
+
+def end(cluster: ClusterConnection, write: Write, transaction: OpenTransaction, *, commits: bool) -> None:
     """Commit or abort a transaction. Raises PipelineError, also if it has ended otherwise."""
     transactional_id = write.transactional_id(transaction.task)
     request = EndTxnRequest(
@@ -314,7 +329,7 @@ def end(broker: RetryingBroker, write: Write, transaction: OpenTransaction, *, c
         commits=commits,
     )
     try:
-        broker.ask(request, EndTxnResponse)
+        _ask_coordinator(cluster, transactional_id, request, EndTxnResponse)
     except PipelineError as error:
         if _code(error) not in ENDED_CODES:
             raise
@@ -323,37 +338,39 @@ def end(broker: RetryingBroker, write: Write, transaction: OpenTransaction, *, c
 
 
 def _described(
-    broker: RetryingBroker, write: Write, transactions: Sequence[OpenTransaction]
-) -> list[DescribedTransaction]:
-    return describe(broker, [write.transactional_id(each.task) for each in transactions])
+    cluster: ClusterConnection, write: Write, transactions: Sequence[OpenTransaction]
+) -> Sequence[DescribedTransaction]:
+    return describe(cluster, [write.transactional_id(each.task) for each in transactions])
 
 
-def describe(broker: RetryingBroker, transactional_ids: Sequence[str]) -> list[DescribedTransaction]:
-    """Return the states of transactional ids; of one that does not exist, with that error. Raises PipelineError."""
+def describe(cluster: ClusterConnection, transactional_ids: Sequence[str]) -> Sequence[DescribedTransaction]:
+    """Return the states of transactional ids. Raises PipelineError, also if one does not exist."""
+    return cluster.call(lambda client: TransactionAdmin(client).describe(transactional_ids))
 
-    def check(reply: DescribeTransactionsResponse) -> None:
-        for found in reply.transactions:
-            if found.error not in {ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}:
-                raise reply_error(found.error, None, about=found.transactional_id)
 
-    request = DescribeTransactionsRequest(transactional_ids=tuple(transactional_ids))
-    return list(broker.ask(request, DescribeTransactionsResponse, check).transactions)
+def _exists(cluster: ClusterConnection, transactional_id: str) -> bool:
+    try:
+        return bool(describe(cluster, [transactional_id]))
+    except PipelineError as error:
+        if _code(error) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            return False
+        raise
 
 
 # -- decisions --
 
 
-def last_decision(broker: RetryingBroker, group: str) -> Decision:
+def last_decision(cluster: ClusterConnection, group: str) -> Decision:
     """Return the last write that was decided in a group. Raises PipelineError."""
 
     def check(reply: OffsetFetchResponse) -> None:
         (found,) = reply.groups
         for error in (found.error, *[each.error for each in found.partitions]):
             if error:
-                raise reply_error(error, None, about=group)
+                raise broker_error(error, None, about=group)
 
     request = OffsetFetchRequest(groups=(OffsetFetchGroup(group=group),), require_stable=True)
-    (found,) = broker.ask(request, OffsetFetchResponse, check).groups
+    (found,) = cluster.ask_coordinator(CoordinatorType.GROUP, group, request, OffsetFetchResponse, check).groups
     decisions = [
         Decision(number=each.offset, place=(each.topic, each.partition), metadata=each.metadata or "")
         for each in found.partitions
@@ -361,35 +378,28 @@ def last_decision(broker: RetryingBroker, group: str) -> Decision:
     return max(decisions, key=lambda decision: decision.number, default=Decision())
 
 
-def _note(broker: RetryingBroker, group: str, decision: Decision) -> None:
+def _note(cluster: ClusterConnection, group: str, decision: Decision) -> None:
     topic, partition = decision.place
     offset = OffsetToCommit(topic=topic, partition=partition, offset=decision.number, metadata=decision.metadata)
-    check = partial(_check_committed, about=group)
+
+    def check(reply: OffsetCommitResponse) -> None:
+        (committed,) = reply.partitions
+        if committed.error:
+            raise broker_error(committed.error, committed.message, about=group)
+
     request = OffsetCommitRequest(group=group, partitions=(offset,))
-    broker.ask(request, OffsetCommitResponse, lambda reply: check(reply.partitions))
+    cluster.ask_coordinator(CoordinatorType.GROUP, group, request, OffsetCommitResponse, check)
 
 
-def _withdraw(broker: RetryingBroker, group: str, decision: Decision) -> None:
-    topic, partition = decision.place
-    request = OffsetDeleteRequest(group=group, partitions=(TopicPartition(topic=topic, partition=partition),))
-
-    def check(reply: OffsetDeleteResponse) -> None:
-        if reply.error:
-            raise reply_error(reply.error, None, about=group)
-        _check_committed(reply.partitions, group)
-
-    broker.ask(request, OffsetDeleteResponse, check)
-
-
-def _named(broker: RetryingBroker, write: Write, decision: Decision) -> list[OpenTransaction]:
+def _named(cluster: ClusterConnection, write: Write, decision: Decision) -> list[OpenTransaction]:
     """Return the transactions that a decision names. Raises PipelineError."""
     count, _, text = decision.metadata.partition(";")
     if not text:
-        if _open_ids(broker, write):
+        if _open_ids(cluster, write):
             raise PipelineError(f"{write} was decided by an earlier version of warmlog: continue it once with that one")
         return []
     for at in range(1, int(count) + 1):
-        text += last_decision(broker, _names_group(write, at)).metadata
+        text += last_decision(cluster, _names_group(write, at)).metadata
     return _decode(text)
 
 
@@ -406,12 +416,6 @@ def _encode(transactions: Sequence[OpenTransaction]) -> str:
 def _decode(text: str) -> list[OpenTransaction]:
     listed = json.loads(zlib.decompress(b85decode(text)))
     return [OpenTransaction(task=task, producer_id=owner, producer_epoch=epoch) for task, owner, epoch in listed]
-
-
-def _check_committed(partitions: Sequence[CommittedPartition], about: str) -> None:
-    for each in partitions:
-        if each.error:
-            raise reply_error(each.error, each.message, about=about)
 
 
 def _code(error: PipelineError) -> ErrorCode | None:

@@ -28,7 +28,7 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink.attempts import batch_identity, stream_identity
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Rows, check_columns, rows_of, rows_of_spark
-from warmlog.pipeline.sink.task import TaskReport, open_broker, write_in_transaction, write_task
+from warmlog.pipeline.sink.task import TaskReport, open_cluster, write_in_transaction, write_task
 from warmlog.pipeline.sink.transactions import CompleteTask, Write, abort, commit
 
 ARROW = "DataSourceStreamArrowWriter"
@@ -185,15 +185,15 @@ def _task() -> TaskContext:
 def commit_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Commit the transactions of all tasks. Raises PipelineError."""
     if tasks := _complete(messages):
-        with open_broker(options) as broker:
-            commit(broker, tasks, repeats=options.on_changed_rows == "send")
+        with open_cluster(options) as cluster:
+            commit(cluster, tasks, repeats=options.on_changed_rows == "send")
 
 
 def abort_tasks(options: WriteOptions, write: Write) -> None:
     """Abort the transactions of all tasks. What fails is left to the broker's timeout."""
     try:
-        with open_broker(options) as broker:
-            abort(broker, write)
+        with open_cluster(options) as cluster:
+            abort(cluster, write)
     except PipelineError as error:
         _log.warning("transactions stay open for up to %d ms: %s", options.transaction_timeout_ms, error)
 

@@ -65,13 +65,16 @@ class Input(Protocol):
         """Return the size in bytes of the segments with the offsets that `choose` returns."""
 
 
-def choose_input(options: ReadOptions) -> Input:
-    """Return the input of a batch job: the directory if there is one, else the broker."""
+def choose_input(options: ReadOptions, *, patient: bool = False) -> Input:
+    """Return the input of a batch job: the directory if there is one, else the broker.
+
+    `patient`: whether to wait for a broker also when connecting.
+    """
     if options.path is not None:
         return DirectoryInput(options)
     from warmlog.pipeline.source.remote import BrokerInput  # imports the client
 
-    return BrokerInput(options)
+    return BrokerInput(options, patient=patient)
 
 
 def plan_batch(options: ReadOptions, bounds: Bounds) -> Plan:

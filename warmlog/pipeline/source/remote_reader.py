@@ -1,17 +1,20 @@
-"""Read a split of a partition behind a broker.
+"""Read a split of a partition from its leader.
 
 1. The next fetch is sent before the batches of the last reply are decoded.
-2. If the broker is unavailable, reading is retried from the offset that it has reached.
+2. If the leader is unavailable, reading is retried from the offset that it has reached, wherever the leader is then.
 3. Each fetch is followed by a request for the topic's id, so that records of a recreated topic are never mistaken for
    those of the old one.
 """
 
 import logging
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from warmlog.client.connection.connection import Connection, Reply
 from warmlog.inspect.lookup import may_hold
-from warmlog.pipeline.broker import BrokerConnection, Retry, reply_error
+from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.reading import BatchHandler, Damage, ReadRules, Tally, deleted, lose, recreated
 from warmlog.pipeline.source.remote import RemoteSplit
@@ -45,6 +48,13 @@ def read_on(split: Split, offset: int, rules: ReadRules, handler: BatchHandler, 
     return reader.run()
 
 
+class _Fetch(NamedTuple):
+    """A fetch that was sent, and the request behind it for the topic's id."""
+
+    records: Reply[ReceivedFetch]
+    topic: Reply[MetadataResponse] | None
+
+
 class RemoteReader:
     """Reads one split. Each step of `run` has passed one batch with a valid CRC to the handler."""
 
@@ -62,26 +72,29 @@ class RemoteReader:
 
     def run(self) -> Iterator[None]:
         """Read to the end. Raises PipelineError."""
-        while self._wants_more():
-            try:
-                with BrokerConnection(self._split.bootstrap, max_reply_bytes=FETCH_BYTES) as broker:
-                    yield from self._read(broker)
-            except UnavailableError as error:
-                self._retry.wait(error)
+        with ClusterConnection(self._split.bootstrap, self._retry, max_reply_bytes=FETCH_BYTES) as cluster:
+            while self._wants_more():
+                try:
+                    yield from self._read(cluster)
+                except UnavailableError as error:
+                    cluster.forget_leaders(self._split.topic)
+                    self._retry.wait(error)
 
     def _wants_more(self) -> bool:
         return self._offset < self._split.end_offset and not self._stopped
 
-    def _read(self, broker: BrokerConnection) -> Iterator[None]:
-        self._send_fetch(broker, self._offset)
+    def _read(self, cluster: ClusterConnection) -> Iterator[None]:
+        """Read until the end, an error, or a loss."""
+        leader = cluster.leader(self._split.topic, self._split.partition)
+        fetch = self._send_fetch(cluster, leader, self._offset)
         while self._wants_more():
-            part = self._receive(broker)
+            part = self._receive(cluster, fetch)
             if part is None:
                 return
             batches = self._whole_batches(part)
             following = batches[-1][1].next_offset
             if following < self._split.end_offset:
-                self._send_fetch(broker, following)
+                fetch = self._send_fetch(cluster, leader, following)
             aborted = self._aborted_in(part)
             for at, header in batches:
                 if self._take(part.records, at, header, aborted):
@@ -89,21 +102,22 @@ class RemoteReader:
                 if not self._wants_more():
                     return
 
-    def _send_fetch(self, broker: BrokerConnection, offset: int) -> None:
+    def _send_fetch(self, cluster: ClusterConnection, leader: Connection, offset: int) -> _Fetch:
         split = self._split
         wanted = FetchPartition(topic=split.topic, partition=split.partition, offset=offset, max_bytes=FETCH_BYTES)
         isolation = Isolation.READ_COMMITTED if self._rules.committed_only else Isolation.READ_UNCOMMITTED
         request = FetchRequest(
             partitions=(wanted,), max_wait_ms=FETCH_MAX_WAIT_MS, max_bytes=FETCH_BYTES, isolation=isolation
         )
-        broker.send(request)
-        if split.topic_id is not None:
-            broker.send(MetadataRequest(topics=(split.topic,)))
+        records = cluster.submit(leader, request, ReceivedFetch)
+        if split.topic_id is None:
+            return _Fetch(records, None)
+        return _Fetch(records, cluster.submit(leader, MetadataRequest(topics=(split.topic,)), MetadataResponse))
 
-    def _receive(self, broker: BrokerConnection) -> ReceivedPartition | None:
+    def _receive(self, cluster: ClusterConnection, fetch: _Fetch) -> ReceivedPartition | None:
         """Return the fetched partition; None if records were lost and reading continues at another offset."""
-        (part,) = broker.receive(ReceivedFetch).partitions
-        gone = self._gone(broker) if self._split.topic_id is not None else None
+        (part,) = cluster.wait(fetch.records).partitions
+        gone = None if fetch.topic is None else self._gone(cluster.wait(fetch.topic))
         if gone is not None:
             self._lose(gone, self._split.end_offset)
             return None
@@ -111,16 +125,18 @@ class RemoteReader:
             end = min(part.log_start_offset, self._split.end_offset)
             self._lose(deleted(self._offset, end), end)
             return None
+        if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and self._offset > part.high_watermark >= 0:
+            raise self._behind(part)
         if part.error:
             raise reply_error(part.error, part.message, about=f"{self._name}, offset {self._offset}")
         return part
 
-    def _gone(self, broker: BrokerConnection) -> str | None:
+    def _gone(self, reply: MetadataResponse) -> str | None:
         """Describe how the topic was deleted or recreated; None if it was not.
 
         Replies come in the order of requests, so records fetched before this reply belong to the topic in it.
         """
-        (topic,) = broker.receive(MetadataResponse).topics
+        (topic,) = reply.topics
         if topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return "the topic was deleted"
         if topic.error:
@@ -140,10 +156,14 @@ class RemoteReader:
         except ProtocolError as error:
             raise PipelineError(f"{self._name}: invalid batch at offset {self._offset}: {error}") from error
         if not batches:
-            end = part.high_watermark
-            raise UnavailableError(f"{self._name}: no records at offset {self._offset}; the log ends at {end}")
+            raise self._behind(part)
         self._retry.progressed()
         return batches
+
+    def _behind(self, part: ReceivedPartition) -> UnavailableError:
+        """Return the error for a leader without the records, as one that was just elected may be for a moment."""
+        end = part.high_watermark
+        return UnavailableError(f"{self._name}: no records at offset {self._offset}; the log ends at {end}")
 
     def _aborted_in(self, part: ReceivedPartition) -> AbortedFilter:
         """Return the filter for the batches of a reply. Raises PipelineError if the broker is too old for it."""

@@ -64,7 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise PipelineError("a stream has no end: endingOffsets and the like are for batch reads")
         start = Bound(number=LATEST) if options.starts_by_default else options.start
         self._options = replace(options, start=start)
-        self._input = _stream_input(replace(options, start=Bound(number=EARLIEST)))
+        self._input = _stream_input(replace(options, start=Bound(number=EARLIEST)), patient=True)
         self.lost_offsets = 0  # of this query so far
         self._first: OffsetsForm | None = None  # where the query would begin if it were new
         self._initial: OffsetsForm | None = None  # what Spark was told, in this run, about a query that is new
@@ -137,12 +137,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = start_of(end) or start
         lost, starts, ends = self.lost_offsets, positions_of(start), positions_of(end)
 
-        def plan() -> list[InputPartition]:
-            self.lost_offsets = lost  # counted again in each try
-            found = self._input.plan(lambda extents: self._ranges(extents, starts, ends), lenient=True)
-            return [SplitPartition(split) for split in found.splits]
+        def choose(extents: list[Extent]) -> dict[TopicPartition, Range]:
+            self.lost_offsets = lost  # counted again where a plan is made again
+            return self._ranges(extents, starts, ends)
 
-        return self._patiently(plan)
+        found = self._input.plan(choose, lenient=True)
+        return [SplitPartition(split) for split in found.splits]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Return the record batches of a split. In a worker."""
@@ -154,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         from warmlog.pipeline.source.remote import commit_offsets  # imports the client
 
-        offsets = [(topic, partition, at.offset) for (topic, partition), at in positions_of(end).items()]
+        offsets = {key: at.offset for key, at in positions_of(end).items()}
         bootstrap, group = self._options.bootstrap, self._options.group
         try:
             commit_offsets(bootstrap, group, offsets)
@@ -213,15 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return continue_at(extent, position, end, lose)
 
     def _look(self, see: Callable[[list[Extent]], T]) -> T:
-        return self._patiently(lambda: self._input.look(see, lenient=True))
-
-    def _patiently(self, act: Callable[[], T]) -> T:
-        """Call a function, retrying while the broker is unavailable."""
-        if self._options.bootstrap is None:
-            return act()
-        from warmlog.pipeline.broker import Retry  # imports the client
-
-        return Retry().call(act)
+        return self._input.look(see, lenient=True)
 
     # -- what is in a micro-batch --
 
@@ -264,10 +256,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s: %d offsets lost, %d in this query so far", what, count, self.lost_offsets)
 
 
-def _stream_input(options: ReadOptions) -> Input:
+def _stream_input(options: ReadOptions, *, patient: bool = False) -> Input:
     """Return the input of a stream: directory and broker, or one of them; brokers do not report what is flushed."""
     if options.path is None or options.bootstrap is None or options.flushed_only:
-        return choose_input(options)
+        return choose_input(options, patient=patient)
     from warmlog.pipeline.source.handover import HandoverInput  # imports the client
 
-    return HandoverInput(options)
+    return HandoverInput(options, patient=patient)

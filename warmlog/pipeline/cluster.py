@@ -1,0 +1,276 @@
+"""The cluster that a read or a write uses, from a thread without an event loop.
+
+It is the client's (`client.connection`): metadata from any broker, records from the leader of each partition, groups
+and transactions from their coordinators. `Retry` decides how long a request is tried again.
+"""
+
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
+
+from warmlog.client.connection.blocking import BlockingCluster
+from warmlog.client.connection.cluster import NO_LEADER, Cluster
+from warmlog.client.connection.connection import Connection, Reply
+from warmlog.client.connection.request_parts import parts
+from warmlog.client.errors import RETRIABLE, BrokerError, ConnectError, WarmlogError, broker_error
+from warmlog.client.settings import DEFAULT_PORT, Settings, parse_bootstrap
+from warmlog.pipeline.errors import BusyError, MovedError, PipelineError, UnavailableError
+from warmlog.pipeline.retry import Retry
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import CoordinatorType
+from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.request import Value
+
+R = TypeVar("R", bound=Value)
+T = TypeVar("T")
+TopicPartition: TypeAlias = tuple[str, int]
+
+DEFAULT_SETTINGS = Settings(client="warmlog pipeline")
+
+# Kafka's ApiVersions, version 0: length, key, version, correlation id, no client id; the reply begins with the id.
+API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+API_VERSIONS_REPLY = struct.pack(">i", 1)
+
+MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+BUSY = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNSTABLE_OFFSET_COMMIT})
+# Transient errors: a retry may succeed. A topic that does not exist is one only where the cluster says that it does.
+TRANSIENT = RETRIABLE - BUSY - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+class PartitionReply(Protocol):
+    """The part of a reply about one partition."""
+
+    @property
+    def error(self) -> ErrorCode:
+        """NONE, or why there is no result."""
+
+    @property
+    def message(self) -> str | None:
+        """The error in words."""
+
+
+P = TypeVar("P", bound=PartitionReply)
+
+
+class ClusterConnection:
+    """Connections to a cluster with the pipeline's errors and retries; a context manager. Not thread-safe.
+
+    Methods raise UnavailableError once `retry` gives up, and PipelineError for other errors. `max_reply_bytes`: limit
+    of records in one reply.
+    """
+
+    def __init__(self, bootstrap: str, retry: Retry, *, max_reply_bytes: int = DEFAULT_SETTINGS.fetch_bytes) -> None:
+        self.retry = retry
+        self._bootstrap = bootstrap
+        self._settings = replace(DEFAULT_SETTINGS, fetch_bytes=max_reply_bytes)
+        self._blocking: BlockingCluster | None = None
+        self._leaders: dict[int, Connection] = {}
+
+    def start(self) -> None:
+        """Connect without retries, so that a wrong address fails at once."""
+        self.once(lambda cluster: cluster.start())
+
+    @property
+    def addresses(self) -> str:
+        """The addresses that were given, and those of all brokers that the cluster has named."""
+        known = () if self._blocking is None else self._blocking.cluster.addresses
+        return ",".join(dict.fromkeys([*self._bootstrap.split(","), *known]))
+
+    def once(self, act: Callable[[Cluster], Awaitable[T]]) -> T:
+        """Run an act of the client without retries."""
+        if self._blocking is None:
+            self._blocking = BlockingCluster(self._bootstrap, self._settings, retry_s=0)
+        with self._pipeline_errors():
+            return self._blocking.run(act(self._blocking.cluster))
+
+    def call(self, act: Callable[[Cluster], Awaitable[T]]) -> T:
+        """Run an idempotent act of the client."""
+        return self.retry.call(lambda: self.once(act))
+
+    def ask(self, request: NativeRequest, response_type: type[R]) -> R:
+        """Send an idempotent request to any broker, and return the reply."""
+        return self.call(lambda cluster: cluster.ask(request, response_type))
+
+    def ask_coordinator(
+        self,
+        kind: CoordinatorType,
+        key: str,
+        request: NativeRequest,
+        response_type: type[R],
+        check: Callable[[R], None] | None = None,
+    ) -> R:
+        """Send an idempotent request to a coordinator. `check` raises the client's errors for what is in the reply."""
+        return self.call(lambda cluster: cluster.ask_coordinator(kind, key, request, response_type, check=check))
+
+    def ask_leaders(
+        self,
+        partitions: Sequence[TopicPartition],
+        make: Callable[[Sequence[TopicPartition]], NativeRequest],
+        parts_of: Callable[[Any], Sequence[P]],
+        response_type: type[Value],
+    ) -> list[P]:
+        """Send an idempotent request about partitions to their leaders; return its parts, in the order of partitions.
+
+        `make` returns the request about some of them, `parts_of` the parts of its reply. Parts with other errors than
+        transient ones are returned.
+        """
+        found: dict[TopicPartition, P] = {}
+
+        async def attempt(cluster: Cluster) -> None:
+            missing = [key for key in partitions if key not in found]
+            for leader, led in (await _by_leader(cluster, missing)).items():
+                for some in parts(led, lambda key: key[0]):
+                    try:
+                        reply = await cluster.ask_broker(leader, make(some), response_type)
+                    except WarmlogError:
+                        forget_leaders(cluster, some)
+                        raise
+                    found.update(zip(some, parts_of(reply), strict=True))
+            failed = [key for key in missing if await _is_transient(cluster, key, found[key].error)]
+            forget_leaders(cluster, failed)
+            for (topic, partition), part in [(key, found.pop(key)) for key in failed][:1]:
+                raise broker_error(_transient(part.error), part.message, about=f"{topic}-{partition}")
+
+        self.call(attempt)
+        return [found[key] for key in partitions]
+
+    # -- connections to leaders, for requests ahead of their replies --
+
+    def leader(self, topic: str, partition: int) -> Connection:
+        """Return a connection to the partition's leader, without retries; it is for this object's requests alone."""
+        return self.once(lambda cluster: self._leader(cluster, topic, partition))
+
+    async def _leader(self, cluster: Cluster, topic: str, partition: int) -> Connection:
+        node_id = await _leader_of(cluster, topic, partition)
+        found = self._leaders.get(node_id)
+        if found is None or found.closed:
+            try:
+                found = self._leaders[node_id] = await cluster.open(node_id)
+            except WarmlogError:
+                cluster.forget_leaders(topic)
+                raise
+        return found
+
+    def submit(self, connection: Connection, request: NativeRequest, response_type: type[R]) -> Reply[R]:
+        """Send a request to a leader, and return its pending reply."""
+
+        async def submitted(_: Cluster) -> Reply[R]:
+            return connection.submit(request, response_type)
+
+        return self.once(submitted)
+
+    def wait(self, reply: Reply[R]) -> R:
+        """Wait for a reply, without retries."""
+        return self.once(lambda _: reply.wait())
+
+    def forget_leaders(self, topic: str) -> None:
+        """Look up the leaders of a topic anew with the next request."""
+        if self._blocking is not None:
+            self._blocking.cluster.forget_leaders(topic)
+
+    def is_transient(self, topic: str, partition: int, error: ErrorCode) -> bool:
+        """Whether a request that a leader has answered with this error may succeed when it is sent again."""
+        return self.call(lambda cluster: _is_transient(cluster, (topic, partition), error))
+
+    # -- the end --
+
+    def close(self) -> None:
+        """Close all connections; the next request opens others."""
+        self._leaders.clear()
+        if self._blocking is not None:
+            self._blocking.close()
+            self._blocking = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _pipeline_errors(self) -> Iterator[None]:
+        """Raise the client's errors as those of the pipeline."""
+        try:
+            yield
+        except BrokerError as error:
+            raise reply_error(error.code, error.message) from error
+        except WarmlogError as error:
+            if isinstance(error, ConnectError) and error.__cause__ is not None:
+                self._check_not_kafka(error)
+            kind = UnavailableError if error.is_retriable else PipelineError
+            raise kind(error.message) from error
+
+    def _check_not_kafka(self, error: ConnectError) -> None:
+        for host, port in parse_bootstrap(self._bootstrap):
+            if _speaks_kafka(host, port):
+                raise PipelineError(
+                    f"{host}:{port} speaks Kafka's protocol: give the address of the native listener"
+                    f" (port {DEFAULT_PORT} by default)"
+                ) from error
+
+
+async def _by_leader(cluster: Cluster, keys: Sequence[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    found: dict[int, list[TopicPartition]] = defaultdict(list)
+    for topic, partition in keys:
+        found[await _leader_of(cluster, topic, partition)].append((topic, partition))
+    return found
+
+
+async def _leader_of(cluster: Cluster, topic: str, partition: int) -> int:
+    """Return the node id of a partition's leader; other partitions of the topic may have none."""
+    try:
+        found = await cluster.topic(topic, auto_create=False)
+    except WarmlogError:
+        if cluster.leader(topic, partition) == NO_LEADER:
+            raise
+    else:
+        if partition >= found.partitions:
+            raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{partition}")
+    return cluster.leader(topic, partition)
+
+
+async def _is_transient(cluster: Cluster, key: TopicPartition, error: ErrorCode) -> bool:
+    """Whether a retry may succeed: also where a leader does not know yet that the partition exists."""
+    if error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return error in TRANSIENT or error in BUSY
+    topic, partition = key
+    with suppress(BrokerError):
+        (described,) = (await cluster.metadata([topic])).topics
+        return not described.error and partition < len(described.partitions)
+    return False
+
+
+def _transient(error: ErrorCode) -> ErrorCode:
+    return ErrorCode.LEADER_NOT_AVAILABLE if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error
+
+
+def forget_leaders(cluster: Cluster, keys: Sequence[TopicPartition]) -> None:
+    """Look up the leaders of these partitions anew with the next request."""
+    for topic in {topic for topic, _ in keys}:
+        cluster.forget_leaders(topic)
+
+
+def _speaks_kafka(host: str, port: int) -> bool:
+    """Whether an address that closed a native connection is a Kafka listener."""
+    with suppress(OSError), socket.create_connection((host, port), DEFAULT_SETTINGS.connect_timeout_s) as connection:
+        connection.settimeout(DEFAULT_SETTINGS.connect_timeout_s)
+        connection.sendall(API_VERSIONS_REQUEST)
+        reply = connection.recv(len(API_VERSIONS_REPLY) + 4, socket.MSG_WAITALL)
+        return reply[4:] == API_VERSIONS_REPLY
+    return False
+
+
+def reply_error(code: ErrorCode, message: str | None, *, about: str = "") -> PipelineError:
+    """Return the error for a code in a reply: UnavailableError if a retry may succeed. `about`: its subject."""
+    text = message or code.name
+    kind = PipelineError
+    if code in TRANSIENT | BUSY:
+        kind = BusyError if code in BUSY else MovedError if code in MOVED else UnavailableError
+    return kind(f"{about}: {text}" if about else text)

@@ -1,0 +1,62 @@
+"""Offsets and batches of partitions, requested from their leaders."""
+
+from collections.abc import Sequence
+
+from warmlog.pipeline.cluster import ClusterConnection, TopicPartition, reply_error
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.native.messages import ReceivedFetch, ReceivedPartition
+from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation, ListOffsetsRequest, OffsetQuery
+from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
+
+
+class Offsets:
+    """Offsets of partitions, requested at their first use: the bounds of all partitions at once."""
+
+    def __init__(self, cluster: ClusterConnection, partitions: Sequence[TopicPartition]) -> None:
+        self.cluster = cluster
+        self._partitions = partitions
+        self._bounds: dict[tuple[int, Isolation], dict[TopicPartition, FoundOffset]] = {}
+
+    def bound(self, key: TopicPartition, timestamp: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> int:
+        """Return the start or the end of a partition. Raises PipelineError."""
+        found = self._bounds.get((timestamp, isolation))
+        if found is None:
+            found = dict(zip(self._partitions, self._find(self._partitions, timestamp, isolation), strict=True))
+            self._bounds[timestamp, isolation] = found
+        return _offset(key, found[key])
+
+    def at_time(self, key: TopicPartition, timestamp: int) -> int:
+        """Return the offset of the first record at or past a time; negative if all are earlier."""
+        return _offset(key, self._find([key], timestamp, Isolation.READ_UNCOMMITTED)[0])
+
+    def _find(self, keys: Sequence[TopicPartition], timestamp: int, isolation: Isolation) -> list[FoundOffset]:
+        def request(some: Sequence[TopicPartition]) -> ListOffsetsRequest:
+            queries = (OffsetQuery(topic=topic, partition=at, timestamp=timestamp) for topic, at in some)
+            return ListOffsetsRequest(partitions=tuple(queries), isolation=isolation)
+
+        return self.cluster.ask_leaders(keys, request, lambda reply: reply.partitions, ListOffsetsResponse)
+
+
+def _offset(key: TopicPartition, found: FoundOffset) -> int:
+    if found.error:
+        raise reply_error(found.error, found.message, about=f"{key[0]}-{key[1]}")
+    return found.offset
+
+
+def fetch_once(
+    cluster: ClusterConnection, topic: str, partition: int, offset: int, *, max_bytes: int
+) -> ReceivedPartition:
+    """Return what a partition has from an offset on, without records if the offset is out of range.
+
+    Raises PipelineError.
+    """
+
+    def request(_: Sequence[TopicPartition]) -> FetchRequest:
+        wanted = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=max_bytes)
+        return FetchRequest(partitions=(wanted,), max_wait_ms=0, max_bytes=max_bytes)
+
+    found: ReceivedPartition
+    (found,) = cluster.ask_leaders([(topic, partition)], request, lambda reply: reply.partitions, ReceivedFetch)
+    if found.error and found.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+        raise reply_error(found.error, found.message, about=f"{topic}-{partition}")
+    return found
