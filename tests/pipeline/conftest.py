@@ -4,15 +4,18 @@ Where there is no Java the tests that need Spark are skipped with the reason; wi
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tests.requires import lacks
 from warmlog.broker.log.index.offset import OffsetIndex
 from warmlog.broker.log.index.time import TimeIndex
+from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from warmlog.broker.metadata.topic import Topic
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.session import check_spark
 from warmlog.protocol.records.batch import headers
@@ -61,12 +64,27 @@ def on_this_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "spark_session", the_one)
 
 
+def register(data_dir: Path, topic: str, partitions: int, topic_id: UUID | None = None) -> None:
+    """Note in a broker's metadata that a topic has at least so many partitions; with an id, that it is a new one."""
+    with closing(SqliteMetadataStore(data_dir / "metadata.sqlite")) as store:
+        if topic_id is not None:
+            store.finish_delete([topic])
+            store.create_topics([Topic(name=topic, partitions=partitions, id=topic_id)])
+            return
+        known = {each.name: each.partitions for each in store.load()}
+        if topic not in known:
+            store.create_topics([Topic(name=topic, partitions=partitions)])
+        elif known[topic] < partitions:
+            store.set_partitions(topic, partitions)
+
+
 class DirectoryWriter:
     """Writes a partition as a broker would, segment by segment, with the indexes that go with it."""
 
     def __init__(self, data_dir: Path, topic: str = "orders", partition: int = 0, *, interval: int = 256) -> None:
         self.directory = data_dir / f"{topic}-{partition}"
         self.directory.mkdir(parents=True)
+        register(data_dir, topic, partition + 1)
         self.next_offset = 0
         self._interval = interval
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from socket import gethostname
 
 from warmlog.broker.log.directory.checkpoint import (
+    HIGH_WATERMARKS,
     LOG_STARTS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
@@ -19,7 +20,7 @@ from warmlog.broker.log.directory.checkpoint import (
 )
 from warmlog.broker.log.directory.identity import META_PROPERTIES
 from warmlog.broker.log.errors import CheckpointError
-from warmlog.broker.log.io.directory_names import encode_topic_id, parse_partition_directory
+from warmlog.broker.log.io.directory_names import PartitionName, encode_topic_id, parse_partition_directory
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.segments.log_scan import CutError
 from warmlog.inspect.errors import InspectError, MissingDirectoryError
@@ -35,7 +36,11 @@ Offsets = Mapping[tuple[str, int], int]
 
 @dataclass(frozen=True, kw_only=True)
 class StoredPartition:
-    """A partition's directory. `log_start`, `flushed_end`: offsets from the checkpoints beside it, or None.
+    """A partition's directory.
+
+    `log_start`, `flushed_end`, `high_watermark`: offsets from the checkpoints beside it, or None. Records from the high
+    watermark on are not read: they may not be on all in-sync replicas. It is None where there are no other replicas,
+    since its checkpoint is older than the log.
 
     Segments and everything derived from them are read once, at first use.
     """
@@ -45,6 +50,7 @@ class StoredPartition:
     directory: str
     log_start: int | None = None
     flushed_end: int | None = None
+    high_watermark: int | None = None
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -70,17 +76,24 @@ class StoredPartition:
         """(offset, position) after the last readable batch of the last segment."""
         return readable_end(self.segments[-1]) if self.segments else (self.start_offset, 0)
 
+    @property
+    def log_end_offset(self) -> int:
+        """The offset after the last readable record, committed or not."""
+        return self.active_end[0]
+
     @cached_property
     def transactions(self) -> Transactions:
         """Aborted and open transactions up to the end of the readable part."""
         return find_transactions(self.directory, self.segments, self.active_end[1])
 
     def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:
-        """Return the offset after the last readable record.
+        """Return the offset after the last record to be read.
 
         `flushed_only`: up to the recovery point. `committed_only`: up to the first transaction that is still open.
         """
-        end = self.active_end[0]
+        end = self.log_end_offset
+        if self.high_watermark is not None:
+            end = max(min(end, self.high_watermark), self.start_offset)
         if flushed_only:
             end = min(end, self.flushed_end or 0)
         first_open = self.transactions.first_open if committed_only else None
@@ -180,14 +193,10 @@ def find_partitions(path: str) -> list[StoredPartition]:
             return []  # the partition was deleted
         raise MissingDirectoryError(f"{path}: no such directory on {gethostname()}: is it mounted there?")
     if own is not None and own.moved is None and _is_partition(directory):
-        return [_stored(directory, own.topic, own.partition, *_checkpoints(directory.parent))]
-    starts, flushed = _checkpoints(directory)
+        return [_stored(directory, own, _checkpoints(directory.parent))]
+    checkpoints = _checkpoints(directory)
     named = [(parse_partition_directory(entry.name), entry) for entry in directory.iterdir() if entry.is_dir()]
-    found = [
-        _stored(entry, name.topic, name.partition, starts, flushed)
-        for name, entry in named
-        if name is not None and name.moved is None
-    ]
+    found = [_stored(entry, name, checkpoints) for name, entry in named if name is not None and name.moved is None]
     if not found and not is_data_directory(directory):
         what = "neither a data directory nor the directory of a partition"
         if not any(directory.iterdir()):
@@ -203,19 +212,22 @@ def _is_partition(directory: Path) -> bool:
     )
 
 
-def _stored(directory: Path, topic: str, partition: int, starts: Offsets, ends: Offsets) -> StoredPartition:
+def _stored(directory: Path, name: PartitionName, checkpoints: tuple[Offsets, Offsets, Offsets]) -> StoredPartition:
+    log_start, flushed_end, high_watermark = (offsets.get((name.topic, name.partition)) for offsets in checkpoints)
     return StoredPartition(
-        topic=topic,
-        partition=partition,
+        topic=name.topic,
+        partition=name.partition,
         directory=str(directory),
-        log_start=starts.get((topic, partition)),
-        flushed_end=ends.get((topic, partition)),
+        log_start=log_start,
+        flushed_end=flushed_end,
+        high_watermark=high_watermark,
     )
 
 
-def _checkpoints(data_dir: Path) -> tuple[Offsets, Offsets]:
-    """Log start offsets and recovery points; a partition that was copied alone has none beside it."""
-    return _checkpoint(data_dir / LOG_STARTS), _checkpoint(data_dir / RECOVERY_POINTS)
+def _checkpoints(data_dir: Path) -> tuple[Offsets, Offsets, Offsets]:
+    """Log start offsets, recovery points and high watermarks; a partition that was copied alone has none beside it."""
+    found = (_checkpoint(data_dir / name) for name in (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS))
+    return next(found), next(found), next(found)
 
 
 def _checkpoint(path: Path) -> Offsets:

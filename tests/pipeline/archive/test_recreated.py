@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from tests.pipeline.archive.test_archive import archived, rows_in
-from tests.pipeline.conftest import NOW_MS, DirectoryWriter
+from tests.pipeline.conftest import NOW_MS, DirectoryWriter, register
 from warmlog.broker.log.directory.checkpoint import PARTITION_METADATA, write_topic_id
 from warmlog.broker.log.io.disk import Disk
 from warmlog.client.blocking import Client
@@ -153,6 +153,7 @@ def test_commits_without_topic_ids_are_continued(write_partition: WritePartition
     writer = write_partition()
     writer.segment([b"a"] * 10)
     write_topic_id(Disk(), str(writer.directory / PARTITION_METADATA), ID, sync=False)
+    register(writer.directory.parent, "orders", 1, ID)
     options = read_options({"path": str(writer.directory.parent), "topic": "orders"})
     store = ArchiveStore(tmp_path / "lake")
     archived(store, options)

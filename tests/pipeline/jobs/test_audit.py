@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.archive.test_archive import archived, asked, damage, rows_in
-from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
+from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions, register
 from warmlog.broker.log.directory.checkpoint import (
     CLEANER_POINTS,
     LOG_STARTS,
@@ -298,8 +298,10 @@ def test_an_archive_of_another_topic_of_that_name_is_none_of_this(writer: Direct
     """Compared by offsets alone, 500 of 600 records would be in both."""
     lake = ArchiveStore(tmp_path / "lake")
     write_topic_id(Disk(), str(writer.directory / PARTITION_METADATA), UUID(int=1), sync=False)
+    register(writer.directory.parent, "orders", 1, UUID(int=1))
     archived(lake, asked(writer, endingOffsets='{"orders":{"0":500}}'))
     write_topic_id(Disk(), str(writer.directory / PARTITION_METADATA), UUID(int=2), sync=False)
+    register(writer.directory.parent, "orders", 1, UUID(int=2))
     audit = audited(writer, lake.directory)
     (finding,) = told(audit)
     assert finding.startswith("table: the archive has only records of a deleted topic of this name")

@@ -36,7 +36,8 @@ def golden(kafka_fixtures: Path, tmp_path: Path) -> Path:
 
 
 def committed(path: Path, **options: Any) -> list[int]:
-    return plan(path, topic=TOPIC, isolationLevel="read_committed", **options).offsets()
+    assigned = json.dumps({TOPIC: [0]})
+    return plan(path, topic=None, assign=assigned, isolationLevel="read_committed", **options).offsets()
 
 
 def seen_offsets() -> list[int]:

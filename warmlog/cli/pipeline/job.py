@@ -48,8 +48,9 @@ class JobOptions:
         path = self.path
         if path is None and given.get("bootstrap") is None:
             path = DEFAULT_PATH
-        named = {"path": None if path is None else str(Path(path).absolute()), "topic": self.topic, **given}
         assigned = {name.lower() for name, _ in self.assignments}
+        topic = None if assigned & {"assign", "subscribe", "subscribepattern"} else self.topic
+        named = {"path": None if path is None else _absolute(path), "topic": topic, **given}
         kept = {name: text for name, text in named.items() if text is not None and name.lower() not in assigned}
         return {**kept, **dict(self.assignments)}
 
@@ -60,11 +61,21 @@ class JobOptions:
         return read_options(self.source_options(**given))
 
 
+def _absolute(path: str) -> str:
+    """Make a path, or several separated by commas, absolute: workers of Spark may run elsewhere."""
+    parts = [path] if Path(path).exists() else path.split(",")
+    return ",".join(str(Path(part.strip()).absolute()) for part in parts)
+
+
 def job_options(command: Command) -> Command:
     """Add the options of every job: the fields of JobOptions."""
     for option in reversed(
         (
-            click.option("--path", metavar="DIR", help=f"The data directory.  [default: {DEFAULT_PATH}]"),
+            click.option(
+                "--path",
+                metavar="DIR",
+                help=f"The data directory, or several separated by commas.  [default: {DEFAULT_PATH}]",
+            ),
             click.option("--topic", metavar="TOPICS", required=True, help="A topic, or several separated by commas."),
             click.option(
                 "-o",

@@ -5,7 +5,9 @@ from the log since are not faults. Records that are missing in the archive, are 
 were never in the log are faults.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,6 @@ from typing import Any
 
 from warmlog.broker.log.directory.checkpoint import CLEANER_POINTS, read_offsets
 from warmlog.broker.log.errors import CheckpointError
-from warmlog.broker.log.io.directory_names import parse_partition_directory
 from warmlog.broker.log.io.disk import Disk
 from warmlog.inspect.broker_state import broker_is_running, is_idle, was_clean
 from warmlog.inspect.metadata import StoredMetadata
@@ -27,7 +28,7 @@ from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.source.input import choose_input, read_batches, rules_of, wanted_partitions
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.planning import Split
-from warmlog.pipeline.source.ranges import Extent, Range, TopicPartition
+from warmlog.pipeline.source.ranges import Extent, Range, TopicPartition, key_of
 from warmlog.pipeline.source.reading import ReadRules
 
 SHOWN_RUNS = 3  # of offsets, in a finding
@@ -111,7 +112,7 @@ def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: P
                 partition=one.partition,
                 topic_id=one.topic_id,
                 first_offset=one.start_offset,
-                end_offset=one.end_offset(),
+                end_offset=one.log_end_offset,
                 segments=len(one.segments),
             )
             for one in partitions
@@ -121,7 +122,7 @@ def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: P
     )
     for finding in _log_findings(partitions):
         audit.add_finding(finding)
-    cleaned = _cleaned(partitions, options)
+    cleaned = _cleaned(partitions)
     audited = run([task for one in partitions for task in _tasks(one, cleaned)], audit_segment)
     _add(audit, audited, reporter)
     if table is not None:
@@ -131,38 +132,39 @@ def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: P
     return audit
 
 
-def cleaner_points(options: ReadOptions) -> Mapping[TopicPartition, int]:
-    """Return the end of the compacted offsets of each partition, from the checkpoint in the data directory."""
-    try:
-        return read_offsets(Disk(), str(_data_directory(options) / CLEANER_POINTS))
-    except CheckpointError:
-        return {}
+def cleaner_points(partitions: Iterable[StoredPartition]) -> dict[TopicPartition, int]:
+    """Return the end of the compacted offsets of each partition, from the checkpoints in their data directories."""
+    found: dict[TopicPartition, int] = {}
+    for directory, there in _by_data_directory(partitions).items():
+        with suppress(CheckpointError):
+            points = read_offsets(Disk(), str(directory / CLEANER_POINTS))
+            found |= {key_of(one): points[key_of(one)] for one in there if key_of(one) in points}
+    return found
 
 
-def _data_directory(options: ReadOptions) -> Path:
-    """Return the path, or its parent if it is a partition directory."""
-    assert options.path is not None, "an audit reads directories"
-    path = Path(options.path).absolute()
-    return path if parse_partition_directory(path.name) is None else path.parent
+def _by_data_directory(partitions: Iterable[StoredPartition]) -> dict[Path, list[StoredPartition]]:
+    found: dict[Path, list[StoredPartition]] = defaultdict(list)
+    for one in partitions:
+        found[Path(one.directory).parent].append(one)
+    return found
 
 
-def _cleaned(partitions: Sequence[StoredPartition], options: ReadOptions) -> dict[TopicPartition, int]:
+def _cleaned(partitions: Sequence[StoredPartition]) -> dict[TopicPartition, int]:
     """Return the largest possible end of the compacted offsets of each partition.
 
     While a broker is running, or after it was killed, the cleaner may be ahead of its checkpoint, which is written when
     a whole log is done, but never beyond the base offset of the active segment.
     """
-    directory = _data_directory(options)
-    found = dict(cleaner_points(options))
-    running = broker_is_running(directory)
-    if not running and was_clean(directory):
-        return found
-    metadata = StoredMetadata(directory, running=running)
-    compacted = {name for name in metadata.topics or {} if not metadata.is_gapless(name)}
-    for one in partitions:
-        if one.topic in compacted and one.segments:
-            key = one.topic, one.partition
-            found[key] = max(found.get(key, 0), one.segments[-1].base_offset)
+    found, directories, compacted = cleaner_points(partitions), _by_data_directory(partitions), set()
+    for directory in directories:  # one of them has the metadata of all
+        metadata = StoredMetadata(directory, running=broker_is_running(directory))
+        compacted |= {name for name in metadata.topics or {} if not metadata.is_gapless(name)}
+    for directory, there in directories.items():
+        if not broker_is_running(directory) and was_clean(directory):
+            continue
+        for one in there:
+            if one.topic in compacted and one.segments:
+                found[key_of(one)] = max(found.get(key_of(one), 0), one.segments[-1].base_offset)
     return found
 
 
@@ -171,7 +173,7 @@ def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) ->
     data_directory = Path(partition.directory).parent
     running = broker_is_running(data_directory)
     clean = not running and was_clean(data_directory)
-    log_end = max(partition.end_offset(), partition.start_offset)
+    log_end = max(partition.log_end_offset, partition.start_offset)
     for at, segment in enumerate(segments):
         next_offset = segments[at + 1].base_offset if at + 1 < len(segments) else log_end
         at_rest = not running or is_idle(Path(segment.path))
@@ -193,7 +195,7 @@ def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) ->
 def _log_findings(partitions: Iterable[StoredPartition]) -> Iterator[Finding]:
     """Report logs without segments, and logs that end before their recovery point."""
     for one in partitions:
-        path, end = one.directory, one.end_offset()
+        path, end = one.directory, one.log_end_offset
         if not one.segments:
             yield Finding(topic=one.topic, partition=one.partition, kind="missing", what="no segments", path=path)
         elif one.flushed_end is not None and one.flushed_end > end:

@@ -164,8 +164,8 @@ def _top_key(row: Mapping[str, Any]) -> TopKey:
 
 def _measure(found: Sequence[Compactable], options: ReadOptions) -> None:
     """Add the sizes of the partitions' files."""
-    cleaned = cleaner_points(options)
-    stored = {(one.topic, one.partition): one for one in wanted_partitions(options)}
+    stored = {key_of(one): one for one in wanted_partitions(options)}
+    cleaned = cleaner_points(stored.values())
     for one in found:
         partition = stored[one.topic, one.partition]
         sizes = {segment.base_offset: partition.readable_size(segment) for segment in partition.segments}

@@ -16,13 +16,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from warmlog.inspect.errors import MissingDirectoryError, SegmentGoneError
-from warmlog.inspect.partition import StoredPartition, find_partitions
+from warmlog.inspect.partition import StoredPartition
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.input import TRIES, AnySplit, Choice, Plan
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.planning import plan_splits
 from warmlog.pipeline.source.ranges import Extent, Range, Ranges, TopicPartition, last_of
 from warmlog.pipeline.source.remote import BrokerInput, TopicIds, plan_remote, topic_ids_of
+from warmlog.pipeline.source.stored import selected_partitions
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class HandoverInput:
         path, topics = self._options.path, self._options.topics
         assert path is not None, "a hand-over has a directory"
         try:
-            found = [one for one in find_partitions(path) if topics.wants(one.topic, one.partition)]
+            found = selected_partitions(self._options, is_part_allowed=True)
         except MissingDirectoryError as error:
             _log.warning("%s; reading from the broker instead", error)
             return {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from warmlog.inspect.errors import MissingDirectoryError, SegmentGoneError
-from warmlog.inspect.partition import StoredPartition, find_partitions
+from warmlog.inspect.partition import StoredPartition
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.planning import Split, plan_splits
@@ -26,6 +26,7 @@ from warmlog.pipeline.source.reading import (
     Tally,
     checked,
 )
+from warmlog.pipeline.source.stored import selected_partitions
 
 if TYPE_CHECKING:
     from warmlog.pipeline.source.remote import RemoteSplit
@@ -146,12 +147,10 @@ def wanted_partitions(options: ReadOptions, *, lenient: bool = False) -> list[St
 
     Raises PipelineError if a named topic or partition does not exist (unless `lenient`), InspectError, OSError.
     """
-    assert options.path is not None, "a directory input has a path"
-    stored = find_partitions(options.path)
-    found = [partition for partition in stored if options.topics.wants(partition.topic, partition.partition)]
+    found = selected_partitions(options)
     if lenient:
         return found
-    missing = set(options.topics.named) - {partition.topic for partition in stored}
+    missing = set(options.topics.names) - {partition.topic for partition in found}
     if missing:
         raise PipelineError(f"{options.path} has no topic {', '.join(sorted(missing))}")
     for topic, numbers in (options.topics.assigned or {}).items():

@@ -103,7 +103,7 @@ class ReadOptions:
 
 # Name to the form of its value, for errors.
 READ_TABLE = {
-    "path": "a data directory, or the directory of a partition",
+    "path": "a data directory, or several separated by commas, or the directory of a partition",
     "bootstrap": "a broker's native address, host:port",
     "group": "the name of a consumer group",
     "topic": "a topic, or several separated by commas",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from warmlog.client.connection.connection import Connection, Reply
+from warmlog.client.errors import UnknownTopicError
 from warmlog.inspect.lookup import may_hold
 from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
@@ -85,7 +86,13 @@ class RemoteReader:
 
     def _read(self, cluster: ClusterConnection) -> Iterator[None]:
         """Read until the end, an error, or a loss."""
-        leader = cluster.leader(self._split.topic, self._split.partition)
+        try:
+            leader = cluster.leader(self._split.topic, self._split.partition)
+        except PipelineError as error:
+            if self._split.topic_id is None or not isinstance(error.__cause__, UnknownTopicError):
+                raise
+            self._lose("the topic was deleted", self._split.end_offset)
+            return
         fetch = self._send_fetch(cluster, leader, self._offset)
         while self._wants_more():
             part = self._receive(cluster, fetch)

@@ -1,0 +1,144 @@
+"""The partitions that a read selects in its directories: whole topics, and of each partition one replica.
+
+Invariants:
+1. A part of a topic is never taken for the whole: how many partitions it has is what the store of its broker or cluster
+   says, or a broker, unless the options name the partitions. Otherwise the read is refused.
+2. Of a partition with several replicas, only what is known to be committed is read: what all of them have, or what is
+   below the high watermark in a checkpoint beside one. Other records may be truncated.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from warmlog.broker.log.io.directory_names import parse_partition_directory
+from warmlog.inspect.catalog import KnownTopic, data_directories, known_topics, missing_partitions
+from warmlog.inspect.partition import StoredPartition, find_partitions
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.ranges import TopicPartition, key_of
+
+T = TypeVar("T")
+
+TRIES = 10  # for a topic that is just being created or grown: first in the store, then its directories
+PAUSE_S = 0.1
+
+
+class PartOfTopicError(PipelineError):
+    """The directories lack partitions of a topic."""
+
+
+def selected_partitions(options: ReadOptions, *, is_part_allowed: bool = False) -> list[StoredPartition]:
+    """Return the partitions that the options select, in order.
+
+    `is_part_allowed`: where a broker has what the directories lack. Raises PipelineError, InspectError, OSError.
+    """
+    if is_part_allowed:
+        return _selected(options, is_part_allowed=True)
+    return _patiently(lambda: _selected(options, is_part_allowed=False))
+
+
+def _patiently(act: Callable[[], T]) -> T:
+    for _ in range(TRIES):
+        try:
+            return act()
+        except PartOfTopicError:
+            time.sleep(PAUSE_S)
+    return act()
+
+
+def _selected(options: ReadOptions, *, is_part_allowed: bool) -> list[StoredPartition]:
+    assert options.path is not None, "a read of directories has a path"
+    directories = data_directories(options.path)
+    found = [
+        partition
+        for directory in directories
+        for partition in find_partitions(str(directory))
+        if options.topics.wants(partition.topic, partition.partition)
+    ]
+    parents = [each for each in directories if not _is_partition(each, found)]
+    known = known_topics(dict.fromkeys(Path(one.directory).parent for one in found) | dict.fromkeys(parents))
+    topics = {one.topic for one in found}
+    if options.topics.assigned is None and parents and not is_part_allowed:
+        known = {**_known_to_broker(options, topics - known.keys()), **known}
+        for topic in sorted(topics):
+            _check_whole(topic, known.get(topic), found, options.path)
+    return _one_of_each(found, known)
+
+
+def _is_partition(directory: Path, found: Iterable[StoredPartition]) -> bool:
+    """Whether a path is the directory of a partition, which was named by itself."""
+    return parse_partition_directory(directory.name) is not None and any(
+        one.directory == str(directory) for one in found
+    )
+
+
+def _check_whole(topic: str, known: KnownTopic | None, found: Iterable[StoredPartition], path: str) -> None:
+    """Raise PipelineError unless all partitions of a topic are there."""
+    there = sorted({one.partition for one in found if one.topic == topic})
+    listed = f"{'partition' if len(there) == 1 else 'partitions'} {', '.join(map(str, there))}"
+    if known is None:
+        raise PipelineError(
+            f"{path} has {listed} of topic {topic}, and nothing there says how many it has: name those to read by"
+            " assign, or give bootstrap, the address of a broker that knows"
+        )
+    if missing_partitions(known, there):
+        raise PartOfTopicError(
+            f"{path} has {listed} of topic {topic}, which has {known.partitions}: give all of its data directories,"
+            " separated by commas, or name the partitions to read by assign"
+        )
+
+
+def _one_of_each(found: Iterable[StoredPartition], known: Mapping[str, KnownTopic]) -> list[StoredPartition]:
+    """Return one replica of each partition, the one with most records that are known to be committed."""
+    replicas: dict[TopicPartition, list[StoredPartition]] = defaultdict(list)
+    for one in found:
+        topic = known.get(one.topic)
+        if topic is None or one.topic_id in {None, topic.topic_id}:  # else left of a deleted topic of the same name
+            replicas[key_of(one)].append(one)
+    return [_chosen(replicas[key], known.get(key[0])) for key in sorted(replicas)]
+
+
+def _chosen(replicas: Sequence[StoredPartition], topic: KnownTopic | None) -> StoredPartition:
+    """Return the replica to read, up to what is committed as far as that can be seen."""
+    if topic is not None:
+        count = topic.replicas.get(replicas[0].partition, 1)
+        on_all = _on_all(replicas) if len(replicas) == count else 0
+        replicas = [
+            replace(one, high_watermark=max(one.high_watermark or 0, on_all) if count > 1 else None) for one in replicas
+        ]
+    return max(replicas, key=lambda one: one.end_offset())
+
+
+def _on_all(replicas: Sequence[StoredPartition]) -> int:
+    """Return an offset before which all replicas have the same records; 0 if their logs may have diverged.
+
+    Logs that have a batch of the same leader epoch at an offset are the same before it.
+    """
+    end = min(one.log_end_offset for one in replicas)
+    epochs = {one.epoch_before(end) for one in replicas}
+    return end if len(epochs) == 1 else 0
+
+
+def _known_to_broker(options: ReadOptions, topics: Iterable[str]) -> dict[str, KnownTopic]:
+    names = sorted(topics)
+    if options.bootstrap is None or not names:
+        return {}
+    from warmlog.pipeline.cluster import ClusterConnection  # imports the client
+    from warmlog.pipeline.retry import Retry
+
+    with ClusterConnection(options.bootstrap, Retry()) as cluster:
+        cluster.start()
+        described = cluster.call(lambda client: client.metadata(names)).topics
+    return {
+        topic.name: KnownTopic(
+            topic_id=topic.topic_id or "",
+            partitions=len(topic.partitions),
+            replicas={one.partition: len(one.replicas) for one in topic.partitions if len(one.replicas) > 1},
+        )
+        for topic in described
+        if not topic.error
+    }
