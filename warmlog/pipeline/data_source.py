@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.session import use_this_python
+from warmlog.pipeline.session import pin_stream_partitions, use_this_python
 from warmlog.pipeline.source.input import plan_batch
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.pipeline.source.ranges import Bounds
@@ -60,8 +60,9 @@ class WarmlogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format`. Spark calls this at registration, so it also selects the workers' Python."""
+        """Return the name for `format`. Spark calls this at registration, so it also prepares the session."""
         use_this_python()
+        pin_stream_partitions()
         return "warmlog"
 
     def schema(self) -> StructType:

@@ -23,6 +23,9 @@ OLDEST_JAVA = 17  # the oldest that Spark 4 supports
 JAVA_TIMEOUT_S = 30.0
 DEFAULT_MASTER = "local[*]"
 PYTHON = "PYSPARK_PYTHON"  # the Python that workers run
+ADAPTIVE = "spark.sql.adaptive.enabled"
+ADAPTIVE_STREAMS = "spark.sql.adaptive.streaming.stateless.enabled"
+FIRST_WITH_ADAPTIVE_STREAMS = (4, 3)
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program it starts
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -99,6 +102,26 @@ def use_this_python() -> None:
     context = SparkContext._active_spark_context  # noqa: SLF001 - no public call returns it without creating one
     if context is not None and PYTHON not in os.environ and str(context.master).startswith("local"):
         context.pythonExec = sys.executable
+
+
+def pin_stream_partitions() -> None:
+    """Turn off adaptive execution of stateless streams in the active session, unless the user has chosen.
+
+    It is on by default where Spark has it, and divides the rows of a micro-batch by their sizes, so that a repeated one
+    may have other tasks. The sink recognizes stored rows by the task that has stored them.
+    """
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession() if has_adaptive_streams() else None
+    if session is not None and ADAPTIVE_STREAMS not in session.conf.getAll:
+        session.conf.set(ADAPTIVE_STREAMS, "false")
+
+
+def has_adaptive_streams() -> bool:
+    """Whether this version of Spark has adaptive execution of stateless streams."""
+    import pyspark
+
+    return tuple(map(int, pyspark.__version__.split(".")[:2])) >= FIRST_WITH_ADAPTIVE_STREAMS
 
 
 def _quiet(builder: Any) -> Any:

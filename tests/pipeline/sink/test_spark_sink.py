@@ -12,6 +12,7 @@ from pyspark.sql.functions import expr
 
 from tests.pipeline.sink.spark_reads import committed, read, values
 from warmlog.client.blocking import Client
+from warmlog.pipeline.session import ADAPTIVE_STREAMS, has_adaptive_streams
 from warmlog.testing import Broker
 
 NOW_S = int(time.time()) - 3600  # retention takes what is older than a week
@@ -116,3 +117,40 @@ def test_a_transactional_job_is_seen_when_it_is_done_and_never_when_it_failed(
     assert committed(spark, broker, client, "whole") == twice
     write(frame.selectExpr("string(id) AS value"), broker, **options, writeId="2026-11-23")  # is there already
     assert committed(spark, broker, client, "whole") == twice
+
+
+def run_stream(spark: Any, broker: Broker, directory: Path, **options: str) -> int:
+    """Copy the topic "source", shuffled by key; return the number of tasks that have written."""
+    stream = spark.readStream.format("warmlog").options(
+        bootstrap=broker.native, topic="source", startingOffsets="earliest"
+    )
+    writer = stream.load().repartition("key").select("key", "value").writeStream.format("warmlog")
+    writer = writer.options(bootstrap=broker.native, report=str(directory / "report"), **options)
+    query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    tasks: int = json.loads((directory / "report").read_text().splitlines()[-1])["tasks"]
+    return tasks
+
+
+def test_a_stream_has_as_many_tasks_as_its_shuffle_has_partitions(
+    spark: Any, broker: Broker, client: Client, source: None, tmp_path: Path
+) -> None:
+    """Whatever their sizes: adaptive execution of streams was turned off when the source was registered."""
+    assert run_stream(spark, broker, tmp_path, topic="shuffled") == 2
+    assert values(spark, broker, "shuffled") == Counter(range(600))
+
+
+@pytest.mark.skipif(not has_adaptive_streams(), reason="this version of Spark has no adaptive execution of streams")
+def test_a_stream_whose_rows_may_be_divided_anew_stores_nothing_unless_in_transactions(
+    spark: Any, broker: Broker, client: Client, source: None, tmp_path: Path
+) -> None:
+    spark.conf.set(ADAPTIVE_STREAMS, "true")
+    try:
+        with pytest.raises(Exception, match=r"needs spark\.sql\.adaptive\.streaming\.stateless\.enabled=false or tra"):
+            run_stream(spark, broker, tmp_path, topic="adaptive")
+        assert "adaptive" not in [topic.name for topic in client.list_topics()]
+        (tmp_path / "whole").mkdir()
+        run_stream(spark, broker, tmp_path / "whole", topic="adaptive", transactional="true")
+    finally:
+        spark.conf.set(ADAPTIVE_STREAMS, "false")
+    assert committed(spark, broker, client, "adaptive") == Counter(range(600))

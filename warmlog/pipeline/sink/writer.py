@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.session import ADAPTIVE, ADAPTIVE_STREAMS, has_adaptive_streams
 from warmlog.pipeline.sink.attempts import batch_identity, stream_identity
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Rows, check_columns, rows_of, rows_of_spark
@@ -37,7 +38,6 @@ _ArrowBase: Any = getattr(datasource, ARROW, DataSourceStreamWriter)
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-ADAPTIVE = "spark.sql.adaptive.enabled"
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +121,19 @@ def _check_partitions_are_fixed(context: TaskContext) -> None:
         )
 
 
+def _check_stream_partitions_are_fixed(context: TaskContext) -> None:
+    """Raise PipelineError if adaptive execution of stateless streams is on, as for batch jobs.
+
+    Tasks see only what was set explicitly, and cannot see whether the query is stateless.
+    """
+    if has_adaptive_streams() and "false" not in map(context.getLocalProperty, (ADAPTIVE, ADAPTIVE_STREAMS)):
+        raise PipelineError(
+            f"a stream into a topic needs {ADAPTIVE_STREAMS}=false or transactional=true: adaptive execution may divide"
+            " the rows of a micro-batch differently when it is repeated, and they would be stored twice"
+            f' (spark.conf.set("{ADAPTIVE_STREAMS}", "false"))'
+        )
+
+
 def _rows(options: WriteOptions, batches: Iterable[Any]) -> Iterator[Rows]:
     return (rows_of(batch, with_headers=options.include_headers) for batch in batches)
 
@@ -139,6 +152,7 @@ class _Stream:
         if self._options.transactional:
             write = Write(name=query, number=int(batch))
             return TaskMessage(*write_in_transaction(self._options, write, task, rows))
+        _check_stream_partitions_are_fixed(context)
         return TaskMessage(write_task(self._options, stream_identity(query, int(batch), task), rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
