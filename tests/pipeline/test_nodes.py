@@ -19,12 +19,11 @@ from warmlog.pipeline.sink import transactions
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.task import open_cluster, write_in_transaction
 from warmlog.pipeline.sink.transactions import Write
-from warmlog.pipeline.source.input import plan_batch, size_of
+from warmlog.pipeline.source.input import plan_batch, read_batches, size_of
 from warmlog.pipeline.source.options import read_options
 from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.reading import ReadRules
 from warmlog.pipeline.source.remote import commit_offsets
-from warmlog.pipeline.source.remote_reader import RemoteReader
 
 pytestmark = pytest.mark.timeout(300)
 PARTITIONS = 6
@@ -75,7 +74,7 @@ def test_leaders_are_killed_while_their_partitions_are_read(cluster: Running, cl
     assert len(splits) == PARTITIONS
     for split in splits:
         collector = Collector()
-        steps = RemoteReader(split, ReadRules(), collector.take).run()  # type: ignore[arg-type]
+        steps, _ = read_batches(split, ReadRules(), collector.take)
         next(steps)
         if split.partition % 2:
             kill_leader(cluster, client, topic, split.partition)

@@ -36,7 +36,7 @@ from warmlog.pipeline.session import pin_stream_partitions, use_this_python
 from warmlog.pipeline.source.input import plan_batch
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.pipeline.source.ranges import Bounds
-from warmlog.pipeline.source.spark_splits import SplitPartition, read_partition
+from warmlog.pipeline.source.spark_splits import input_partitions, read_partition
 
 SPARK_TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -117,7 +117,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the splits. Raises PipelineError, InspectError, OSError."""
-        return [SplitPartition(split) for split in plan_batch(self._options, self._bounds).splits]
+        return input_partitions(plan_batch(self._options, self._bounds).splits, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Return the record batches of a split. In a worker."""

@@ -25,7 +25,7 @@ DEFAULT_MASTER = "local[*]"
 PYTHON = "PYSPARK_PYTHON"  # the Python that workers run
 ADAPTIVE = "spark.sql.adaptive.enabled"
 ADAPTIVE_STREAMS = "spark.sql.adaptive.streaming.stateless.enabled"
-FIRST_WITH_ADAPTIVE_STREAMS = (4, 3)
+FIRST_WITH_ADAPTIVE_STREAMS = (4, 1)
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program it starts
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')

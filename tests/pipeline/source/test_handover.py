@@ -67,7 +67,7 @@ def reader_of(broker: Broker, path: Path, **options: Any) -> StreamReader:
 
 def planned(reader: StreamReader, first: int, end: int) -> list[Any]:
     partitions = reader.partitions({TOPIC: {"0": first}}, {TOPIC: {"0": end}})
-    return [partition.split for partition in partitions if isinstance(partition, SplitPartition)]
+    return [split for partition in partitions if isinstance(partition, SplitPartition) for split in partition.splits]
 
 
 def offsets_of(splits: list[Any], broker: Broker) -> list[int]:
@@ -75,7 +75,7 @@ def offsets_of(splits: list[Any], broker: Broker) -> list[int]:
     return [
         offset
         for split in splits
-        for batch in read_partition(SplitPartition(split), options, Bounds())
+        for batch in read_partition(SplitPartition([split]), options, Bounds())
         for offset in batch.column("offset").to_pylist()
     ]
 
@@ -96,11 +96,11 @@ def test_what_was_there_comes_from_files_and_all_after_it_from_the_broker(broker
     reader = reader_of(broker, broker.data_dir, topic=topic)
     begin = reader.initialOffset()
     middle = reader.latestOffset(begin)
-    (first,) = (partition.split for partition in reader.partitions(begin, middle))  # type: ignore[attr-defined]
+    (first,) = (split for partition in reader.partitions(begin, middle) for split in partition.splits)  # type: ignore[attr-defined]
     assert isinstance(first, Split)
     append(client, topic, range(30, 50))
     end = reader.latestOffset(middle)
-    (second,) = (partition.split for partition in reader.partitions(middle, end))  # type: ignore[attr-defined]
+    (second,) = (split for partition in reader.partitions(middle, end) for split in partition.splits)  # type: ignore[attr-defined]
     assert isinstance(second, RemoteSplit)
     assert (first.pieces[-1].end_offset, second.first_offset, second.end_offset) == (30, 30, 50)
 

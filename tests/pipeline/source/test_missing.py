@@ -135,7 +135,7 @@ def offsets_of(splits: list[Any], options: ReadOptions) -> list[int]:
     return [
         offset
         for split in splits
-        for batch in read_partition(SplitPartition(split), options, Bounds())
+        for batch in read_partition(SplitPartition([split]), options, Bounds())
         for offset in batch.column("offset").to_pylist()
     ]
 
@@ -143,7 +143,7 @@ def offsets_of(splits: list[Any], options: ReadOptions) -> list[int]:
 def splits_of(reader: StreamReader) -> list[Any]:
     begin = reader.initialOffset()
     found = reader.partitions(begin, reader.latestOffset(begin))
-    return [partition.split for partition in found if isinstance(partition, SplitPartition)]
+    return [split for partition in found if isinstance(partition, SplitPartition) for split in partition.splits]
 
 
 def test_a_hand_over_fetches_what_an_executor_has_no_mount_for(broker: Broker, topic: str, tmp_path: Path) -> None:

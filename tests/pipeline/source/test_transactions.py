@@ -16,11 +16,10 @@ from tests.pipeline.local import plan
 from warmlog.client.blocking import Client
 from warmlog.client.connection import session
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.source.input import plan_batch
+from warmlog.pipeline.source.input import plan_batch, read_batches
 from warmlog.pipeline.source.options import read_options
 from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.reading import ReadRules
-from warmlog.pipeline.source.remote_reader import RemoteReader
 from warmlog.protocol.records.batch import headers
 from warmlog.testing import Broker
 
@@ -117,7 +116,7 @@ def rows_over_the_wire(broker: Broker, topic: str) -> Iterable[int]:
     rules = ReadRules(committed_only=options.committed_only)
     for split in plan_batch(options, Bounds()).splits:
         found: list[int] = []
-        for _ in RemoteReader(split, rules, lambda _, __, header, ___: found.append(header.base_offset)).run():  # noqa: B023
+        for _ in read_batches(split, rules, lambda _, __, header, ___: found.append(header.base_offset))[0]:  # noqa: B023
             pass
         yield from found
 

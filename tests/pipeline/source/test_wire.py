@@ -19,12 +19,12 @@ from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.offsets import Offsets
 from warmlog.pipeline.retry import Retry
-from warmlog.pipeline.source.input import plan_batch
+from warmlog.pipeline.source.input import plan_batch, read_batches
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.pipeline.source.ranges import Bounds, limited
 from warmlog.pipeline.source.reading import ReadRules
 from warmlog.pipeline.source.remote import RemoteSplit
-from warmlog.pipeline.source.remote_reader import RemoteReader
+from warmlog.pipeline.source.remote_reader import RemoteReader, connect
 from warmlog.pipeline.source.stream import StreamReader
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.records.arrow.columns import Wanted
@@ -73,7 +73,7 @@ def delete_records(broker: Broker, topic: str, before: int) -> None:
 
 def ranges(partitions: list[Any]) -> list[tuple[int, int, int]]:
     """Partition, first offset and end of the splits that Spark is to read."""
-    splits = [partition.split for partition in partitions]
+    splits = [split for partition in partitions for split in partition.splits]
     return [(split.partition, split.first_offset, split.end_offset) for split in splits]
 
 
@@ -90,7 +90,7 @@ class Collector:
 
 def offsets_of(split: RemoteSplit, **rules: Any) -> list[int]:
     collector = Collector()
-    for _ in RemoteReader(split, ReadRules(**rules), collector.take).run():
+    for _ in read_batches(split, ReadRules(**rules), collector.take)[0]:
         pass
     return collector.offsets
 
@@ -147,7 +147,7 @@ def test_a_broker_that_comes_back_is_read_on_from(tmp_path: Path) -> None:
                 client.produce_many("orders", [bytes(100_000)] * 10)
         split = RemoteSplit(bootstrap=broker.native, topic="orders", partition=0, first_offset=0, end_offset=200)
         collector = Collector()
-        steps = RemoteReader(split, ReadRules(), collector.take).run()
+        steps, _ = read_batches(split, ReadRules(), collector.take)
         next(steps)
         broker.restart()
         for _ in steps:
@@ -158,11 +158,11 @@ def test_a_broker_that_comes_back_is_read_on_from(tmp_path: Path) -> None:
 def test_a_broker_that_stays_away_is_given_up(broker: Broker) -> None:
     times = iter(range(0, 10_000, 20))
     split = RemoteSplit(bootstrap="127.0.0.1:1", topic="t", partition=0, first_offset=0, end_offset=1)
-    reader = RemoteReader(
-        split, ReadRules(), Collector().take, retry=Retry(clock=lambda: next(times), sleep=lambda _: None)
-    )
-    with pytest.raises(PipelineError, match="cannot connect"):
-        list(reader.run())
+    with (
+        connect(split, Retry(clock=lambda: next(times), sleep=lambda _: None)) as cluster,
+        pytest.raises(PipelineError, match="cannot connect"),
+    ):
+        list(RemoteReader(split, ReadRules(), Collector().take, cluster=cluster).run())
 
 
 def test_records_that_went_before_they_were_read() -> None:
@@ -192,10 +192,10 @@ def test_records_of_a_batch_that_were_deleted_are_not_delivered(broker: Broker, 
     (split,) = plan(asked(broker, "trimmed"), Bounds())
     delete_records(broker, "trimmed", before=30)
     collector = Collector()
-    reader = RemoteReader(split, ReadRules(fail_on_data_loss=False), collector.take)
-    for _ in reader.run():
+    steps, tally = read_batches(split, ReadRules(fail_on_data_loss=False), collector.take)
+    for _ in steps:
         pass
-    assert (collector.offsets, reader.tally.lost_offsets) == (list(range(30, 100)), 30)
+    assert (collector.offsets, tally.lost_offsets) == (list(range(30, 100)), 30)
 
 
 @given(
@@ -276,7 +276,7 @@ def test_a_streams_offsets_and_what_is_new(broker: Broker, client: Client) -> No
     begin = from_start.initialOffset()
     end = from_start.latestOffset(begin, from_start.getDefaultReadLimit())
     assert (plain(begin), plain(end)) == ({"flow": {"0": 0, "1": 0}}, {"flow": {"0": 5, "1": 5}})
-    splits = [partition.split for partition in from_start.partitions(begin, end)]
+    splits = [split for partition in from_start.partitions(begin, end) for split in partition.splits]
     assert [(split.partition, split.first_offset, split.end_offset) for split in splits] == [(0, 0, 5), (1, 0, 5)]
     client.alter_topic("flow", partitions=3)
     client.produce("flow", value=b"new", partition=2)

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
 
 from warmlog.inspect.errors import MissingDirectoryError, SegmentGoneError
 from warmlog.inspect.partition import StoredPartition
@@ -29,6 +30,7 @@ from warmlog.pipeline.source.reading import (
 from warmlog.pipeline.source.stored import selected_partitions
 
 if TYPE_CHECKING:
+    from warmlog.pipeline.cluster import ClusterConnection
     from warmlog.pipeline.source.remote import RemoteSplit
 
 TRIES = 5  # a broker replaces segments every few seconds; a plan takes milliseconds
@@ -163,25 +165,55 @@ def wanted_partitions(options: ReadOptions, *, lenient: bool = False) -> list[St
 
 def read_batches(split: AnySplit, rules: ReadRules, handler: BatchHandler) -> tuple[Iterator[None], Tally]:
     """Return steps that each pass one batch with a valid CRC to the handler, and their tally. Runs in a worker."""
-    if isinstance(split, Split):
-        reader = SplitReader(split, rules, checked(handler))
-        steps = reader.run() if split.bootstrap is None else _with_fallback(reader, split, rules, handler)
-        return steps, reader.tally
-    from warmlog.pipeline.source.remote_reader import RemoteReader  # as above
+    tally = Tally()
 
-    remote = RemoteReader(split, rules, handler)
-    return remote.run(), remote.tally
+    def steps() -> Iterator[None]:
+        with Readers(rules) as readers:
+            yield from readers.steps(split, handler, tally)
+
+    return steps(), tally
 
 
-def _with_fallback(reader: SplitReader, split: Split, rules: ReadRules, handler: BatchHandler) -> Iterator[None]:
-    """Read a split of a directory, and from the first offset that the directory lacks, from the broker."""
-    try:
-        yield from reader.run()
-    except (MissingDirectoryError, NotInDirectoryError) as error:
-        _log.warning("%s; reading from the broker instead", error)
-        from warmlog.pipeline.source.remote_reader import read_on  # as above
+class Readers:
+    """Reads splits one after the other, those of a cluster over the same connections; a context manager."""
 
-        yield from read_on(split, reader.reached, rules, handler, reader.tally)
+    def __init__(self, rules: ReadRules) -> None:
+        self._rules = rules
+        self._cluster: ClusterConnection | None = None
+
+    def steps(self, split: AnySplit, handler: BatchHandler, tally: Tally | None = None) -> Iterator[None]:
+        """Return steps that each pass one batch with a valid CRC to the handler. Raises PipelineError, OSError."""
+        tally = tally if tally is not None else Tally()
+        if isinstance(split, Split):
+            reader = SplitReader(split, self._rules, checked(handler), tally=tally)
+            return reader.run() if split.bootstrap is None else self._with_fallback(reader, split, handler, tally)
+        return self._remote(split, handler, tally)
+
+    def _with_fallback(self, reader: SplitReader, split: Split, handler: BatchHandler, tally: Tally) -> Iterator[None]:
+        """Read a split of a directory, and from the first offset that the directory lacks, from the brokers."""
+        try:
+            yield from reader.run()
+        except (MissingDirectoryError, NotInDirectoryError) as error:
+            _log.warning("%s; reading from the broker instead", error)
+            from warmlog.pipeline.source.remote_reader import rest_of  # imports the client
+
+            yield from self._remote(rest_of(split, reader.reached), handler, tally)
+
+    def _remote(self, split: "RemoteSplit", handler: BatchHandler, tally: Tally) -> Iterator[None]:
+        from warmlog.pipeline.source.remote_reader import RemoteReader, connect  # as above
+
+        if self._cluster is None:
+            self._cluster = connect(split)
+        return RemoteReader(split, self._rules, handler, cluster=self._cluster, tally=tally).run()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
 
 
 def first_offset_of(split: AnySplit) -> int:

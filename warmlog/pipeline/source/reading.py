@@ -114,14 +114,22 @@ class SplitReader:
     `window_bytes`: how much is read at a time.
     """
 
-    def __init__(self, split: Split, rules: ReadRules, handler: Handler, *, window_bytes: int = WINDOW_BYTES) -> None:
+    def __init__(
+        self,
+        split: Split,
+        rules: ReadRules,
+        handler: Handler,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+        tally: Tally | None = None,
+    ) -> None:
         self._split = split
         self._rules = rules
         self._handler = handler
         self._window_bytes = window_bytes
         self._aborted = AbortedBatches(split.aborted)
         self.reached = split.pieces[0].first_offset
-        self.tally = Tally()
+        self.tally = tally if tally is not None else Tally()
 
     def run(self) -> Iterator[None]:
         """Read to the end. Raises PipelineError, InspectError, OSError."""

@@ -33,10 +33,10 @@ FETCH_BYTES = 4 << 20  # per reply; a worker holds two replies
 FETCH_MAX_WAIT_MS = 500
 
 
-def read_on(split: Split, offset: int, rules: ReadRules, handler: BatchHandler, tally: Tally) -> Iterator[None]:
-    """Read the rest of a directory's split from its broker."""
+def rest_of(split: Split, offset: int) -> RemoteSplit:
+    """Return the rest of a directory's split, to be read from its brokers."""
     assert split.bootstrap is not None, "only called for a split with a broker"
-    rest = RemoteSplit(
+    return RemoteSplit(
         bootstrap=split.bootstrap,
         topic=split.topic,
         partition=split.partition,
@@ -44,9 +44,11 @@ def read_on(split: Split, offset: int, rules: ReadRules, handler: BatchHandler, 
         end_offset=split.pieces[-1].end_offset,
         topic_id=split.topic_id,
     )
-    reader = RemoteReader(rest, rules, handler)
-    reader.tally = tally
-    return reader.run()
+
+
+def connect(split: RemoteSplit, retry: Retry | None = None) -> ClusterConnection:
+    """Return the connections for reading a split, and others of the same cluster."""
+    return ClusterConnection(split.bootstrap, retry or Retry(), max_reply_bytes=FETCH_BYTES)
 
 
 class _Fetch(NamedTuple):
@@ -60,48 +62,54 @@ class RemoteReader:
     """Reads one split. Each step of `run` has passed one batch with a valid CRC to the handler."""
 
     def __init__(
-        self, split: RemoteSplit, rules: ReadRules, handler: BatchHandler, *, retry: Retry | None = None
+        self,
+        split: RemoteSplit,
+        rules: ReadRules,
+        handler: BatchHandler,
+        *,
+        cluster: ClusterConnection,
+        tally: Tally | None = None,
     ) -> None:
         self._split = split
         self._rules = rules
         self._handler = handler
-        self._retry = retry or Retry()
+        self._cluster = cluster
+        self._retry = cluster.retry
         self._name = f"{split.topic}-{split.partition}"
         self._offset = split.first_offset
         self._stopped = False
-        self.tally = Tally()
+        self.tally = tally if tally is not None else Tally()
 
     def run(self) -> Iterator[None]:
         """Read to the end. Raises PipelineError."""
-        with ClusterConnection(self._split.bootstrap, self._retry, max_reply_bytes=FETCH_BYTES) as cluster:
-            while self._wants_more():
-                try:
-                    yield from self._read(cluster)
-                except UnavailableError as error:
-                    cluster.forget_leaders(self._split.topic)
-                    self._retry.wait(error)
+        while self._wants_more():
+            try:
+                yield from self._read()
+            except UnavailableError as error:
+                self._cluster.forget_leaders(self._split.topic)
+                self._retry.wait(error)
 
     def _wants_more(self) -> bool:
         return self._offset < self._split.end_offset and not self._stopped
 
-    def _read(self, cluster: ClusterConnection) -> Iterator[None]:
+    def _read(self) -> Iterator[None]:
         """Read until the end, an error, or a loss."""
         try:
-            leader = cluster.leader(self._split.topic, self._split.partition)
+            leader = self._cluster.leader(self._split.topic, self._split.partition)
         except PipelineError as error:
             if self._split.topic_id is None or not isinstance(error.__cause__, UnknownTopicError):
                 raise
             self._lose("the topic was deleted", self._split.end_offset)
             return
-        fetch = self._send_fetch(cluster, leader, self._offset)
+        fetch = self._send_fetch(leader, self._offset)
         while self._wants_more():
-            part = self._receive(cluster, fetch)
+            part = self._receive(fetch)
             if part is None:
                 return
             batches = self._whole_batches(part)
             following = batches[-1][1].next_offset
             if following < self._split.end_offset:
-                fetch = self._send_fetch(cluster, leader, following)
+                fetch = self._send_fetch(leader, following)
             aborted = self._aborted_in(part)
             for at, header in batches:
                 if self._take(part.records, at, header, aborted):
@@ -109,22 +117,22 @@ class RemoteReader:
                 if not self._wants_more():
                     return
 
-    def _send_fetch(self, cluster: ClusterConnection, leader: Connection, offset: int) -> _Fetch:
+    def _send_fetch(self, leader: Connection, offset: int) -> _Fetch:
         split = self._split
         wanted = FetchPartition(topic=split.topic, partition=split.partition, offset=offset, max_bytes=FETCH_BYTES)
         isolation = Isolation.READ_COMMITTED if self._rules.committed_only else Isolation.READ_UNCOMMITTED
         request = FetchRequest(
             partitions=(wanted,), max_wait_ms=FETCH_MAX_WAIT_MS, max_bytes=FETCH_BYTES, isolation=isolation
         )
-        records = cluster.submit(leader, request, ReceivedFetch)
+        records = self._cluster.submit(leader, request, ReceivedFetch)
         if split.topic_id is None:
             return _Fetch(records, None)
-        return _Fetch(records, cluster.submit(leader, MetadataRequest(topics=(split.topic,)), MetadataResponse))
+        return _Fetch(records, self._cluster.submit(leader, MetadataRequest(topics=(split.topic,)), MetadataResponse))
 
-    def _receive(self, cluster: ClusterConnection, fetch: _Fetch) -> ReceivedPartition | None:
+    def _receive(self, fetch: _Fetch) -> ReceivedPartition | None:
         """Return the fetched partition; None if records were lost and reading continues at another offset."""
-        (part,) = cluster.wait(fetch.records).partitions
-        gone = None if fetch.topic is None else self._gone(cluster.wait(fetch.topic))
+        (part,) = self._cluster.wait(fetch.records).partitions
+        gone = None if fetch.topic is None else self._gone(self._cluster.wait(fetch.topic))
         if gone is not None:
             self._lose(gone, self._split.end_offset)
             return None

@@ -1,6 +1,6 @@
 """Pass splits through Spark to workers, and return their records as Arrow batches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,29 +8,40 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from warmlog.pipeline.session import freeze_imports
-from warmlog.pipeline.source.input import AnySplit, read_batches, rules_of
+from warmlog.pipeline.source.input import AnySplit, Readers, rules_of
 from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.packing import packed
 from warmlog.pipeline.source.ranges import Bounds
+from warmlog.pipeline.source.reading import ReadRules
 
 
 class SplitPartition(InputPartition):
-    """A split for Spark to pass to a worker."""
+    """The splits of one task, for Spark to pass to a worker."""
 
-    def __init__(self, split: AnySplit) -> None:
+    def __init__(self, splits: Sequence[AnySplit]) -> None:
         super().__init__(None)
-        self.split = split
+        self.splits = tuple(splits)
+
+
+def input_partitions(splits: Sequence[AnySplit], options: ReadOptions) -> list[InputPartition]:
+    """Return Spark's partitions: the splits of each task."""
+    return [SplitPartition(some) for some in packed(splits, options)]
 
 
 def read_partition(partition: InputPartition, options: ReadOptions, bounds: Bounds) -> Iterator[Any]:
-    """Return the record batches of a split. Raises PipelineError, InspectError, OSError."""
+    """Return the record batches of a task's splits. Raises PipelineError, InspectError, OSError."""
     if not isinstance(partition, SplitPartition):  # Spark's placeholder where there are no splits
         return iter(())
-    from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches  # not in the planning process
-
     if TaskContext.get() is not None:
         freeze_imports()
-    split = partition.split
-    decoder = ArrowDecoder(split.topic, split.partition, options.columns)
     rules = replace(rules_of(options), first_ms=bounds.first_ms, last_ms=bounds.last_ms)
-    steps, _ = read_batches(split, rules, decoder.add)
-    return record_batches(decoder, steps)
+    return _record_batches(partition.splits, options, rules)
+
+
+def _record_batches(splits: Sequence[AnySplit], options: ReadOptions, rules: ReadRules) -> Iterator[Any]:
+    from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches  # not in the planning process
+
+    with Readers(rules) as readers:
+        for split in splits:
+            decoder = ArrowDecoder(split.topic, split.partition, options.columns)
+            yield from record_batches(decoder, readers.steps(split, decoder.add))

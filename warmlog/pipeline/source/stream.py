@@ -41,7 +41,7 @@ from warmlog.pipeline.source.offsets import (
 from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
 from warmlog.pipeline.source.ranges import Bounds, Extent, Range, TopicPartition, key_of, last_of, limited, resolve
 from warmlog.pipeline.source.reading import recreated
-from warmlog.pipeline.source.spark_splits import SplitPartition, read_partition
+from warmlog.pipeline.source.spark_splits import input_partitions, read_partition
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
@@ -142,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._ranges(extents, starts, ends)
 
         found = self._input.plan(choose, lenient=True)
-        return [SplitPartition(split) for split in found.splits]
+        return input_partitions(found.splits, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Return the record batches of a split. In a worker."""
