@@ -160,6 +160,11 @@ class TaskTransaction:
             )
         return last == self.write.number
 
+    def hasten(self) -> None:
+        """Commit what was decided in an earlier run before the driver does, since it may be about to time out."""
+        decision = last_decision(self.cluster, self.write.group)
+        commit_named(self.cluster, self.write, _named(self.cluster, self.write, decision))
+
     def begin(self) -> Identity:
         """Abort what an earlier attempt has left open; return the identity to write under.
 
@@ -242,19 +247,12 @@ def _decide(cluster: ClusterConnection, write: Write, transactions: Sequence[Ope
 
 
 def _finish(cluster: ClusterConnection, write: Write, *, repeats: bool) -> list[OpenTransaction]:
-    """Commit the transactions that the decision names and that are still open; return all that it names.
-
-    Raises PipelineError.
-    """
+    """Commit what was decided; return all transactions that the decision names. Raises PipelineError."""
     decision = last_decision(cluster, write.group)
     if decision.number != write.number:
         raise PipelineError(f"{write}: another run has decided on write {decision.number} meanwhile")
-    named, lost = _named(cluster, write, decision), []
-    for transaction, found in zip(named, _described(cluster, write, named), strict=True):
-        if _is_open(transaction, found):
-            end(cluster, write, transaction, commits=True)
-        elif found.state not in COMMITTED_STATES:
-            lost.append(found.transactional_id)
+    named = _named(cluster, write, decision)
+    lost = commit_named(cluster, write, named)
     if lost:
         what = (
             f"{write} was decided, but {len(lost)} of its {len(named)} transactions were aborted before they were"
@@ -265,6 +263,17 @@ def _finish(cluster: ClusterConnection, write: Write, *, repeats: bool) -> list[
         cluster.call(lambda client: GroupAdmin(client).delete_offsets(write.group, [decision.place]))
         raise PipelineError(f"{what}; all are written again when it is started again, some for a second time")
     return named
+
+
+def commit_named(cluster: ClusterConnection, write: Write, named: Sequence[OpenTransaction]) -> list[str]:
+    """Commit transactions that are still open; return the ids of those that were aborted. Raises PipelineError."""
+    lost = []
+    for transaction, found in zip(named, _described(cluster, write, named), strict=True):
+        if _is_open(transaction, found):
+            end(cluster, write, transaction, commits=True)
+        elif found.state not in COMMITTED_STATES:
+            lost.append(found.transactional_id)
+    return lost
 
 
 def _is_open(transaction: OpenTransaction, found: DescribedTransaction) -> bool:
