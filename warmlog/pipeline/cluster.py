@@ -211,8 +211,9 @@ class ClusterConnection:
         for host, port in parse_bootstrap(self._bootstrap):
             if _speaks_kafka(host, port):
                 raise PipelineError(
-                    f"{host}:{port} speaks Kafka's protocol: give the address of the native listener"
-                    f" (port {DEFAULT_PORT} by default)"
+                    f"{host}:{port} speaks Kafka's protocol, which is not used here. Of a warmlog broker, give the"
+                    f" address of the native listener (port {DEFAULT_PORT} by default). Of Apache Kafka, read the data"
+                    " directory by option path, copy its topics by warmlog mirror, or use Spark's Kafka connector"
                 ) from error
 
 
