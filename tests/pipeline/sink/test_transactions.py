@@ -214,9 +214,9 @@ def test_what_an_earlier_version_has_decided_is_finished_if_nothing_is_open(quer
     """Version 0.2 did not say how many tasks a decision names."""
 
     def decide(number: int) -> None:
-        decision = transactions.Decision(number=number, place=(query.topic, 0))
+        decision = transactions.Note(number=number, place=(query.topic, 0))
         with open_cluster(query.options) as cluster:
-            transactions._note(cluster, query.write(number).group, decision)
+            transactions.write_note(cluster, query.write(number).group, decision)
 
     query.commit(query.tasks(0, FIRST))
     decide(0)

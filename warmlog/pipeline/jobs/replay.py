@@ -175,7 +175,7 @@ def _send(rules: ReplayRules, write: WriteOptions, task: ReplayTask, batches: It
 
     names = (*SENT, "partition") if rules.keep_partitions else SENT
     rows = (rows_of(batch.select([name for name in names if name in batch.schema.names])) for batch in batches)
-    report = write_task(write, batch_identity(f"replay {rules.replay_id} {task.topic}", task.partition), rows)
+    report, _ = write_task(write, batch_identity(f"replay {rules.replay_id} {task.topic}", task.partition), rows)
     done.stored_before = report.stored_before
 
 

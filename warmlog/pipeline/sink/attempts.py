@@ -22,10 +22,11 @@ from hashlib import blake2b
 
 from msgpack import packb
 
-from warmlog.pipeline.cluster import ClusterConnection
+from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.offsets import Offsets, fetch_once
 from warmlog.pipeline.sink.rows import Headers
-from warmlog.protocol.native.producers import ProducerPosition
+from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
 from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 from warmlog.protocol.records.reader import Record, decoded_batches
 from warmlog.protocol.request import EARLIEST_TIMESTAMP
@@ -73,6 +74,26 @@ def _producer_id(*parts: str | int) -> int:
 def fingerprint(topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
     """Hash a record's content to 16 bytes, enough to make collisions improbable."""
     return blake2b(packb((topic, key, value, headers)), digest_size=16).digest()
+
+
+def producer_positions(cluster: ClusterConnection, identity: Identity, topic: str) -> list[ProducerPosition]:
+    """Return what the leaders of a topic's partitions know of a producer. Raises PipelineError."""
+    partitions = cluster.call(lambda client: client.topic(topic, auto_create=False)).partitions
+
+    def request(some: Sequence[tuple[str, int]]) -> DescribeProducerRequest:
+        keys = tuple(TopicPartition(topic=name, partition=partition) for name, partition in some)
+        return DescribeProducerRequest(producer_id=identity.producer_id, partitions=keys)
+
+    positions: list[ProducerPosition] = cluster.ask_leaders(
+        [(topic, partition) for partition in range(partitions)],
+        request,
+        lambda reply: reply.partitions,
+        DescribeProducerResponse,
+    )
+    for position in positions:
+        if position.error:
+            raise reply_error(position.error, position.message, about=f"{position.topic}-{position.partition}")
+    return positions
 
 
 class StoredRecords:

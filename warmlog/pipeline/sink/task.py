@@ -17,16 +17,15 @@ from typing import TypeAlias
 
 from warmlog.client.errors import UnknownTopicError
 from warmlog.client.producing.partitioner import partition_of
-from warmlog.pipeline.cluster import ClusterConnection, reply_error
+from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.retry import Retry
-from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, StoredReader, StoredRecords
+from warmlog.pipeline.sink.attempts import FETCH_BYTES, Identity, StoredReader, StoredRecords, producer_positions
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.rows import Headers, Rows, row_size_bound
 from warmlog.pipeline.sink.sender import BatchSender, SinkBatch
 from warmlog.pipeline.sink.transactions import CompleteTask, TaskTransaction, Write
-from warmlog.protocol.groups import TopicPartition
-from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
+from warmlog.protocol.native.producers import ProducerPosition
 from warmlog.protocol.records.builder import BatchBuilder
 
 MAX_SEQUENCE = (1 << 31) - 1
@@ -127,6 +126,11 @@ class TaskWriter:
             retries=tally.retries,
             stored_before=self._stored_before,
         )
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that rows were to be written to."""
+        return tuple(self._targets)
 
     @property
     def place(self) -> tuple[str, int] | None:
@@ -262,7 +266,7 @@ class TaskWriter:
         if self._identity.transactional_id is not None:  # its epoch is new, so nothing is stored under it
             batches = [_OpenBatch(name, partition, 0) for partition in range(partitions)]
             return _Target(name, batches, StoredRecords(), first)
-        positions = self._positions([(name, partition) for partition in range(partitions)])
+        positions = producer_positions(self._cluster, self._identity, name)
         stored, reader = StoredRecords(), StoredReader(self._cluster, self._identity)
         batches = [_OpenBatch(name, position.partition, self._next_sequence(position)) for position in positions]
         for position, batch in zip(positions, batches, strict=True):
@@ -284,21 +288,6 @@ class TaskWriter:
             raise
         return topic.partitions
 
-    def _positions(self, keys: Sequence[tuple[str, int]]) -> list[ProducerPosition]:
-        """Return what the leaders know of the producer. Raises PipelineError."""
-
-        def request(some: Sequence[tuple[str, int]]) -> DescribeProducerRequest:
-            partitions = tuple(TopicPartition(topic=topic, partition=partition) for topic, partition in some)
-            return DescribeProducerRequest(producer_id=self._identity.producer_id, partitions=partitions)
-
-        positions: list[ProducerPosition] = self._cluster.ask_leaders(
-            keys, request, lambda reply: reply.partitions, DescribeProducerResponse
-        )
-        for position in positions:
-            if position.error:
-                raise reply_error(position.error, position.message, about=f"{position.topic}-{position.partition}")
-        return positions
-
     def _next_sequence(self, position: ProducerPosition) -> int:
         """Return the sequence to continue with. Raises PipelineError."""
         name = f"{position.topic}-{position.partition}"
@@ -318,10 +307,11 @@ class TaskWriter:
         )
 
 
-def write_task(options: WriteOptions, identity: Identity, rows: Iterable[Rows]) -> TaskReport:
-    """Write the rows of one task, and wait until all are stored. Raises PipelineError."""
+def write_task(options: WriteOptions, identity: Identity, rows: Iterable[Rows]) -> tuple[TaskReport, tuple[str, ...]]:
+    """Write the rows of one task; return when all are stored, with the topics written to. Raises PipelineError."""
     with open_cluster(options) as cluster:
-        return _written(options, identity, cluster, rows)[0]
+        report, writer = _written(options, identity, cluster, rows)
+        return report, writer.topics
 
 
 def write_in_transaction(
@@ -340,8 +330,8 @@ def write_in_transaction(
             return report, CompleteTask(write=write, is_decided=True)
         identity = transaction.begin()
         try:
-            report, place = _written(options, identity, cluster, rows)
-            return report, CompleteTask(write=write, transaction=transaction.complete(place))
+            report, writer = _written(options, identity, cluster, rows)
+            return report, CompleteTask(write=write, transaction=transaction.complete(writer.place))
         except BaseException:
             with suppress(PipelineError):
                 transaction.abandon()
@@ -356,11 +346,11 @@ def open_cluster(options: WriteOptions) -> ClusterConnection:
 
 def _written(
     options: WriteOptions, identity: Identity, cluster: ClusterConnection, rows: Iterable[Rows]
-) -> tuple[TaskReport, tuple[str, int] | None]:
+) -> tuple[TaskReport, TaskWriter]:
     writer = TaskWriter(options, identity, cluster, now_ms=lambda: time.time_ns() // 1_000_000)
     for some in rows:
         writer.add(some)
-    return writer.finish(), writer.place
+    return writer.finish(), writer
 
 
 def _batch_of(target: _Target, key: bytes | None, partition: int | None) -> _OpenBatch:

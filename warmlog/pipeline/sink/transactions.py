@@ -28,23 +28,15 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from warmlog.client.errors import BrokerError, broker_error
+from warmlog.client.errors import BrokerError
 from warmlog.client.groups.admin import GroupAdmin
 from warmlog.client.transactions.admin import TransactionAdmin
 from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink.attempts import Identity
+from warmlog.pipeline.sink.notes import METADATA_BYTES, Note, last_note, write_note
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import (
-    NO_OFFSET,
-    CoordinatorType,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetToCommit,
-)
+from warmlog.protocol.groups import CoordinatorType
 from warmlog.protocol.native.messages import NativeRequest
 from warmlog.protocol.request import Value
 from warmlog.protocol.transaction_requests import (
@@ -59,7 +51,6 @@ from warmlog.protocol.transactions import TopicIndex, TransactionState
 R = TypeVar("R", bound=Value)
 
 PREFIX = "warmlog-sink"
-METADATA_BYTES = 4000  # of one committed offset; offset.metadata.max.bytes is 4096 unless it was changed
 ENDED = "the transaction was open for longer than transactionTimeoutMs, or another attempt at the task has begun"
 WRITTEN_AGAIN = "a query writes it again when it is started again"
 ENDED_CODES = frozenset(
@@ -127,15 +118,6 @@ class CompleteTask:
     is_decided: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """The last write that was decided. `place`: the partition whose committed offset it is."""
-
-    number: int = NO_OFFSET
-    place: TopicIndex = ("", 0)
-    metadata: str = ""
-
-
 @dataclass(slots=True)
 class TaskTransaction:
     """The transaction of an attempt at a task. All methods raise PipelineError."""
@@ -153,7 +135,7 @@ class TaskTransaction:
 
     def is_decided(self) -> bool:
         """Whether the driver has decided to commit the write; PipelineError if it has decided on a later one."""
-        last = last_decision(self.cluster, self.write.group).number
+        last = last_note(self.cluster, self.write.group).number
         if last > self.write.number:
             raise PipelineError(
                 f"{self.write.group}: write {last} has been committed already, after {self.write.number}"
@@ -162,7 +144,7 @@ class TaskTransaction:
 
     def hasten(self) -> None:
         """Commit what was decided in an earlier run before the driver does, since it may be about to time out."""
-        decision = last_decision(self.cluster, self.write.group)
+        decision = last_note(self.cluster, self.write.group)
         commit_named(self.cluster, self.write, _named(self.cluster, self.write, decision))
 
     def begin(self) -> Identity:
@@ -235,20 +217,20 @@ def _decide(cluster: ClusterConnection, write: Write, transactions: Sequence[Ope
     """Note that the transactions are to be committed. Raises PipelineError if one of them is no longer open."""
     for transaction, found in zip(transactions, _described(cluster, write, transactions), strict=True):
         if not _is_open(transaction, found):
-            if last_decision(cluster, write.group).number == write.number:
+            if last_note(cluster, write.group).number == write.number:
                 return  # by this call already, whose reply was lost
             raise PipelineError(f"{found.transactional_id}: {ENDED}; {WRITTEN_AGAIN}")
     names = _encode(transactions)
     first, *more = (names[at : at + METADATA_BYTES] for at in range(0, len(names), METADATA_BYTES))
     place = transactions[0].place
     for at, text in enumerate(more, start=1):
-        _note(cluster, _names_group(write, at), Decision(number=write.number, place=place, metadata=text))
-    _note(cluster, write.group, Decision(number=write.number, place=place, metadata=f"{len(more)};{first}"))
+        write_note(cluster, _names_group(write, at), Note(number=write.number, place=place, metadata=text))
+    write_note(cluster, write.group, Note(number=write.number, place=place, metadata=f"{len(more)};{first}"))
 
 
 def _finish(cluster: ClusterConnection, write: Write, *, repeats: bool) -> list[OpenTransaction]:
     """Commit what was decided; return all transactions that the decision names. Raises PipelineError."""
-    decision = last_decision(cluster, write.group)
+    decision = last_note(cluster, write.group)
     if decision.number != write.number:
         raise PipelineError(f"{write}: another run has decided on write {decision.number} meanwhile")
     named = _named(cluster, write, decision)
@@ -306,7 +288,7 @@ def abort(cluster: ClusterConnection, write: Write) -> None:
     Tasks that Spark has killed may still run: those that have begun are found by their ids and fenced, later ones find
     the note of the failure.
     """
-    if write.is_repeatable and last_decision(cluster, write.group).number >= write.number:
+    if write.is_repeatable and last_note(cluster, write.group).number >= write.number:
         return  # they are committed when it is repeated
     if write.failure_id is not None:
         _begin(cluster, write.failure_id)
@@ -369,38 +351,7 @@ def _exists(cluster: ClusterConnection, transactional_id: str) -> bool:
 # -- decisions --
 
 
-def last_decision(cluster: ClusterConnection, group: str) -> Decision:
-    """Return the last write that was decided in a group. Raises PipelineError."""
-
-    def check(reply: OffsetFetchResponse) -> None:
-        (found,) = reply.groups
-        for error in (found.error, *[each.error for each in found.partitions]):
-            if error:
-                raise broker_error(error, None, about=group)
-
-    request = OffsetFetchRequest(groups=(OffsetFetchGroup(group=group),), require_stable=True)
-    (found,) = cluster.ask_coordinator(CoordinatorType.GROUP, group, request, OffsetFetchResponse, check).groups
-    decisions = [
-        Decision(number=each.offset, place=(each.topic, each.partition), metadata=each.metadata or "")
-        for each in found.partitions
-    ]
-    return max(decisions, key=lambda decision: decision.number, default=Decision())
-
-
-def _note(cluster: ClusterConnection, group: str, decision: Decision) -> None:
-    topic, partition = decision.place
-    offset = OffsetToCommit(topic=topic, partition=partition, offset=decision.number, metadata=decision.metadata)
-
-    def check(reply: OffsetCommitResponse) -> None:
-        (committed,) = reply.partitions
-        if committed.error:
-            raise broker_error(committed.error, committed.message, about=group)
-
-    request = OffsetCommitRequest(group=group, partitions=(offset,))
-    cluster.ask_coordinator(CoordinatorType.GROUP, group, request, OffsetCommitResponse, check)
-
-
-def _named(cluster: ClusterConnection, write: Write, decision: Decision) -> list[OpenTransaction]:
+def _named(cluster: ClusterConnection, write: Write, decision: Note) -> list[OpenTransaction]:
     """Return the transactions that a decision names. Raises PipelineError."""
     count, _, text = decision.metadata.partition(";")
     if not text:
@@ -408,7 +359,7 @@ def _named(cluster: ClusterConnection, write: Write, decision: Decision) -> list
             raise PipelineError(f"{write} was decided by an earlier version of warmlog: continue it once with that one")
         return []
     for at in range(1, int(count) + 1):
-        text += last_decision(cluster, _names_group(write, at)).metadata
+        text += last_note(cluster, _names_group(write, at)).metadata
     return _decode(text)
 
 

@@ -10,8 +10,9 @@ the query and the micro-batch to tasks as local properties.
 import json
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from pyspark import TaskContext
@@ -26,8 +27,9 @@ from pyspark.sql.types import StructType
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.session import ADAPTIVE, ADAPTIVE_STREAMS, has_adaptive_streams
-from warmlog.pipeline.sink.attempts import batch_identity, stream_identity
+from warmlog.pipeline.sink.attempts import Identity, batch_identity, stream_identity
 from warmlog.pipeline.sink.options import WriteOptions
+from warmlog.pipeline.sink.repeats import Attempt, check_tasks
 from warmlog.pipeline.sink.rows import Rows, check_columns, rows_of, rows_of_spark
 from warmlog.pipeline.sink.task import TaskReport, open_cluster, write_in_transaction, write_task
 from warmlog.pipeline.sink.transactions import CompleteTask, Write, abort, commit
@@ -38,16 +40,18 @@ _ArrowBase: Any = getattr(datasource, ARROW, DataSourceStreamWriter)
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"  # of a query
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """The report of a task to the driver; `complete`: of a task in a transaction."""
+    """The report of a task to the driver, and what it has to know of a task in a transaction, or of another one."""
 
     report: TaskReport
     complete: CompleteTask | None = None
+    attempt: Attempt | None = None
 
 
 def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
@@ -93,11 +97,15 @@ class BatchWriter(DataSourceArrowWriter):
             return TaskMessage(*write_in_transaction(self._options, self._write, task, rows))
         if self._options.write_id is not None:
             _check_partitions_are_fixed(context)
-        return TaskMessage(write_task(self._options, batch_identity(self._write_id, task, number), rows))
+        task_report, topics = write_task(self._options, batch_identity(self._write_id, task, number), rows)
+        return TaskMessage(task_report, attempt=Attempt(name=self._write_id, number=number, run=None, topics=topics))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit a job after all of its tasks are done, and report it. Raises PipelineError."""
         commit_tasks(self._options, messages)
+        if self._options.write_id is not None:
+            identity = partial(batch_identity, self._write_id, batch=self._options.write_batch)
+            check_attempts(self._options, messages, identity)
         report(self._options, messages, "done")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -153,11 +161,15 @@ class _Stream:
             write = Write(name=query, number=int(batch))
             return TaskMessage(*write_in_transaction(self._options, write, task, rows))
         _check_stream_partitions_are_fixed(context)
-        return TaskMessage(write_task(self._options, stream_identity(query, int(batch), task), rows))
+        task_report, topics = write_task(self._options, stream_identity(query, int(batch), task), rows)
+        run = context.getLocalProperty(RUN_ID) or uuid.uuid4().hex
+        return TaskMessage(task_report, attempt=Attempt(name=query, number=int(batch), run=run, topics=topics))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit a micro-batch after all of its tasks are done, and report it. Raises PipelineError."""
         commit_tasks(self._options, messages)
+        for query in [attempt.name for attempt in _attempts(messages)][:1]:
+            check_attempts(self._options, messages, partial(stream_identity, query, batchId))
         report(self._options, messages, "done", batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -201,6 +213,21 @@ def commit_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessage |
     if tasks := _complete(messages):
         with open_cluster(options) as cluster:
             commit(cluster, tasks, repeats=options.on_changed_rows == "send")
+
+
+def check_attempts(
+    options: WriteOptions, messages: Sequence[WriterCommitMessage | None], identity: Callable[[int], Identity]
+) -> None:
+    """Raise PipelineError if an earlier attempt had more tasks, whose rows are stored twice now."""
+    attempts = _attempts(messages)
+    if attempts and options.on_changed_rows == "fail":
+        with open_cluster(options) as cluster:
+            check_tasks(cluster, attempts, identity)
+
+
+def _attempts(messages: Sequence[WriterCommitMessage | None]) -> list[Attempt]:
+    done = [message.attempt for message in messages if isinstance(message, TaskMessage)]
+    return [attempt for attempt in done if attempt is not None]
 
 
 def abort_tasks(options: WriteOptions, write: Write) -> None:

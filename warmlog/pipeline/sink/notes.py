@@ -1,0 +1,60 @@
+"""Notes that a query leaves at the broker for its next run: a number and a text, as the committed offset of a group."""
+
+from dataclasses import dataclass
+
+from warmlog.client.errors import broker_error
+from warmlog.pipeline.cluster import ClusterConnection
+from warmlog.protocol.groups import (
+    NO_OFFSET,
+    CoordinatorType,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetToCommit,
+)
+from warmlog.protocol.transactions import TopicIndex
+
+METADATA_BYTES = 4000  # of one committed offset; offset.metadata.max.bytes is 4096 unless it was changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A committed offset, of the partition `place`, and its metadata."""
+
+    number: int = NO_OFFSET
+    place: TopicIndex = ("", 0)
+    metadata: str = ""
+
+
+def last_note(cluster: ClusterConnection, group: str) -> Note:
+    """Return the note of a group with the highest number. Raises PipelineError."""
+
+    def check(reply: OffsetFetchResponse) -> None:
+        (found,) = reply.groups
+        for error in (found.error, *[each.error for each in found.partitions]):
+            if error:
+                raise broker_error(error, None, about=group)
+
+    request = OffsetFetchRequest(groups=(OffsetFetchGroup(group=group),), require_stable=True)
+    (found,) = cluster.ask_coordinator(CoordinatorType.GROUP, group, request, OffsetFetchResponse, check).groups
+    notes = [
+        Note(number=each.offset, place=(each.topic, each.partition), metadata=each.metadata or "")
+        for each in found.partitions
+    ]
+    return max(notes, key=lambda note: note.number, default=Note())
+
+
+def write_note(cluster: ClusterConnection, group: str, note: Note) -> None:
+    """Commit a note. Raises PipelineError."""
+    topic, partition = note.place
+    offset = OffsetToCommit(topic=topic, partition=partition, offset=note.number, metadata=note.metadata)
+
+    def check(reply: OffsetCommitResponse) -> None:
+        (committed,) = reply.partitions
+        if committed.error:
+            raise broker_error(committed.error, committed.message, about=group)
+
+    request = OffsetCommitRequest(group=group, partitions=(offset,))
+    cluster.ask_coordinator(CoordinatorType.GROUP, group, request, OffsetCommitResponse, check)

@@ -1,0 +1,74 @@
+"""Find out whether a write is repeated with fewer tasks than an earlier attempt had, after all tasks have written.
+
+A task leaves out what earlier attempts at it have stored, and fails at its end if they have stored something else, as
+where the write has more tasks now. Of those that it has no more, nobody looks at what they have stored, and other tasks
+have stored these rows again. So the driver looks for them: once in each run of a query, for its first micro-batch with
+rows, and in each job under a `writeId`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from warmlog.pipeline.cluster import ClusterConnection
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.sink.attempts import Identity, producer_positions
+from warmlog.pipeline.sink.notes import Note, last_note, write_note
+
+GROUP = "warmlog-sink-run"
+EMPTY_TASKS = 256  # so many tasks in a row without anything stored are the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What the driver learns of a task outside transactions. `run`: of the query, None for a job.
+
+    `topics`: that the task has written to.
+    """
+
+    name: str
+    number: int
+    run: str | None
+    topics: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """The group of the note which run of the query was the last to complete a micro-batch."""
+        return f"{GROUP}-{self.name}"
+
+
+def check_tasks(cluster: ClusterConnection, attempts: Sequence[Attempt], identity: Callable[[int], Identity]) -> None:
+    """Raise PipelineError if tasks beyond these have stored rows of the same write.
+
+    `identity`: of a task by its number.
+    """
+    topics = sorted({topic for attempt in attempts for topic in attempt.topics})
+    if not topics:
+        return
+    write = attempts[0]
+    if write.run is not None and last_note(cluster, write.group).metadata == write.run:
+        return
+    found = _more_tasks(cluster, len(attempts), topics, identity)
+    if found:
+        raise PipelineError(
+            f"an earlier attempt at write {write.number} of {write.name} had more than the {len(attempts)} tasks of"
+            f" this one: {len(found)} others, from task {found[0]} on, have stored rows that are now stored again"
+            " (onChangedRows=send accepts that)"
+        )
+    if write.run is not None:
+        write_note(cluster, write.group, Note(number=write.number, place=(topics[0], 0), metadata=write.run))
+
+
+def _more_tasks(
+    cluster: ClusterConnection, tasks: int, topics: Sequence[str], identity: Callable[[int], Identity]
+) -> list[int]:
+    """Return the numbers of further tasks that have stored something."""
+    found: list[int] = []
+    for task in count(tasks):
+        if task - max([tasks, *found[-1:]]) > EMPTY_TASKS:
+            return found
+        producer = identity(task)
+        positions = (position for topic in topics for position in producer_positions(cluster, producer, topic))
+        if any(each.producer_epoch == producer.producer_epoch and each.last_sequence >= 0 for each in positions):
+            found.append(task)
+    raise AssertionError("unreachable: the count is endless")
