@@ -4,6 +4,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def kill_leader(cluster: Running, client: Client, topic: str, partition: int) ->
     """Kill the process of a partition's leader; `serve --nodes` starts it again."""
     (described,) = client.metadata([topic]).topics
     leader = next(each.leader for each in described.partitions if each.partition == partition)
-    if leader > 0:
+    with suppress(StopIteration):  # it is down already, or there is none
         os.kill(cluster.node(leader), signal.SIGKILL)
 
 
@@ -121,10 +122,10 @@ def test_coordinators_are_killed_while_a_transactional_write_is_committed(
     with pytest.MonkeyPatch.context() as patched, open_cluster(options) as connection:
         patched.setattr(transactions, "end", end_some)
         with pytest.raises(KeyboardInterrupt):
-            transactions.commit(connection, complete)
+            transactions.commit(connection, complete, options.transaction_timeout_ms)
     repeated = tasks(after)
     with open_cluster(options) as connection:
-        transactions.commit(connection, repeated)
+        transactions.commit(connection, repeated, options.transaction_timeout_ms)
     assert consumed(client, topic) == Counter(VALUES)
 
 

@@ -1,14 +1,20 @@
 """Tasks and drivers of transactional writes without Spark: what is visible, and what is written again."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from tests.pipeline.sink.attempt import new_topic, options, values, wait_for_markers
+from tests.pipeline.sink.attempt import PARTITIONS, new_topic, options, values, wait_for_markers
 from warmlog.client.blocking import Client
+from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.sink import transactions
+from warmlog.pipeline.sink import decisions, transactions
+from warmlog.pipeline.sink.attempts import Identity
+from warmlog.pipeline.sink.notes import Note, write_note
 from warmlog.pipeline.sink.options import WriteOptions, write_options
 from warmlog.pipeline.sink.rows import Rows
 from warmlog.pipeline.sink.task import open_cluster, write_in_transaction
@@ -39,9 +45,9 @@ class Query:
         """Run an attempt at each task; `shares`: their rows, by default those of two tasks."""
         return [self.task(number, task, rows) for task, rows in enumerate(shares or (FIRST, SECOND))]
 
-    def commit(self, tasks: Sequence[CompleteTask], **given: bool) -> None:
+    def commit(self, tasks: Sequence[CompleteTask]) -> None:
         with open_cluster(self.options) as cluster:
-            transactions.commit(cluster, tasks, **given)
+            transactions.commit(cluster, tasks, self.options.transaction_timeout_ms)
 
     def commit_and_die(self, tasks: Sequence[CompleteTask], after: int) -> bool:
         """Commit as a driver that is killed after some of the transactions; False if there are no more than these."""
@@ -168,7 +174,7 @@ def test_a_decided_write_may_be_repeated_with_another_number_of_tasks(
 def test_a_decision_may_name_more_transactions_than_one_offset_holds(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactions, "METADATA_BYTES", 10)
+    monkeypatch.setattr(decisions, "METADATA_BYTES", 10)
     assert query.commit_and_die(query.tasks(0, *divided(8)), after=3)
     query.commit(query.tasks(0, *divided(3)))
     assert query.visible() == ROWS
@@ -198,25 +204,62 @@ def test_a_write_with_an_aborted_transaction_is_not_decided(query: Query, client
     assert query.visible() == [b"a", b"b", b"c"]
 
 
-def test_a_decided_write_that_was_aborted_in_part_is_an_error(query: Query, client: Client) -> None:
+def test_rows_of_a_decided_write_that_were_aborted_are_taken_from_the_log(query: Query, client: Client) -> None:
+    """They were open for too long while the query was away; readers had seen those of task 0."""
+    assert query.commit_and_die(query.tasks(0), after=1)
+    client.produce(query.topic, value=b"of others")
+    client.abort_transaction(query.write(0).transactional_id(1))
+    query.commit(query.tasks(0, [*FIRST, *SECOND]))
+    assert query.visible() == [b"a", b"b", b"c", b"of others"]
+    query.commit(query.tasks(0, FIRST))
+    query.commit(query.tasks(1, SECOND))
+    assert query.visible() == [b"a", b"b", b"c", b"c", b"of others"]
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_a_driver_that_dies_while_it_takes_rows_from_the_log_takes_them_once(
+    query: Query, client: Client, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    rows = [b"%03d" % number for number in range(300)]
+    assert query.commit_and_die(query.tasks(0, *[rows[task::3] for task in range(3)]), after=1)
+    for task in (1, 2):
+        client.abort_transaction(query.write(0).transactional_id(task))
+    end = transactions.end
+
+    def die(cluster: ClusterConnection, identity: Identity, *, commits: bool) -> None:
+        if at == "after" and commits:
+            end(cluster, identity, commits=commits)
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(transactions, "end", die)
+            with suppress(KeyboardInterrupt):
+                query.commit(query.tasks(0, rows))
+    query.commit(query.tasks(0, rows))
+    assert query.visible() == rows
+
+
+def test_rows_that_are_gone_from_the_log_are_an_error(query: Query, client: Client, broker: Broker) -> None:
     assert query.commit_and_die(query.tasks(0), after=1)
     client.abort_transaction(query.write(0).transactional_id(1))
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    for done in admin.delete_records([TopicPartition(query.topic, at, -1) for at in range(PARTITIONS)]).values():
+        done.result()
     for _ in range(2):
-        with pytest.raises(PipelineError, match="decided, but 1 of its 2 transactions were aborted"):
+        with pytest.raises(PipelineError, match=r"of their 1 rows the log has only 0. Delete the group warmlog-sink-"):
             query.commit(query.tasks(0))
-    with pytest.raises(PipelineError, match="all are written again when it is started again"):
-        query.commit(query.tasks(0), repeats=True)
-    query.commit(query.tasks(0, [*FIRST, *SECOND]))
-    assert query.visible() == [b"a", b"a", b"b", b"b", b"c"]
+    client.delete_group(query.write(0).group)
+    query.commit(query.tasks(0))
+    assert query.visible() == [b"a", b"b", b"c"]
 
 
 def test_what_an_earlier_version_has_decided_is_finished_if_nothing_is_open(query: Query) -> None:
     """Version 0.2 did not say how many tasks a decision names."""
 
     def decide(number: int) -> None:
-        decision = transactions.Note(number=number, place=(query.topic, 0))
         with open_cluster(query.options) as cluster:
-            transactions.write_note(cluster, query.write(number).group, decision)
+            write_note(cluster, query.write(number).group, Note(number=number, place=(query.topic, 0)))
 
     query.commit(query.tasks(0, FIRST))
     decide(0)

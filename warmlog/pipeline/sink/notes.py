@@ -28,8 +28,11 @@ class Note:
     metadata: str = ""
 
 
-def last_note(cluster: ClusterConnection, group: str) -> Note:
-    """Return the note of a group with the highest number. Raises PipelineError."""
+def last_note(cluster: ClusterConnection, group: str, *, is_stable: bool = False) -> Note:
+    """Return the note of a group with the highest number. Raises PipelineError.
+
+    `is_stable`: wait for a transaction that may replace it.
+    """
 
     def check(reply: OffsetFetchResponse) -> None:
         (found,) = reply.groups
@@ -37,7 +40,7 @@ def last_note(cluster: ClusterConnection, group: str) -> Note:
             if error:
                 raise broker_error(error, None, about=group)
 
-    request = OffsetFetchRequest(groups=(OffsetFetchGroup(group=group),), require_stable=True)
+    request = OffsetFetchRequest(groups=(OffsetFetchGroup(group=group),), require_stable=is_stable)
     (found,) = cluster.ask_coordinator(CoordinatorType.GROUP, group, request, OffsetFetchResponse, check).groups
     notes = [
         Note(number=each.offset, place=(each.topic, each.partition), metadata=each.metadata or "")

@@ -25,7 +25,7 @@ from warmlog.client.connection.connection import Connection, Reply
 from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.sink.attempts import Identity, StoredReader
-from warmlog.pipeline.sink.transactions import ENDED, ENDED_CODES, WRITTEN_AGAIN
+from warmlog.pipeline.sink.ended import ENDED, ENDED_CODES, WRITTEN_AGAIN
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import Codec
@@ -102,6 +102,7 @@ class BatchSender:
         self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
         self._unanswered: set[tuple[str, int]] = set()
+        self.first_offsets: dict[tuple[str, int], int] = {}  # of what was stored in each partition
         self.tally = SentTally()
 
     def send(self, batch: SinkBatch) -> None:
@@ -260,6 +261,8 @@ class BatchSender:
         if outcome.duplicate is not UNSET and not (batch.resent and self._is_ours(batch, outcome.base_offset)):
             raise PipelineError(f"{batch.name}: another attempt at this task is running, and has sent other rows")
         self._retry.progressed()
+        first = self.first_offsets.get(batch.key, outcome.base_offset)
+        self.first_offsets[batch.key] = min(first, outcome.base_offset)
         self.tally.rows += batch.count
         self.tally.bytes += len(batch.encoded)
         self.tally.batches += 1

@@ -133,10 +133,9 @@ class TaskWriter:
         return tuple(self._targets)
 
     @property
-    def place(self) -> tuple[str, int] | None:
-        """A topic and partition that was written to, None if there is none."""
-        written = (batch for target in self._targets.values() for batch in target.open if batch.next_sequence)
-        return next(((batch.topic, batch.partition) for batch in written), None)
+    def first_offsets(self) -> dict[tuple[str, int], int]:
+        """The first offset of what was stored in each partition."""
+        return self._sender.first_offsets
 
     # -- partitions of rows --
 
@@ -331,7 +330,9 @@ def write_in_transaction(
         identity = transaction.begin()
         try:
             report, writer = _written(options, identity, cluster, rows)
-            return report, CompleteTask(write=write, transaction=transaction.complete(writer.place))
+            return report, CompleteTask(
+                write=write, transaction=transaction.complete(writer.first_offsets, report.rows)
+            )
         except BaseException:
             with suppress(PipelineError):
                 transaction.abandon()

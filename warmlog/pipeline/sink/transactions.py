@@ -3,38 +3,40 @@
     task     abort what an earlier attempt left open -> write rows
     driver   note the decision -> commit the transaction of every task -> abort what earlier runs left open
 
-The decision is a committed offset: the number of the write, in the group of the query (or `writeId`). Its metadata
-name the transactions: task, producer id and epoch of each. What exceeds the metadata of one offset is in the groups
-`-names-1` and so on, written before the decision.
-
 Invariants:
-1. Each task of a query has a transactional id. An attempt at a task fences earlier ones.
+1. Each task of a query (or `writeId`) has a transactional id. An attempt at a task fences earlier ones.
 2. A write is decided once all of its tasks are complete. From then on its tasks write nothing, however many there are
    when it is repeated: the driver commits the transactions that the decision names, and no others.
-3. A transaction that the decision names and that was aborted (by a timeout, or fenced) is an error: which rows of the
-   write were in it is not known when they are divided otherwise.
+3. The rows of a transaction that the decision names, and that was aborted, are copied from the log (`repair`).
 4. After a commit no transaction of the query is open.
 5. A task of a job that has failed writes nothing, even if Spark lets it run on: the driver first notes the failure,
    then fences all tasks that have begun; a task looks for the note after it has begun. The note is a transactional id.
 """
 
-import json
+import logging
 import re
-import zlib
-from base64 import b85decode, b85encode
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from warmlog.client.errors import BrokerError
-from warmlog.client.groups.admin import GroupAdmin
 from warmlog.client.transactions.admin import TransactionAdmin
 from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink.attempts import Identity
-from warmlog.pipeline.sink.notes import METADATA_BYTES, Note, last_note, write_note
+from warmlog.pipeline.sink.decisions import (
+    Decision,
+    FirstOffsets,
+    OpenTransaction,
+    decided_number,
+    read_decision,
+    write_decision,
+)
+from warmlog.pipeline.sink.ended import ENDED, ENDED_CODES, WRITTEN_AGAIN
+from warmlog.pipeline.sink.repair import copy_lost
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import CoordinatorType
 from warmlog.protocol.native.messages import NativeRequest
@@ -46,22 +48,13 @@ from warmlog.protocol.transaction_requests import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from warmlog.protocol.transactions import TopicIndex, TransactionState
+from warmlog.protocol.transactions import TransactionState
+
+_log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Value)
 
 PREFIX = "warmlog-sink"
-ENDED = "the transaction was open for longer than transactionTimeoutMs, or another attempt at the task has begun"
-WRITTEN_AGAIN = "a query writes it again when it is started again"
-ENDED_CODES = frozenset(
-    {
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.TRANSACTION_ABORTABLE,
-    }
-)
 COMMITTED_STATES = frozenset({TransactionState.PREPARE_COMMIT.label, TransactionState.COMPLETE_COMMIT.label})
 
 
@@ -91,19 +84,14 @@ class Write:
         return f"{PREFIX}-{self.name}-{task}"
 
     @property
+    def repair_id(self) -> str:
+        """The transactional id under which rows are copied whose transactions were aborted after the decision."""
+        return f"{self.group}-repair"
+
+    @property
     def failure_id(self) -> str | None:
         """The transactional id that exists if this run has failed; nothing is written under it."""
         return None if self.run is None else f"{PREFIX}-failed-{self.run}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTransaction:
-    """The transaction of a task, to be ended. `place`: a partition that it has written to."""
-
-    task: int
-    producer_id: int
-    producer_epoch: int
-    place: TopicIndex = ("", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +123,7 @@ class TaskTransaction:
 
     def is_decided(self) -> bool:
         """Whether the driver has decided to commit the write; PipelineError if it has decided on a later one."""
-        last = last_note(self.cluster, self.write.group).number
+        last = decided_number(self.cluster, self.write.group)
         if last > self.write.number:
             raise PipelineError(
                 f"{self.write.group}: write {last} has been committed already, after {self.write.number}"
@@ -144,8 +132,9 @@ class TaskTransaction:
 
     def hasten(self) -> None:
         """Commit what was decided in an earlier run before the driver does, since it may be about to time out."""
-        decision = last_note(self.cluster, self.write.group)
-        commit_named(self.cluster, self.write, _named(self.cluster, self.write, decision))
+        commit_named(
+            self.cluster, self.write, _named(self.cluster, self.write, read_decision(self.cluster, self.write.group))
+        )
 
     def begin(self) -> Identity:
         """Abort what an earlier attempt has left open; return the identity to write under.
@@ -154,7 +143,7 @@ class TaskTransaction:
         """
         self._check_not_failed()  # also before an attempt of a later run is fenced
         try:
-            reply = _begin(self.cluster, self.transactional_id, self.timeout_ms)
+            self._identity = _begin(self.cluster, self.transactional_id, self.timeout_ms)
         except PipelineError as error:
             if _code(error) is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 raise PipelineError(
@@ -162,54 +151,50 @@ class TaskTransaction:
                     " (its setting transaction.max.timeout.ms)"
                 ) from error
             raise
-        self._identity = Identity(
-            producer_id=reply.producer_id,
-            producer_epoch=reply.producer_epoch,
-            transactional_id=self.transactional_id,
-        )
         self._check_not_failed()
         return self._identity
 
-    def complete(self, place: TopicIndex | None) -> OpenTransaction | None:
-        """Return the transaction for the driver to end; None if nothing was written.
-
-        `place`: a partition that was written to, None if there is none.
-        """
+    def complete(self, first_offsets: FirstOffsets, rows: int) -> OpenTransaction | None:
+        """Return the transaction for the driver to end; None if nothing was written."""
         identity = self._identity
         assert identity is not None, "call `begin` first"
-        if place is None:
+        if not rows:
             return None
         return OpenTransaction(
-            task=self.task, producer_id=identity.producer_id, producer_epoch=identity.producer_epoch, place=place
+            task=self.task,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            rows=rows,
+            first_offsets=first_offsets,
         )
 
     def abandon(self) -> None:
         """Abort what was written, if anything was."""
-        if self._identity is not None and (written := self.complete(("", 0))) is not None:
-            self._identity = None
-            end(self.cluster, self.write, written, commits=False)
+        if self._identity is not None:
+            identity, self._identity = self._identity, None
+            end(self.cluster, identity, commits=False)
 
     def _check_not_failed(self) -> None:
         if self.write.failure_id is not None and _exists(self.cluster, self.write.failure_id):
             raise PipelineError(f"{self.transactional_id}: the job has failed already, so this task writes nothing")
 
 
-def commit(cluster: ClusterConnection, tasks: Sequence[CompleteTask], *, repeats: bool = False) -> None:
+def commit(cluster: ClusterConnection, tasks: Sequence[CompleteTask], timeout_ms: int) -> None:
     """Commit a write, all of whose tasks are complete. Raises PipelineError.
 
-    `repeats`: whether a write that was committed in part only, and cannot be completed, is to be written again.
+    `timeout_ms`: of a transaction that is needed if others were aborted.
     """
     write, transactions = tasks[0].write, [task.transaction for task in tasks if task.transaction is not None]
     if not write.is_repeatable:
         for transaction in transactions:
-            end(cluster, write, transaction, commits=True)
+            end(cluster, identity_of(write, transaction), commits=True)
         return
-    named: list[OpenTransaction] = []
+    named: Sequence[OpenTransaction] = []
     if any(task.is_decided for task in tasks):
-        named = _finish(cluster, write, repeats=repeats)
+        named = _finish(cluster, write, timeout_ms)
     elif transactions:
         _decide(cluster, write, transactions)
-        named = _finish(cluster, write, repeats=repeats)
+        named = _finish(cluster, write, timeout_ms)
     _abort_others(cluster, write, named)
 
 
@@ -217,44 +202,57 @@ def _decide(cluster: ClusterConnection, write: Write, transactions: Sequence[Ope
     """Note that the transactions are to be committed. Raises PipelineError if one of them is no longer open."""
     for transaction, found in zip(transactions, _described(cluster, write, transactions), strict=True):
         if not _is_open(transaction, found):
-            if last_note(cluster, write.group).number == write.number:
+            if decided_number(cluster, write.group) == write.number:
                 return  # by this call already, whose reply was lost
             raise PipelineError(f"{found.transactional_id}: {ENDED}; {WRITTEN_AGAIN}")
-    names = _encode(transactions)
-    first, *more = (names[at : at + METADATA_BYTES] for at in range(0, len(names), METADATA_BYTES))
-    place = transactions[0].place
-    for at, text in enumerate(more, start=1):
-        write_note(cluster, _names_group(write, at), Note(number=write.number, place=place, metadata=text))
-    write_note(cluster, write.group, Note(number=write.number, place=place, metadata=f"{len(more)};{first}"))
+    write_decision(cluster, write.group, write.number, transactions)
 
 
-def _finish(cluster: ClusterConnection, write: Write, *, repeats: bool) -> list[OpenTransaction]:
+def _finish(cluster: ClusterConnection, write: Write, timeout_ms: int) -> Sequence[OpenTransaction]:
     """Commit what was decided; return all transactions that the decision names. Raises PipelineError."""
-    decision = last_note(cluster, write.group)
+    decision = read_decision(cluster, write.group)
     if decision.number != write.number:
         raise PipelineError(f"{write}: another run has decided on write {decision.number} meanwhile")
     named = _named(cluster, write, decision)
-    lost = commit_named(cluster, write, named)
-    if lost:
-        what = (
-            f"{write} was decided, but {len(lost)} of its {len(named)} transactions were aborted before they were"
-            f" committed, as after transactionTimeoutMs ({lost[0]}): readers see a part of its rows"
-        )
-        if not repeats:
-            raise PipelineError(f"{what} (onChangedRows=send writes all of them again, some for a second time)")
-        cluster.call(lambda client: GroupAdmin(client).delete_offsets(write.group, [decision.place]))
-        raise PipelineError(f"{what}; all are written again when it is started again, some for a second time")
+    if commit_named(cluster, write, named):
+        _repair(cluster, write, timeout_ms)
     return named
 
 
-def commit_named(cluster: ClusterConnection, write: Write, named: Sequence[OpenTransaction]) -> list[str]:
-    """Commit transactions that are still open; return the ids of those that were aborted. Raises PipelineError."""
+def _repair(cluster: ClusterConnection, write: Write, timeout_ms: int) -> None:
+    """Commit the rows of transactions that were decided and aborted, from the log. Raises PipelineError."""
+    identity = _begin(cluster, write.repair_id, timeout_ms)
+    decision = read_decision(cluster, write.group, is_stable=True)  # a repair that was killed may have replaced it
+    lost = commit_named(cluster, write, _named(cluster, write, decision))
+    if not lost:
+        return
+    _log.warning("%s: %d transactions were aborted after the decision; copying their rows", write, len(lost))
+    try:
+        copy_lost(cluster, identity, write.group, decision, lost)
+    except BaseException:
+        with suppress(PipelineError):
+            end(cluster, identity, commits=False)
+        raise
+    end(cluster, identity, commits=True)
+
+
+def _named(cluster: ClusterConnection, write: Write, decision: Decision) -> Sequence[OpenTransaction]:
+    """Return the transactions that a decision names. Raises PipelineError."""
+    if decision.transactions is None:
+        if _open_ids(cluster, write):
+            raise PipelineError(f"{write} was decided by an earlier version of warmlog: continue it once with that one")
+        return ()
+    return decision.transactions
+
+
+def commit_named(cluster: ClusterConnection, write: Write, named: Sequence[OpenTransaction]) -> list[OpenTransaction]:
+    """Commit transactions that are still open; return those that were aborted. Raises PipelineError."""
     lost = []
     for transaction, found in zip(named, _described(cluster, write, named), strict=True):
         if _is_open(transaction, found):
-            end(cluster, write, transaction, commits=True)
+            end(cluster, identity_of(write, transaction), commits=True)
         elif found.state not in COMMITTED_STATES:
-            lost.append(found.transactional_id)
+            lost.append(transaction)
     return lost
 
 
@@ -288,7 +286,7 @@ def abort(cluster: ClusterConnection, write: Write) -> None:
     Tasks that Spark has killed may still run: those that have begun are found by their ids and fenced, later ones find
     the note of the failure.
     """
-    if write.is_repeatable and last_note(cluster, write.group).number >= write.number:
+    if write.is_repeatable and decided_number(cluster, write.group) >= write.number:
         return  # they are committed when it is repeated
     if write.failure_id is not None:
         _begin(cluster, write.failure_id)
@@ -296,12 +294,15 @@ def abort(cluster: ClusterConnection, write: Write) -> None:
         _begin(cluster, transactional_id)
 
 
-def _begin(cluster: ClusterConnection, transactional_id: str, timeout_ms: int | None = None) -> InitProducerIdResponse:
-    """Abort what is open under an id, fence its producer, and return the identity of the next one."""
+def _begin(cluster: ClusterConnection, transactional_id: str, timeout_ms: int | None = None) -> Identity:
+    """Abort what is open under an id, fence its producer, and return the next identity to write under."""
     request = InitProducerIdRequest(transactional_id=transactional_id)
     if timeout_ms is not None:
         request = replace(request, transaction_timeout_ms=timeout_ms)
-    return _ask_coordinator(cluster, transactional_id, request, InitProducerIdResponse)
+    reply = _ask_coordinator(cluster, transactional_id, request, InitProducerIdResponse)
+    return Identity(
+        producer_id=reply.producer_id, producer_epoch=reply.producer_epoch, transactional_id=transactional_id
+    )
 
 
 def _ask_coordinator(
@@ -310,22 +311,31 @@ def _ask_coordinator(
     return cluster.ask_coordinator(CoordinatorType.TRANSACTION, transactional_id, request, response_type)
 
 
-def end(cluster: ClusterConnection, write: Write, transaction: OpenTransaction, *, commits: bool) -> None:
-    """Commit or abort a transaction. Raises PipelineError, also if it has ended otherwise."""
-    transactional_id = write.transactional_id(transaction.task)
-    request = EndTxnRequest(
-        transactional_id=transactional_id,
+def identity_of(write: Write, transaction: OpenTransaction) -> Identity:
+    """Return the producer of a transaction."""
+    return Identity(
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
+        transactional_id=write.transactional_id(transaction.task),
+    )
+
+
+def end(cluster: ClusterConnection, identity: Identity, *, commits: bool) -> None:
+    """Commit or abort a transaction. Raises PipelineError, also if it has ended otherwise."""
+    assert identity.transactional_id is not None, "it writes in a transaction"
+    request = EndTxnRequest(
+        transactional_id=identity.transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
         commits=commits,
     )
     try:
-        _ask_coordinator(cluster, transactional_id, request, EndTxnResponse)
+        _ask_coordinator(cluster, identity.transactional_id, request, EndTxnResponse)
     except PipelineError as error:
         if _code(error) not in ENDED_CODES:
             raise
         if commits:
-            raise PipelineError(f"{transactional_id}: {ENDED}: {error}") from error
+            raise PipelineError(f"{identity.transactional_id}: {ENDED}: {error}") from error
 
 
 def _described(
@@ -346,36 +356,6 @@ def _exists(cluster: ClusterConnection, transactional_id: str) -> bool:
         if _code(error) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return False
         raise
-
-
-# -- decisions --
-
-
-def _named(cluster: ClusterConnection, write: Write, decision: Note) -> list[OpenTransaction]:
-    """Return the transactions that a decision names. Raises PipelineError."""
-    count, _, text = decision.metadata.partition(";")
-    if not text:
-        if _open_ids(cluster, write):
-            raise PipelineError(f"{write} was decided by an earlier version of warmlog: continue it once with that one")
-        return []
-    for at in range(1, int(count) + 1):
-        text += last_note(cluster, _names_group(write, at)).metadata
-    return _decode(text)
-
-
-def _names_group(write: Write, at: int) -> str:
-    return f"{write.group}-names-{at}"
-
-
-def _encode(transactions: Sequence[OpenTransaction]) -> str:
-    """Encode tasks, producer ids and epochs as text: about five characters for each."""
-    listed = [(each.task, each.producer_id, each.producer_epoch) for each in transactions]
-    return b85encode(zlib.compress(json.dumps(listed, separators=(",", ":")).encode(), 9)).decode()
-
-
-def _decode(text: str) -> list[OpenTransaction]:
-    listed = json.loads(zlib.decompress(b85decode(text)))
-    return [OpenTransaction(task=task, producer_id=owner, producer_epoch=epoch) for task, owner, epoch in listed]
 
 
 def _code(error: PipelineError) -> ErrorCode | None:

@@ -212,7 +212,7 @@ def commit_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessage |
     """Commit the transactions of all tasks. Raises PipelineError."""
     if tasks := _complete(messages):
         with open_cluster(options) as cluster:
-            commit(cluster, tasks, repeats=options.on_changed_rows == "send")
+            commit(cluster, tasks, options.transaction_timeout_ms)
 
 
 def check_attempts(

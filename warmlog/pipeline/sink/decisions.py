@@ -1,0 +1,111 @@
+"""Decisions of a driver to commit a write: which transactions, as a note in the group of the query.
+
+The metadata of the note are the number of further notes, and transactions and positions as compressed JSON:
+
+    {"transactions": [[task, producer id, producer epoch, rows], ...], "topics": {topic: {partition: first offset}}}
+
+What exceeds the metadata of one note is in the groups `-names-1` and so on, written before the decision.
+"""
+
+import json
+import zlib
+from base64 import b85decode, b85encode
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from warmlog.pipeline.cluster import ClusterConnection
+from warmlog.pipeline.sink.notes import METADATA_BYTES, Note, last_note, write_note
+from warmlog.protocol.groups import NO_OFFSET
+from warmlog.protocol.transactions import TopicIndex
+
+FirstOffsets: TypeAlias = dict[TopicIndex, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """The transaction of a task, to be ended. `first_offsets`: of its records in each partition."""
+
+    task: int
+    producer_id: int
+    producer_epoch: int
+    rows: int = 0
+    first_offsets: FirstOffsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The last write that was decided. `first_offsets`: before which partitions have no records of it.
+
+    `transactions`: None if an earlier version of warmlog has decided, which did not name them.
+    """
+
+    number: int = NO_OFFSET
+    transactions: tuple[OpenTransaction, ...] | None = ()
+    first_offsets: FirstOffsets = field(default_factory=dict)
+    place: TopicIndex = ("", 0)
+
+
+def decided_number(cluster: ClusterConnection, group: str) -> int:
+    """Return the number of the last write that was decided in a group. Raises PipelineError."""
+    return last_note(cluster, group).number
+
+
+def read_decision(cluster: ClusterConnection, group: str, *, is_stable: bool = False) -> Decision:
+    """Return the last decision in a group. Raises PipelineError. `is_stable`: see `last_note`."""
+    note = last_note(cluster, group, is_stable=is_stable)
+    if note.number == NO_OFFSET:
+        return Decision()
+    count, _, text = note.metadata.partition(";")
+    if not text:
+        return Decision(number=note.number, transactions=None, place=note.place)
+    for at in range(1, int(count) + 1):
+        text += last_note(cluster, _names_group(group, at)).metadata
+    transactions, first_offsets = _decode(text)
+    return Decision(number=note.number, transactions=transactions, first_offsets=first_offsets, place=note.place)
+
+
+def write_decision(
+    cluster: ClusterConnection, group: str, number: int, transactions: Sequence[OpenTransaction]
+) -> None:
+    """Note that the transactions of a write are to be committed. Raises PipelineError."""
+    names, place = _encode(transactions), next(iter(transactions[0].first_offsets))
+    first, *more = (names[at : at + METADATA_BYTES] for at in range(0, len(names), METADATA_BYTES))
+    for at, text in enumerate(more, start=1):
+        write_note(cluster, _names_group(group, at), Note(number=number, place=place, metadata=text))
+    write_note(cluster, group, Note(number=number, place=place, metadata=f"{len(more)};{first}"))
+
+
+def nothing_left(decision: Decision) -> Note:
+    """Return the note that follows a decision when all of its rows are committed."""
+    return Note(number=decision.number, place=decision.place, metadata=f"0;{_encode(())}")
+
+
+def _names_group(group: str, at: int) -> str:
+    return f"{group}-names-{at}"
+
+
+def _encode(transactions: Sequence[OpenTransaction]) -> str:
+    """Encode transactions as text: five to ten characters for each."""
+    topics: dict[str, dict[int, int]] = {}
+    for transaction in transactions:
+        for (topic, partition), offset in transaction.first_offsets.items():
+            partitions = topics.setdefault(topic, {})
+            partitions[partition] = min(partitions.get(partition, offset), offset)
+    listed = [(each.task, each.producer_id, each.producer_epoch, each.rows) for each in transactions]
+    text = json.dumps({"transactions": listed, "topics": topics}, separators=(",", ":"))
+    return b85encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _decode(text: str) -> tuple[tuple[OpenTransaction, ...], FirstOffsets]:
+    given = json.loads(zlib.decompress(b85decode(text)))
+    transactions = tuple(
+        OpenTransaction(task=task, producer_id=owner, producer_epoch=epoch, rows=rows)
+        for task, owner, epoch, rows in given["transactions"]
+    )
+    first_offsets = {
+        (topic, int(partition)): offset
+        for topic, partitions in given["topics"].items()
+        for partition, offset in partitions.items()
+    }
+    return transactions, first_offsets
