@@ -13,6 +13,7 @@ from tests.pipeline.sink.attempt import Task, some_identity, values, wait_for_ma
 from tests.pipeline.source.test_wire import Collector
 from tests.warmlog.cli.test_serve_nodes import Running, nodes
 from warmlog.client.blocking import Client
+from warmlog.client.errors import ConnectError
 from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
 from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.runner import LocalRunner
@@ -28,6 +29,7 @@ from warmlog.pipeline.source.remote import commit_offsets
 
 pytestmark = pytest.mark.timeout(300)
 PARTITIONS = 6
+NODES = 3
 RECORDS = 1200
 VALUES = [b"%05d" % at for at in range(RECORDS)]
 SETTINGS = ("default.replication.factor=3", "offsets.topic.num.partitions=6", "transaction.state.log.num.partitions=6")
@@ -36,15 +38,24 @@ SETTINGS = ("default.replication.factor=3", "offsets.topic.num.partitions=6", "t
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     given = [word for setting in SETTINGS for word in ("--set", setting)]
-    with nodes(tmp_path_factory.mktemp("cluster") / "data", 3, *given) as running:
+    with nodes(tmp_path_factory.mktemp("cluster") / "data", NODES, *given) as running:
         yield running
         assert running.stop() == 0
 
 
 @pytest.fixture
 def client(cluster: Running) -> Iterator[Client]:
-    with Client(cluster.native) as connected:
-        yield connected
+    while True:
+        with suppress(ConnectError):  # nodes that the last test has killed may be starting
+            with Client(cluster.native) as connected:
+                wait_for_nodes(connected)
+                yield connected
+            return
+
+
+def wait_for_nodes(client: Client) -> None:
+    while len(client.metadata([]).brokers) < NODES:
+        pass
 
 
 def new_topic(client: Client, name: str, content: Sequence[bytes] = ()) -> str:
