@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
-from warmlog.pipeline import WarmlogDataSource
+from warmlog.pipeline import WarmlogDataSource, data_source
 from warmlog.pipeline import session as availability
 from warmlog.pipeline.errors import PipelineError
 
@@ -76,6 +76,7 @@ def test_local_workers_run_this_python_unless_another_is_named(
         monkeypatch.setenv("PYSPARK_PYTHON", given)
     context = SimpleNamespace(master=master, pythonExec="python3")
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    monkeypatch.setattr(data_source, "pin_stream_partitions", lambda: None)
     assert WarmlogDataSource.name() == "warmlog"
     assert context.pythonExec == expected
 
