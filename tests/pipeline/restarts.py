@@ -102,7 +102,9 @@ class Round:
             "sink": sink,
             "directory": str(self.directory),
         }
-        kill_at = self.random.choice([None, self.random.randint(1, RECORDS)])
+        kill_at = self.random.choice(
+            [None, self.random.randint(1, RECORDS)] if self.log else [self.random.randint(1, RECORDS)]
+        )
         kills_node = kill_at is not None and len(cluster.native) > 1 and self.random.random() < 0.5
         tasks = stream["minPartitions"]
         self.log.append(f"{where}, {tasks} tasks, {len(addresses)} nodes, {spark or 'Spark'}, killed at {kill_at}")
