@@ -110,7 +110,7 @@ lint: setup
 	$(SPHINX) -b dummy docs build/docs-check
 
 # Two jobs at once, each waiting for other processes most of the time. They share no port, directory or build: clients and
-# Kafka in one, installations and containers (in a network namespace of their own) in the other. ARGS may leave a job
+# Kafka in one, installations, containers (in a network namespace of their own) and Spark in the other. ARGS may leave a job
 # without tests (pytest's status 5).
 INTEROP = PATH="$$PATH:/usr/local/go/bin" $(BIN)/pytest -m interop $(ARGS)
 EMPTY_OK = || test $$? -eq 5 -a -n '$(subst ','\'',$(ARGS))'
@@ -122,7 +122,7 @@ interop-clients:
 	$(INTEROP) tests/interop $(EMPTY_OK)
 
 interop-packages:
-	$(INTEROP) -p no:cacheprovider tests/deploy tests/packaging $(EMPTY_OK)
+	$(INTEROP) -p no:cacheprovider tests/deploy tests/packaging tests/pipeline $(EMPTY_OK)
 
 # Each is laid before the one of the environment. Its own sockets are not closed everywhere, which newer ones have mended.
 sparks: setup

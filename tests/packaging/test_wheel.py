@@ -42,6 +42,7 @@ def test_without_a_compiler_a_broker_serves_all_the_same(built: tuple[Path, str]
 
 
 @needs_compiler
+@pytest.mark.interop  # takes minutes
 def test_a_build_whose_translators_fail_is_pure(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     (broken / "mypyc").mkdir(parents=True)
@@ -55,6 +56,7 @@ def test_a_build_whose_translators_fail_is_pure(tmp_path: Path) -> None:
 
 
 @needs_compiler
+@pytest.mark.interop  # the same
 def test_a_compiler_that_fails_on_one_module_leaves_out_all_of_mypyc(tmp_path: Path) -> None:
     compiler = tmp_path / "cc"
     compiler.write_text('#!/bin/sh\ncase "$*" in *mypyc/*) echo "out of memory" >&2; exit 1;; esac\nexec cc "$@"\n')

@@ -11,11 +11,15 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from tests.documents import ROOT, command_directory, run_block
 from warmlog.pipeline.sink.options import WRITE_TABLE
 from warmlog.pipeline.sink.rows import COLUMN_TYPES
 from warmlog.pipeline.source.options import READ_TABLE
 from warmlog.testing import Broker
+
+pytestmark = pytest.mark.interop  # takes minutes
 
 DOCUMENTS = ROOT / "docs" / "pipeline"
 PAGES = ("quickstart", "source", "sink", "jobs")

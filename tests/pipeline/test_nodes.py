@@ -27,7 +27,7 @@ from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.reading import ReadRules
 from warmlog.pipeline.source.remote import commit_offsets
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 PARTITIONS = 6
 NODES = 3
 RECORDS = 1200

@@ -16,6 +16,8 @@ from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.source.options import read_options
 from warmlog.testing import Broker
 
+pytestmark = pytest.mark.interop  # takes minutes
+
 RECORDS = 20_000  # of each partition, a round
 PATIENCE_S = 100.0
 

@@ -16,6 +16,8 @@ from tests.documents import ROOT
 from tests.pipeline.sink.attempt import wait_for_markers
 from warmlog.client.blocking import Client
 
+pytestmark = pytest.mark.interop  # takes minutes
+
 STREAM = Path(__file__).with_name("sink_stream.py")
 LIMIT_S = 300
 ROWS = 600  # in three micro-batches

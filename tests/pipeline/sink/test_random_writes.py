@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ from warmlog.pipeline.sink.rows import Rows
 from warmlog.pipeline.sink.task import write_in_transaction
 from warmlog.pipeline.sink.transactions import CompleteTask
 from warmlog.testing import Broker
+
+pytestmark = pytest.mark.interop  # takes minutes
 
 MOST_TASKS = 4
 ROWS = 12  # of a write, divided among its tasks

@@ -15,6 +15,8 @@ from tests.pipeline.sink.spark_reads import committed, values
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
 
+pytestmark = pytest.mark.interop  # takes minutes
+
 STREAM = Path(__file__).with_name("sink_stream.py")
 STREAM_TIMEOUT_S = 300
 

@@ -10,9 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.pipeline.source.streaming_driver import started
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
+
+pytestmark = pytest.mark.interop  # takes minutes
 
 PARTITIONS = 2
 BATCH = 400  # offsets of a micro-batch
