@@ -23,6 +23,7 @@ from warmlog.broker.api.records.producers import largest_producer_id
 from warmlog.broker.frontend import Core, Frontend
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from warmlog.broker.log.directory.old_copies import older_copies
 from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
@@ -209,6 +210,11 @@ class Broker:
         directories.join(known, there_are, store.buried())
         for path, reason in directories.offline.items():
             logger.error("data directory %s is offline until the next start: %s", path, reason)
+        if not self._settings.warmlog_cluster_etcd:  # `ClusterMember.load` compares with the store, and says so
+            for what in directories.gone.values():
+                logger.warning("data directory %s", what)
+            for copy in older_copies(directories.live):
+                logger.error("%s", copy)
         if directories.remembered() != known:
             store.set_directories(directories.remembered())
 
@@ -340,6 +346,7 @@ class Broker:
             random=Random(),  # noqa: S311  # jitter of rolls, not a secret
             budget=ProducerBudget(self._settings.warmlog_producers_max),
             is_in_cluster=self._member is not None,
+            closing_epoch=None if self._member is None else self._member.closing_epoch,
         )
         node = None if self._member is None else self._member.node
         partitions = Partitions(storage, self._live_settings, writer, self._metrics, node)

@@ -3,9 +3,9 @@
     start   connect to etcd -> read the image -> (open the logs) -> register -> lead and follow -> (accept)
     stop    let others lead -> (stop accepting, close the logs) -> end the registration
 
-The file `warmlog-cluster.json` in the first data directory has what the next start compares: the store, and the first
-epoch of the history of the data here. That history goes on only if every data directory was closed cleanly. The file
-has none from before the logs are opened until the broker is registered: whatever fails then, no earlier one goes on.
+The file `warmlog-cluster.json` in the first data directory has what the next start compares: the store, and the epoch
+of the broker's latest registration. `cluster.history` decides whether the data here continues the history of that
+registration.
 """
 
 import logging
@@ -26,6 +26,7 @@ from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
 from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
 from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
 from warmlog.broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
+from warmlog.broker.cluster.history import FoundDirectory, history_of
 from warmlog.broker.cluster.image import BROKER_DEFAULTS
 from warmlog.broker.cluster.node import ClusterNode, Identity
 from warmlog.broker.cluster.rules import SHARED
@@ -65,8 +66,6 @@ class ClusterStartError(Exception):
 class _State(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file."""
 
-    since: int = NO_EPOCH
-    directories: tuple[str, ...] = ()  # their ids
     etcd_cluster: int = 0
     identity: str = ""
     revision: int = 0
@@ -105,7 +104,9 @@ class ClusterMember:
         self._disk = disk
         self._path = os.path.join(directories.first.path, CLUSTER_STATE)
         self._state = _read(disk, self._path)
-        self._since = self._continued()
+        self._since = NO_EPOCH  # the first epoch of the history that the data here continues
+        for each in directories.live:
+            each.recognize(self._state.epoch)
         try:
             endpoints = parse_endpoints(settings.warmlog_cluster_etcd)
         except ValueError as error:
@@ -141,15 +142,14 @@ class ClusterMember:
         """
         await self.node.load()
         self._check_registration()
+        self._since = self._continued()
         await self._remember()
         await trio.to_thread.run_sync(self._directories.sort_out, partial(judge, self.node.image, self.node.id))
 
     def _check_registration(self) -> None:
-        """Notice a store, or a data directory, that was restored from a backup.
+        """Notice a store that was restored from a backup, however often it was written to since.
 
-        The store may have been written to so often that its revision does not tell. One without this broker is
-        accepted: it may have been unregistered. A directory from a clean stop is complete only if the broker has not
-        registered since that stop. Raises StoreMismatchError.
+        One without this broker is accepted: it may have been unregistered. Raises StoreMismatchError.
         """
         known, epoch = self.node.image.known.get(self.node.id), self._state.epoch
         if known is not None and known.epoch < epoch:
@@ -157,11 +157,6 @@ class ClusterMember:
                 f"etcd knows broker {self.node.id} as registered at revision {known.epoch}, not at {epoch}: it was "
                 "restored from a backup that lacks decisions already carried out; restore its latest state"
             )
-        if known is not None and known.epoch > epoch and self._since != NO_EPOCH:
-            logger.warning(
-                "broker %d has run since it stopped with this data, which therefore counts as incomplete", self.node.id
-            )
-            self._since = NO_EPOCH
 
     async def run(
         self,
@@ -251,26 +246,49 @@ class ClusterMember:
         )
 
     def _continued(self) -> int:
-        """Return the first epoch of the history that the data here continues, NO_EPOCH if it may have lost some.
+        """Return the first epoch of the history that the data here continues, NO_EPOCH if it may have lost some."""
+        node, directories = self.node, self._directories
+        found = [
+            FoundDirectory(each.path, decode_topic_id(each.directory_id), each.closed_in, not each.partitions())
+            for each in directories.live
+        ]
+        missing = {decode_topic_id(directory_id): what for directory_id, what in directories.gone.items()}
+        since, objections = history_of(node.image.known.get(node.id), self._state.epoch, found, missing)
+        objections = [
+            *objections,
+            *[f"{path} is offline" for path in directories.offline],
+            *[finding for each in directories.live for finding in each.findings],
+        ]
+        if not objections:
+            return since
+        logger.warning(
+            "broker %d counts none of its replicas as complete until they have caught up with their leaders: %s",
+            node.id,
+            "; ".join(objections),
+        )
+        return NO_EPOCH
 
-        It goes on if every data directory of the last run is here, and was closed cleanly by this broker.
+    def closing_epoch(self) -> int:
+        """Return the epoch to mark the data directories with at a clean stop.
+
+        NO_EPOCH unless the next run may continue the history: it would not know which replicas have lost records.
         """
-        live = self._directories.live
-        is_whole = set(self._state.directories) <= {each.directory_id for each in live}
-        is_clean = all(each.was_clean and not each.is_foreign and not each.findings for each in live)
-        return self._state.since if is_whole and is_clean and not self._directories.offline else NO_EPOCH
+        replicas, node = self._replicas, self.node
+        if replicas is not None and replicas.has_lost:
+            return NO_EPOCH
+        if node.epoch == NO_EPOCH:  # it was not registered in this run: nothing was written
+            return NO_EPOCH if self._since == NO_EPOCH else self._state.epoch
+        return node.latest_epoch
 
     async def _remember(self) -> None:
         """Write what the next start needs. Raises OSError."""
         known = self.store.known
         if known is not None:
             self._state = _State(
-                since=self.node.since if self._replicas is None else self._replicas.history,
-                directories=tuple([each.directory_id for each in self._directories.live]),
                 etcd_cluster=known.cluster_id,
                 identity=known.identity,
                 revision=known.revision,
-                epoch=max(self._state.epoch, self.node.latest_epoch),
+                epoch=self._state.epoch if self.node.epoch == NO_EPOCH else self.node.latest_epoch,
             )
             data = msgspec.json.encode(self._state)
             await trio.to_thread.run_sync(lambda: replace_file(self._disk, self._path, data, sync=True))

@@ -22,18 +22,26 @@ RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 class WarmlogNode:
-    """One broker process over one data directory. It keeps its ports over restarts, as clients know them."""
+    """One broker process over its data directories. It keeps its ports over restarts, as clients know them."""
 
     def __init__(
-        self, node_id: int, directory: Path, settings: Mapping[str, object], *, place: Place = LOOPBACK
+        self,
+        node_id: int,
+        directory: Path,
+        settings: Mapping[str, object],
+        *,
+        place: Place = LOOPBACK,
+        directories: int = 1,
     ) -> None:
+        """`directories`: how many data directories it has."""
         self.node_id = node_id
         self.data = directory / f"node-{node_id}"
+        self.directories = [self.data, *[directory / f"node-{node_id}-{more}" for more in range(2, directories + 1)]]
         self.log = directory / f"node-{node_id}.log"
         ports = zip(("kafka", "native", "http"), free_ports(3), strict=True)
         self.addresses = {listener: f"{place.host}:{port}" for listener, port in ports}
         self.environment: dict[str, str] = {}  # variables that the process gets besides those of this one
-        self._settings = {"node.id": node_id, **settings}
+        self._settings = {"node.id": node_id, "log.dirs": ",".join(map(str, self.directories)), **settings}
         self._prefix = place.prefix
         self._process: subprocess.Popen[str] | None = None
         self._log_begin = 0  # of the latest run, in bytes
@@ -61,7 +69,7 @@ class WarmlogNode:
 
     def begin(self) -> None:
         """Start the process."""
-        command = [*self._prefix, sys.executable, "-m", "warmlog", "serve", "--data-dir", str(self.data)]
+        command = [*self._prefix, sys.executable, "-m", "warmlog", "serve"]
         for name, address in self.addresses.items():
             command += [f"--{name}", address]
         for name, value in self._settings.items():
@@ -156,16 +164,18 @@ class WarmlogNodes(Nodes[WarmlogNode]):
         settings: Mapping[str, object] | None = None,
         places: Sequence[Place] | None = None,
         has_racks: bool = False,
+        directories: int = 1,
     ) -> None:
         """`places`: one for each broker, if they are not all on the loopback interface.
 
-        `has_racks`: broker N is in `rack-N`, and a consumer reads from the replica in its rack.
+        `has_racks`: broker N is in `rack-N`, and a consumer reads from the replica in its rack. `directories`: of data,
+        for each broker.
         """
         shared = {"warmlog.cluster.etcd": etcd, **(settings or {})}
         nodes = {}
         for number, place in enumerate(places or [LOOPBACK] * count, 1):
             racks = {"broker.rack": f"rack-{number}", "replica.selector.class": RACK_AWARE} if has_racks else {}
-            nodes[number] = WarmlogNode(number, directory, {**shared, **racks}, place=place)
+            nodes[number] = WarmlogNode(number, directory, {**shared, **racks}, place=place, directories=directories)
         super().__init__(nodes)
 
     def start(self) -> None:

@@ -124,12 +124,9 @@ class Replicas:
         return self._here.get((topic, index))
 
     @property
-    def history(self) -> int:
-        """The first epoch of the history that the data here continues after a clean stop.
-
-        NO_EPOCH while a replica has to leave ISR and ELR: the next run would not know that its records are lost.
-        """
-        return NO_EPOCH if self._lost else self._node.since
+    def has_lost(self) -> bool:
+        """Whether a replica that has lost its records still has to leave ISR and ELR."""
+        return bool(self._lost)
 
     async def ask_log_ends(self, key: PartitionKey, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
         """Ask brokers where their logs of a partition end; see `LogEnds.ask`."""
@@ -222,11 +219,14 @@ class Replicas:
         The broker must be registered.
         """
         self._first_epoch = self._node.epoch
+        missing = [each for each in self._lost - self._here.keys() if not self._partitions.may_be_offline(*each)]
         if self._node.since == self._first_epoch:
             self._lost.clear()  # in another history they are not eligible anyway
-        for place in sorted(self._lost - self._here.keys()):
-            if not self._partitions.may_be_offline(*place):
-                logger.error("%s-%d: the log of an in-sync or eligible replica is missing; it begins anew", *place)
+            if missing:
+                logger.error("%d in-sync or eligible replicas have no log here; they are copied again", len(missing))
+        else:
+            for place in sorted(missing):
+                logger.error("%s-%d: the log of an in-sync or eligible replica is missing; it is copied again", *place)
         self._untried.update(self._all_places())
         self._due.update(dict.fromkeys(self._untried))
         self._unmark_removed()

@@ -76,13 +76,11 @@ def refusal(node: WarmlogNode) -> str:
 
 def assert_unharmed(node: WarmlogNode) -> None:
     """Start a broker, and expect all records and the history that its data had at the last clean stop."""
-    before = json.loads((node.data / CLUSTER_STATE).read_text())
     node.start()
     (reads,) = read_all(node.bootstrap, "t", 1).values()
     assert [read.value for read in reads] == [b"a", b"b", b"c"]
     assert node.stop() == 0
-    after = json.loads((node.data / CLUSTER_STATE).read_text())
-    assert after["since"] == before["since"] > 0
+    assert "none of its replicas as complete" not in node.logged
     assert "may lack acknowledged records" not in node.logged
 
 

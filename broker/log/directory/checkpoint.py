@@ -12,7 +12,7 @@ which its reader clamps to what the log holds.
                              the same with           an offset                      (in a partition's directory)
     partition.metadata       version: 0
                              topic_id: <url-safe base64 of 16 bytes, without padding>
-    .kafka_cleanshutdown     {"version":0,"brokerEpoch":-1}
+    .kafka_cleanshutdown     {"version":0,"brokerEpoch":7}
 
 Files are replaced as a whole: written under a temporary name, synced if requested, renamed.
 """
@@ -36,6 +36,7 @@ CLEAN_MARKER = ".kafka_cleanshutdown"
 
 VERSION = 0
 UNKNOWN_BROKER_EPOCH = -1
+FIRST_STOP_MS = 10**12  # in 2001; no broker epoch of Kafka, an offset of its metadata log, comes near
 
 TopicPartition = tuple[str, int]
 
@@ -121,14 +122,18 @@ def read_clean_marker(disk: Disk, path: str) -> int | None:
 
 
 def is_own_marker(disk: Disk, path: str) -> bool:
-    """Tell whether this broker wrote a clean-shutdown marker: Kafka's has the broker's epoch, or nothing at all.
+    """Tell whether a broker by itself wrote a clean-shutdown marker: its epoch is the time of its stop, or unknown.
 
-    Raises OSError.
+    Kafka's has the broker's epoch, or nothing at all. Raises OSError.
     """
     try:
-        return _read_text(disk, path) == _marker(UNKNOWN_BROKER_EPOCH)
+        text = _read_text(disk, path)
     except CheckpointError:
         return False
+    epoch = read_clean_marker(disk, path)
+    if epoch is None or FIRST_STOP_MS > epoch != UNKNOWN_BROKER_EPOCH:
+        return False
+    return text == _marker(epoch)
 
 
 def write_clean_marker(disk: Disk, path: str, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:

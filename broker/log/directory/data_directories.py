@@ -65,6 +65,7 @@ class DataDirectories:
         self._holders: dict[TopicPartition, DataDirectory] = {}
         self._counts: dict[DataDirectory, int] = {}
         self._missing: dict[str, str] = {}  # paths by ids of directories that existed before
+        self.gone: dict[str, str] = {}  # what became of directories of the last run that are not needed, by id
         self._buried: set[UUID] = set()  # deleted topics of which some data may be left
         self._placing = Lock()
         self._take(first)
@@ -122,9 +123,14 @@ class DataDirectories:
             else:
                 self._attempt(path, self._join)
         paths = {directory.absolute_path for directory in self.live}
-        for known_id, path in self._missing.items():
-            other = "another one is there now" if path in paths else "it is no longer in log.dirs"
-            self.offline.setdefault(path, f"it had partitions before (directory.id {known_id}), and {other}")
+        for known_id, path in known.items():
+            is_replaced = path in paths
+            if known_id in self._missing:
+                other = "another one is there now" if is_replaced else "it is no longer in log.dirs"
+                self.offline.setdefault(path, f"it had partitions before (directory.id {known_id}), and {other}")
+            elif all(directory.directory_id != known_id for directory in self._opened):
+                what = "was emptied or replaced" if is_replaced else "is no longer in log.dirs"
+                self.gone[known_id] = f"{path} {what} (directory.id was {known_id})"
 
     def _join_used(self, path: str) -> bool:
         """Open a directory that belongs to a broker, or mark it offline; return False for a new one."""

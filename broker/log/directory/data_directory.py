@@ -37,6 +37,7 @@ from warmlog.broker.log.directory.checkpoint import (
     LOG_STARTS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    UNKNOWN_BROKER_EPOCH,
     TopicPartition,
     is_own_marker,
     read_clean_marker,
@@ -125,7 +126,7 @@ class DataDirectory:
         self.cluster_id = ""
         self.node_id = -1
         self.directory_id = ""
-        self.was_clean = False
+        self.closed_in: int | None = None  # the epoch in the clean shutdown marker; None without one
         self.is_foreign = False  # Kafka used it last
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
@@ -211,6 +212,11 @@ class DataDirectory:
             if not is_known_name(entry.name)
             and (not entry.is_directory or _is_foreign_directory(parse_partition_directory(entry.name)))
         )
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether it has a clean shutdown marker at startup."""
+        return self.closed_in is not None
 
     @property
     def absolute_path(self) -> str:
@@ -403,10 +409,17 @@ class DataDirectory:
             self._disk.unlink(self.partition_path(CLEAN_MARKER))
             self._disk.sync_directory(self.path)
 
-    def mark_clean(self) -> None:
-        """Write the clean shutdown marker, after all logs and checkpoints are written. Raises OSError."""
-        self.with_room(lambda: write_clean_marker(self._disk, self.partition_path(CLEAN_MARKER)))
+    def mark_clean(self, epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
+        """Write the clean shutdown marker, after all logs and checkpoints are written. Raises OSError.
+
+        `epoch`: the broker's registration in a cluster, or the time of the stop, the same in all data directories.
+        """
+        self.with_room(lambda: write_clean_marker(self._disk, self.partition_path(CLEAN_MARKER), epoch))
         self.sync_names()
+
+    def recognize(self, epoch: int) -> None:
+        """Take a clean shutdown marker with this epoch for one that this broker wrote."""
+        self.is_foreign = self.is_foreign and self.closed_in != epoch
 
     def sync_names(self) -> None:
         """Fsync the names in the directory, after partitions were created or renamed. Blocking. Raises OSError."""
@@ -432,7 +445,7 @@ class DataDirectory:
 
     def _take_checkpoints(self) -> None:
         marker = self.partition_path(CLEAN_MARKER)
-        self.was_clean = read_clean_marker(self._disk, marker) is not None
+        self.closed_in = read_clean_marker(self._disk, marker)
         self.is_foreign = self.was_clean and not is_own_marker(self._disk, marker)
         self.recovery_points = self._hint(RECOVERY_POINTS)
         self.log_starts = self._hint(LOG_STARTS)

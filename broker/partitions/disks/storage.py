@@ -57,6 +57,7 @@ class Storage:
     """The data directories, open files and metadata of a broker; `clock` returns milliseconds since the epoch.
 
     In a cluster (`is_in_cluster`), and for a mirrored topic, others decide on leader epochs and high watermarks.
+    `closing_epoch` returns the epoch for clean shutdown markers, by default the time.
     """
 
     directories: DataDirectories
@@ -68,6 +69,7 @@ class Storage:
     recovered: RecoveredLogs = field(default_factory=RecoveredLogs)
     budget: ProducerBudget = field(default_factory=ProducerBudget)
     is_in_cluster: bool = False
+    closing_epoch: Callable[[], int] | None = None
     cut: set[Key] = field(default_factory=set)  # logs found shorter than the last clean stop has left them
     made_in: set[DataDirectory] = field(default_factory=set)  # directories with new names that are not fsynced yet
 
@@ -260,12 +262,18 @@ class Storage:
         held = self.directories.by_directory(logs)
         if not held:
             return
+        epoch = self.clock() if self.closing_epoch is None else self.closing_epoch()
         with ThreadPoolExecutor(len(held), thread_name_prefix="closing") as pool:
-            done = [pool.submit(self._close_directory, each, logs, all_open=all_open) for each, logs in held.items()]
+            done = [
+                pool.submit(self._close_directory, directory, logs, epoch, all_open=all_open)
+                for directory, logs in held.items()
+            ]
         for each in done:
             each.result()
 
-    def _close_directory(self, directory: DataDirectory, logs: Sequence[PartitionLog], *, all_open: bool) -> None:
+    def _close_directory(
+        self, directory: DataDirectory, logs: Sequence[PartitionLog], epoch: int, *, all_open: bool
+    ) -> None:
         if directory.space_status.is_short:
             with suppress(OSError):  # a failed disk is reported when the checkpoints are written
                 directory.make_room()  # closing a log writes small files
@@ -276,7 +284,7 @@ class Storage:
         try:
             directory.write_checkpoints(logs)
             if is_clean:
-                directory.mark_clean()
+                directory.mark_clean(epoch)
         except OSError as error:
             logger.warning("%s: unclean shutdown, the next startup recovers all logs: %s", directory.path, error)
         finally:

@@ -6,6 +6,7 @@ a fetch of an earlier life                what it says of the follower's log is 
 a follower that answers come to late      it must not join before it has what is acknowledged
 a leader that is left alone in the ISR    the others stay eligible, since it may lose its records
 a leader that does not know of the next   its records that nobody else has must go
+an old copy of a data directory           the last broker in sync must not lead without what it lacks
 """
 
 from collections.abc import Callable
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from tests.cluster.simulation.faults import Injector
     from tests.cluster.simulation.world import World
 
-SCRIPTS = ("join-unseen", "shrink-late", "fetch-late", "join-behind", "in-sync-alone", "lead-late")
-JOIN_UNSEEN, SHRINK_LATE, FETCH_LATE, JOIN_BEHIND, IN_SYNC_ALONE, LEAD_LATE = SCRIPTS
+SCRIPTS = ("join-unseen", "shrink-late", "fetch-late", "join-behind", "in-sync-alone", "lead-late", "old-directory")
+JOIN_UNSEEN, SHRINK_LATE, FETCH_LATE, JOIN_BEHIND, IN_SYNC_ALONE, LEAD_LATE, OLD_DIRECTORY = SCRIPTS
 # In simulated seconds, at the pace of the run.
 STEP_S = 0.01
 LIMIT_S = 8.0  # for a situation to come about: more than `replica.lag.time.max.ms` and a lease together
@@ -61,6 +62,7 @@ class Scripts:
             JOIN_BEHIND: self._join_behind,
             IN_SYNC_ALONE: self._in_sync_alone,
             LEAD_LATE: self._lead_late,
+            OLD_DIRECTORY: self._old_directory,
         }[name]
         self._injector.fault(f"script: {name} of {cast.key.partition}, led by broker {cast.leader.id}")
         self._is_running = True
@@ -170,6 +172,26 @@ class Scripts:
         self._world.store_faults[leader.name].is_away = True
         if await self._until(lambda: self._leader_of(cast) not in {None, leader.id}):
             await self._pause(0.5)
+
+    async def _old_directory(self, cast: _Cast) -> None:
+        """The last broker in sync comes back first, with an old copy of one of its data directories."""
+        last = cast.first
+        name = f"{self._world.topic}-{cast.key.partition}"
+        index = next((number for number, each in enumerate(last.directories) if (each / name).is_dir()), None)
+        if self._world.min_isr == 1 or index is None:
+            return
+        await last.stop()
+        last.copy_directory(index)
+        last.start()
+        if not await self._until(lambda: self._is_in_sync(cast, last)):
+            return
+        await self._pause(2.0)
+        for machine in (cast.leader, cast.second, last):
+            await machine.stop()
+        self._injector.restore_directory(last, index)
+        for machine in (last, cast.leader, cast.second):
+            machine.start()
+            await self._pause(1.0)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

@@ -115,16 +115,18 @@ class Injector:
         machine.start()
 
     def may_lose(self, machine: Machine) -> bool:
-        """Whether the power of a machine may be cut, so that what it acknowledged without a sync is lost.
+        """Whether the power of a machine may be cut, so that what it acknowledged without a sync is lost."""
+        return not machine.is_stopping and (self._world.is_synced or self._is_dispensable(machine))
+
+    def _is_dispensable(self, machine: Machine) -> bool:
+        """Whether a machine may lose records.
 
         One loss at a time that the store does not know of, and none with `min.insync.replicas=1`: until then, changes
         may leave only those in the ISR that have lost their records. An intact member of ISR or ELR must remain.
         """
         image = self._world.image()
         topic = image.topics.get(self._world.topic)
-        if machine.is_stopping:
-            return False
-        if self._world.is_synced or topic is None:
+        if topic is None:
             return True
         is_any_unknown = any(not self._is_intact(each) for broker in self._lost_at if (each := image.current(broker)))
         for key in image.keys_of(topic):
@@ -139,6 +141,12 @@ class Injector:
     def _is_intact(self, member: Member) -> bool:
         return member.epoch > self._lost_at.get(member.broker, 0)
 
+    def restore_directory(self, machine: Machine, index: int) -> None:
+        """Put an old copy of a data directory back, if there is one and its records are elsewhere."""
+        if self._is_dispensable(machine) and machine.restore_directory(index):
+            self.fault(f"restore an old copy of directory {index} of broker {machine.id}")
+            self._lost_at[machine.id] = self._world.store.revision
+
     async def _restart(self) -> None:
         machine = self._running()
         if machine is not None and not machine.is_stopping:
@@ -147,6 +155,11 @@ class Injector:
             self._world.note(f"broker {machine.id} has stopped")
             if not machine.is_up:
                 await trio.sleep(self._duration_s())
+                index = self._random.randrange(len(machine.directories))
+                if self._random.random() < 0.3:
+                    machine.copy_directory(index)
+                elif self._random.random() < 0.5:
+                    self.restore_directory(machine, index)
                 self._world.note(f"start broker {machine.id}")
                 machine.start()
 

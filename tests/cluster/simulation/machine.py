@@ -118,6 +118,34 @@ class Machine:
         """Whether the broker stops, in one way or the other."""
         return self._stop.is_set() or self._scope.cancel_called
 
+    def copy_directory(self, index: int) -> None:
+        """Keep a copy of a data directory, while no broker runs."""
+        copy = self._copy_of(index)
+        if copy.is_dir():
+            shutil.rmtree(copy)
+        shutil.copytree(self.directories[index], copy)
+
+    def restore_directory(self, index: int) -> bool:
+        """Replace a data directory by its copy, while no broker runs; return False if there is none.
+
+        Partitions that lie in another directory by now are left out: a broker refuses to choose.
+        """
+        assert not self.is_up
+        copy = self._copy_of(index)
+        if not copy.is_dir():
+            return False
+        others = [each for each in self.directories if each != self.directories[index]]
+        for path in [path for path in copy.iterdir() if path.is_dir()]:
+            if any((other / path.name).exists() for other in others):
+                shutil.rmtree(path)
+        shutil.rmtree(self.directories[index])
+        copy.rename(self.directories[index])
+        self.disk = CrashingDisk(self.path)
+        return True
+
+    def _copy_of(self, index: int) -> Path:
+        return self.path.with_name(f"{self.name}-copy-{index}")
+
     async def stop(self) -> None:
         """Stop the broker in good order."""
         self._stop.set()
@@ -188,6 +216,7 @@ class Machine:
                 clock=clock_ms,
                 random=Random(self._random.random()),
                 is_in_cluster=True,
+                closing_epoch=member.closing_epoch,
             )
             partitions = Partitions(storage, LiveSettings(settings), writer, metrics, member.node)
             try:

@@ -11,12 +11,15 @@ from unittest.mock import patch
 import warmlog.broker.cluster.image
 import warmlog.broker.cluster.rules.elections
 import warmlog.broker.cluster.rules.in_sync
+import warmlog.broker.clustered
+from tests.broker.cluster.model.removals import by_the_first_directory
 from tests.cluster.simulation.directed import (
     FETCH_LATE,
     IN_SYNC_ALONE,
     JOIN_BEHIND,
     JOIN_UNSEEN,
     LEAD_LATE,
+    OLD_DIRECTORY,
     SHRINK_LATE,
 )
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
@@ -164,6 +167,10 @@ def _ends_of_logs_wait_for_the_epoch_start() -> Mutation:
     return patch.object(PartitionLeader, "shows_all_committed", new=True)
 
 
+def _every_directory_is_the_newest() -> Mutation:
+    return patch.object(warmlog.broker.clustered, "history_of", by_the_first_directory)
+
+
 RULES: dict[str, Callable[[], Mutation]] = {
     mutation.__name__.strip("_").replace("_", "-"): mutation
     for mutation in (
@@ -181,6 +188,7 @@ RULES: dict[str, Callable[[], Mutation]] = {
         _the_longest_log_leads,
         _fetches_of_earlier_lives_are_ignored,
         _ends_of_logs_wait_for_the_epoch_start,
+        _every_directory_is_the_newest,
     )
 }
 
@@ -194,6 +202,7 @@ SCRIPT_OF = {
     "followers-join-at-the-epoch-start": JOIN_BEHIND,
     "eligible-replicas-are-kept": IN_SYNC_ALONE,
     "followers-truncate-at-all": LEAD_LATE,
+    "every-directory-is-the-newest": OLD_DIRECTORY,
 }
 
 

@@ -17,6 +17,7 @@ NOTICED = {  # rules, and the faults in which their removal shows with at least 
     "proposals-are-pending-until-the-key-moves": "join-unseen",
     "isr-changes-compare-every-member": "shrink-late",
     "fetches-of-earlier-lives-are-ignored": "fetch-late",
+    "every-directory-is-the-newest": "old-directory",
 }
 
 

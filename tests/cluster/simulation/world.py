@@ -74,7 +74,9 @@ class World:
         self.store = NotedStore(self.note)
         self.network = Network(nursery, Random(random.random()))
         self.machines = [
-            Machine(number, root, self.network, nursery, Random(random.random()), self.failed, tempo.settings)
+            Machine(
+                number, root, self.network, nursery, Random(random.random()), self.failed, tempo.settings, directories=2
+            )
             for number in range(1, BROKERS + 1)
         ]
         self.store_faults = {machine.name: StoreFaults(Random(random.random())) for machine in self.machines}

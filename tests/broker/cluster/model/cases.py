@@ -57,6 +57,13 @@ class Stage:
             self.world.register_again(self.brokers[broker])
         self.all_look()
 
+    def copy(self, broker: int) -> None:
+        """Copy the data of a broker, which stops for that."""
+        self.world.crash(self.brokers[broker], "clean")
+        self.world.copy(self.brokers[broker])
+        self.come_back(broker)
+        self.replicate(broker)
+
     def lose_all(self, broker: int) -> None:
         """Cut the power of a broker that has synced nothing."""
         self.world.crash(self.brokers[broker], "power")
@@ -102,6 +109,31 @@ def a_failed_log_is_forgotten(stage: Stage) -> None:
     stage.world.fail(stage.brokers[0], 0)
     stage.world.crash(stage.brokers[0], "clean")
     stage.come_back(0)
+
+
+def an_old_copy_of_one_directory_comes_back(stage: Stage) -> None:
+    stage.write(1, 2)
+    stage.copy(1)
+    stage.write(1, 2)
+    stage.world.crash(stage.brokers[1], "clean")
+    stage.world.restore(stage.brokers[1])
+    stage.come_back(1)
+    stage.leave(0)
+
+
+def an_unregistered_broker_comes_back_with_old_copies(stage: Stage) -> None:
+    """Broker 1 was the last one in sync."""
+    stage.write(1, 2)
+    stage.copy(1)
+    stage.write(1, 2)
+    for broker in (0, 2, 1):
+        stage.world.crash(stage.brokers[broker], "clean")
+        stage.leave(broker)
+    stage.world.restore(stage.brokers[1], is_whole=True)
+    stage.world.unregister(stage.brokers[1])
+    stage.come_back(1)
+    stage.control()
+    stage.recover()
 
 
 def a_late_shrink_of_a_leader_that_lost_its_records(stage: Stage) -> None:
@@ -259,6 +291,30 @@ def a_log_ends_earlier_than_it_did(stage: Stage) -> None:
     stage.all_look()
 
 
+def ends_of_logs_were_asked_for_an_earlier_election(stage: Stage) -> None:
+    """Broker 1 had the longest log then; now it has lost everything, and nobody has registered again meanwhile."""
+    world, first, second = stage.world, stage.brokers[0], stage.brokers[1]
+    stage.leave(2)
+    stage.write(1, count=2)
+    stage.lose_all(0)
+    world.crash(second, "kill")
+    stage.come_back(0, 1)
+    stage.control()
+    stage.replicate(0)
+    stage.propose(second)
+    world.write(second)
+    stage.replicate(0)
+    world.prefer(stage.brokers[3])
+    stage.all_look()
+    for broker, keep in ((second, 0), (first, len(first.log))):
+        world.fail(broker, keep)
+        world.disown(broker)
+        stage.all_look()
+    world.elect(stage.brokers[3])
+    stage.all_look()
+    stage.recover()
+
+
 def an_old_leader_goes_on_writing(stage: Stage) -> None:
     stage.world.expire(stage.brokers[0])
     for broker in (1, 3):
@@ -410,6 +466,8 @@ CASES: Mapping[str, tuple[Callable[[Stage], None], int]] = {
     "an unclean start begins a history": (a_leader_lost_its_records, 1),
     "a broker leads for its history only": (a_leader_lost_its_records, 1),
     "a broker that lost records is not clean": (a_failed_log_is_forgotten, 1),
+    "every directory proves that it is the newest": (an_old_copy_of_one_directory_comes_back, 1),
+    "a broker that the store does not know begins a history": (an_unregistered_broker_comes_back_with_old_copies, 2),
     "the leader's own registration is compared": (a_late_shrink_of_a_leader_that_lost_its_records, 1),
     "registrations of members are compared": (a_late_shrink_to_members_that_lost_their_records, 2),
     "registrations of joining members are compared": (a_late_join_of_a_member_that_lost_its_records, 2),
@@ -425,6 +483,7 @@ CASES: Mapping[str, tuple[Callable[[Stage], None], int]] = {
     "others stay eligible when the longest log leads": (all_come_back_unclean_twice, 2),
     "all are back before the longest log leads": (one_comes_back_unclean, 2),
     "ends of logs count for one registration": (a_log_ends_earlier_than_it_did, 2),
+    "ends of logs count for one state of the partition": (ends_of_logs_were_asked_for_an_earlier_election, 2),
     "an election begins an epoch": (an_old_leader_goes_on_writing, 1),
     "brokers begin no epoch": (two_leaders_begin_an_epoch, 1),
     "a replica that lost its data begins an epoch": (a_replica_that_lost_its_disk_seems_to_be_in_sync, 1),

@@ -1,8 +1,10 @@
 """The parts of a simulated cluster: a store without a network, and brokers with a log in a list."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 from uuid import UUID
 
+from warmlog.broker.cluster.history import FoundDirectory
 from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
 from warmlog.broker.cluster.rules import LogEnd
 from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
@@ -46,6 +48,14 @@ class Cell:
         return Range(self.revision, tuple(self.items.values()))
 
 
+class Copy(NamedTuple):
+    """A copy of the two data directories of a broker, made after a clean stop; the log lies in the second one."""
+
+    remembered: int  # the latest registration, in the first one
+    closed_in: int  # the epoch in the clean shutdown markers
+    log: tuple[tuple[int, int], ...]
+
+
 class Broker:
     """A broker with its log: (leader epoch, value) by offset."""
 
@@ -53,7 +63,9 @@ class Broker:
         self.id = number
         self.is_up = False
         self.epoch = self.since = NO_EPOCH
-        self.kept: int | None = None  # `since`, on disk after a clean stop
+        self.remembered = NO_EPOCH  # the latest registration, in the first data directory
+        self.closed_in: list[int | None] = [None, None]  # the epochs in the clean shutdown markers
+        self.copy: Copy | None = None
         self.log: list[tuple[int, int]] = []
         self.epochs = LeaderEpochs()
         self.high_watermark = 0
@@ -62,6 +74,7 @@ class Broker:
         self.progress: Progress | None = None  # while it leads
         self.lost_in: int | None = None  # the leader epoch in which it noticed that it has lost records
         self.answers: dict[Member, LogEnd] = {}  # where logs ended, asked as controller
+        self.asked_in: PartitionState | None = None  # the state of the partition then
 
     @property
     def me(self) -> Member:
@@ -70,6 +83,13 @@ class Broker:
     @property
     def state(self) -> PartitionState | None:
         return self.image.partitions.get(KEY)
+
+    @property
+    def directories(self) -> list[FoundDirectory]:
+        return [
+            FoundDirectory(f"{self.id}/{number}", UUID(int=10 * self.id + number), epoch)
+            for number, epoch in enumerate(self.closed_in)
+        ]
 
     def truncate(self, offset: int) -> None:
         del self.log[offset:]

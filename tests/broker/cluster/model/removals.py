@@ -4,19 +4,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 from msgspec.structs import replace
 
-from warmlog.broker.cluster import image, rules
+from warmlog.broker.cluster import history, image, rules
+from warmlog.broker.cluster.history import FoundDirectory
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
 from warmlog.broker.cluster.keys import broker_key, partition_key
 from warmlog.broker.cluster.rules import Change, elections, in_sync, reassignment, states
 from warmlog.broker.cluster.rules.changes import change_of
 from warmlog.broker.cluster.rules.elections import LogEnd
-from warmlog.broker.cluster.values import Member, PartitionState
+from warmlog.broker.cluster.values import Member, PartitionState, Registration
 from warmlog.broker.replication.leading.progress import Progress, Proposal
 
 Removal = tuple[Any, str, Any] | str  # a patch, or a rule that the world does not keep
+
+
+def by_the_first_directory(
+    known: Registration | None, epoch: int, found: Sequence[FoundDirectory], missing: Mapping[UUID, str]
+) -> tuple[int, Sequence[str]]:
+    """Compare the first directory only."""
+    marked = [each if each.epoch is None else each._replace(epoch=found[0].epoch) for each in found]
+    return _history_of(known, epoch, marked, missing)
+
+
+def _unknown_continues(
+    known: Registration | None, epoch: int, found: Sequence[FoundDirectory], missing: Mapping[UUID, str]
+) -> tuple[int, Sequence[str]]:
+    if known is None and all(each.epoch is not None for each in found):
+        return 0, ()
+    return _history_of(known, epoch, found, missing)
+
+
+_history_of = history.history_of
 
 
 def _without_compares(module: Any, is_dropped: Callable[[ClusterImage, PartitionKey, str], bool]) -> Sequence[Removal]:
@@ -109,6 +130,8 @@ REMOVALS: Mapping[str, Sequence[Removal]] = {
     "an unclean start begins a history": ["keeps since"],
     "a broker leads for its history only": ["leads in spite of a loss"],
     "a broker that lost records is not clean": ["clean in spite of a loss"],
+    "every directory proves that it is the newest": [(history, "history_of", by_the_first_directory)],
+    "a broker that the store does not know begins a history": [(history, "history_of", _unknown_continues)],
     # 2: good copies remain
     "the leader's own registration is compared": _without_compares(in_sync, _is_leader),
     "registrations of members are compared": _without_compares(in_sync, _is_member),
@@ -132,6 +155,7 @@ REMOVALS: Mapping[str, Sequence[Removal]] = {
     ],
     "others stay eligible when the longest log leads": [(elections, "_longest", _longest_alone)],
     "ends of logs count for one registration": ["old ends of logs"],
+    "ends of logs count for one state of the partition": ["old answers"],
     # 5 and 6: leader epochs
     "an election begins an epoch": [(elections, "_elected", _keeping_epoch(elections._elected))],
     "brokers begin no epoch": ["begins epochs"],

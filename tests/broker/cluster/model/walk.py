@@ -33,6 +33,10 @@ def _fail(world: World, random: Random) -> str | None:
     return world.fail(broker, random.randint(0, len(broker.log)))
 
 
+def _restore(world: World, random: Random) -> str | None:
+    return world.restore(_broker(world, random), is_whole=random.random() < 0.3)
+
+
 def _look(world: World, random: Random) -> str | None:
     broker = _broker(world, random)
     behind = world.cell.revision - broker.image.revision
@@ -70,6 +74,8 @@ STEPS: dict[str, tuple[float, Step]] = {
     "wait": (2, _wait),
     "crash": (1, _crash),
     "start": (2, lambda world, random: world.start(_broker(world, random))),
+    "copy": (1, lambda world, random: world.copy(_broker(world, random))),
+    "restore": (1, _restore),
     "expire": (1, lambda world, random: world.expire(_broker(world, random))),
     "again": (2, lambda world, random: world.register_again(_broker(world, random))),
     "elect": (3, lambda world, random: world.elect(_broker(world, random), is_late=random.random() < 0.1)),

@@ -2,16 +2,16 @@
 
 Nothing here decides anything. Brokers follow the store by images of their own, which lag; each decision is a
 transaction, which may arrive late, twice decided, or never; any broker may act as controller at any time. Brokers
-crash, lose the ends of their logs, their leases, and their disks.
+crash, lose the ends of their logs, their leases, and their disks. Each has two data directories, of which old copies
+may come back.
 """
 
 from collections.abc import Callable
 from random import Random
-from uuid import UUID
 
 from tests.broker.cluster.model.claims import Claims
-from tests.broker.cluster.model.parts import KEY, Broker, Cell
-from warmlog.broker.cluster import rules, topics
+from tests.broker.cluster.model.parts import KEY, Broker, Cell, Copy
+from warmlog.broker.cluster import history, rules, topics
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, draining_key
 from warmlog.broker.cluster.store import Changes, Delete, Transaction
@@ -77,20 +77,21 @@ class World:
     def boot(self, broker: Broker) -> str:
         broker.is_up = True
         broker.image = ClusterImage(self.cell.contents())
-        if broker.kept is not None:
-            broker.since = broker.kept
-        elif "keeps since" not in self.faults:
-            broker.since = NO_EPOCH
-        broker.kept = None
+        known = broker.image.known.get(broker.id)
+        since, _ = history.history_of(known, broker.remembered, broker.directories, {})
+        if since != NO_EPOCH or "keeps since" not in self.faults:
+            broker.since = since
+        broker.closed_in = [None, None]
         return self.register(broker)
 
     def register(self, broker: Broker) -> str:
-        wanted = Registration(broker=broker.id, since=broker.since, directories=(UUID(int=broker.id),))
+        directories = tuple([each.id for each in broker.directories])
+        wanted = Registration(broker=broker.id, since=broker.since, directories=directories)
         made = topics.register(broker.image, wanted, 0)
         assert isinstance(made, Transaction)
         if not self.cell.commit(made):
             return f"{broker.id} has to look before it registers"
-        broker.epoch = self.cell.revision
+        broker.epoch = broker.remembered = self.cell.revision
         if broker.since == NO_EPOCH:
             broker.since = broker.epoch
         self.look(broker)
@@ -280,7 +281,7 @@ class World:
 
     def elect(self, broker: Broker, *, is_late: bool = False) -> str | None:
         """Hold an election as controller, by the ends of logs that were asked for before."""
-        ends = broker.answers
+        ends = broker.answers if broker.asked_in == broker.state or "old answers" in self.faults else {}
         if "old ends of logs" in self.faults:
             ends = {
                 member: end for old, end in ends.items() if (member := broker.image.current(old.broker)) is not None
@@ -334,6 +335,7 @@ class World:
             for member, each in asked.items()
             if member.broker in known or (each.is_up and OTHERS_ARE_SILENT not in self.faults)
         }
+        broker.asked_in = broker.state
         return f"{broker.id} learns {broker.answers}"
 
     def set_min_isr(self, broker: Broker, minimum: int) -> str | None:
@@ -357,8 +359,9 @@ class World:
         if not broker.is_up:
             return None
         broker.is_up = False
-        is_clean = kind == "clean" and (broker.lost_in is None or "clean in spite of a loss" in self.faults)
-        broker.kept = broker.since if is_clean else None
+        if kind == "clean":
+            is_whole = broker.lost_in is None or "clean in spite of a loss" in self.faults
+            broker.closed_in = [broker.epoch if is_whole else NO_EPOCH] * 2
         broker.progress = broker.lost_in = None
         if kind == "power":
             self.lose(broker, max(keep, broker.synced) if self.flushes else keep)
@@ -383,6 +386,29 @@ class World:
         self.claims.lose(broker, broker.log[keep:])
         broker.truncate(keep)
         self.claims.give_up_destroyed(ClusterImage(self.cell.contents()))
+
+    def copy(self, broker: Broker) -> str | None:
+        """Copy the data directories of a broker that was stopped cleanly."""
+        closed_in = broker.closed_in[1]
+        if broker.is_up or closed_in is None or closed_in != broker.closed_in[0]:
+            return None
+        broker.copy = Copy(broker.remembered, closed_in, tuple(broker.log))
+        return f"the directories of {broker.id} are copied: {broker.log}"
+
+    def restore(self, broker: Broker, *, is_whole: bool = False) -> str | None:
+        """Replace the data directory that has the log by its copy; `is_whole`: the other one, too."""
+        old = broker.copy
+        if broker.is_up or old is None:
+            return None
+        same = [pair for pair, other in zip(broker.log, old.log, strict=False) if pair == other]
+        self.lose(broker, len(same))
+        broker.append(old.log[len(same) :])
+        broker.synced = len(broker.log)
+        self.claims.copied(broker, broker.log)
+        broker.closed_in[1] = old.closed_in
+        if is_whole:
+            broker.closed_in[0], broker.remembered = old.closed_in, old.remembered
+        return f"{'both directories' if is_whole else 'the second directory'} of {broker.id} are restored: {broker.log}"
 
     def start(self, broker: Broker) -> str | None:
         return None if broker.is_up else self.boot(broker)

@@ -93,8 +93,14 @@ def test_a_damaged_batch_is_not_cut_when_the_indexes_before_it_are_rebuilt(bench
 
 @pytest.mark.parametrize(
     ("content", "is_own"),
-    [(None, True), ('{"version":0,"brokerEpoch":7}', False), ("", False), ("\xff", False)],
-    ids=["this broker's", "Kafka's", "older Kafka's", "garbage"],
+    [
+        (None, True),
+        ('{"version":0,"brokerEpoch":1800000000000}', True),
+        ('{"version":0,"brokerEpoch":7}', False),
+        ("", False),
+        ("\xff", False),
+    ],
+    ids=["this broker's", "the time of its stop", "Kafka's", "older Kafka's", "garbage"],
 )
 def test_a_clean_marker_says_whether_this_broker_wrote_it(tmp_path: Path, content: str | None, *, is_own: bool) -> None:
     marker = tmp_path / ".kafka_cleanshutdown"
