@@ -181,7 +181,7 @@ class Frontend:
             ProducersApi(partitions),
             TransactionsApi(transactions, groups.registry.log, groups.commits, partitions, transactional_ids),
             ListTransactionsApi(transactions),
-            TransactionMarkersApi(transactions.markers),
+            TransactionMarkersApi(transactions.markers, partitions),
             *(asked := group_families(groups, transactions, partitions, advertised)),
             NativeGroupsApi(asked, partitions),
             NativeProducersApi(partitions),

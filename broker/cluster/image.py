@@ -105,6 +105,11 @@ class ClusterImage:
         registration = self.brokers.get(broker)
         return None if registration is None else Member(broker, registration.epoch)
 
+    def is_latest(self, member: Member) -> bool:
+        """Return whether this is the latest epoch of a broker, whose lease may have ended since."""
+        registration = self.known.get(member.broker) or self.brokers.get(member.broker)
+        return registration is not None and registration.epoch == member.epoch
+
     def rack_of(self, broker: int) -> str | None:
         """Return the rack of an active broker; None without one."""
         return self.brokers[broker].rack if self.is_active(broker) else None

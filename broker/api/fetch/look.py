@@ -164,17 +164,23 @@ class Look:
             raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
     def _check_replica(self, asked: KafkaFetchPartition, partition: Partition) -> None:
-        """Raise RequestError for a broker that has no replica, or has registered again since it sent the request."""
+        """Raise RequestError for a broker without a replica, or with another epoch than that of its registration.
+
+        Fetches advance the high watermark, so an invented epoch must not count, and -1 (before version 15) neither. A
+        later one may be that of a registration which this broker does not see yet: the follower tries again.
+        """
         broker, epoch = self._replica
         replication = partition.replication
         if replication is None or not replication.is_follower(broker):
             knows_epoch = asked.current_leader_epoch >= 0  # and the assignment of a later one, maybe
             code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
             raise RequestError(code, f"broker {broker} is not a replica of {partition.topic}-{partition.index}")
-        if replication.is_stale(broker, epoch):
-            raise RequestError(
-                ErrorCode.STALE_BROKER_EPOCH, f"broker {broker} has registered again since epoch {epoch}"
-            )
+        if not replication.is_latest(broker, epoch):
+            message = f"broker {broker} is not registered with epoch {epoch}"
+            raise RequestError(ErrorCode.STALE_BROKER_EPOCH, message)
+        if asked.current_leader_epoch < 0:
+            message = f"broker {broker} does not name the leader epoch of {partition.topic}-{partition.index}"
+            raise RequestError(ErrorCode.FENCED_LEADER_EPOCH, message)
 
     def _redirected(self, asked: KafkaFetchPartition, partition: Partition) -> RedirectedPartition | None:
         """Return the result for a consumer that should read from a follower in its rack; None for others."""

@@ -3,14 +3,18 @@
 Source: kafka.server.KafkaApis (handleWriteTxnMarkersRequest).
 """
 
+import math
 from collections.abc import Mapping
 
 import trio
 
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.handler import Handler
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.partitions.topics.catalog import UNKNOWN_EPOCH
 from warmlog.broker.transactions.effects import Producer
 from warmlog.broker.transactions.markers import Marker, MarkerWriter
+from warmlog.broker.transactions.topic import TOPIC
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import TopicPartition
 from warmlog.protocol.records.markers import Outcome
@@ -29,9 +33,10 @@ LIMIT_S = 15.0  # for the in-sync replicas to have the markers; the coordinator 
 class TransactionMarkersApi:
     """Answers WriteTxnMarkers."""
 
-    def __init__(self, markers: MarkerWriter) -> None:
+    def __init__(self, markers: MarkerWriter, partitions: Partitions) -> None:
         """Write with `markers`."""
         self._markers = markers
+        self._partitions = partitions
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by API."""
@@ -39,7 +44,8 @@ class TransactionMarkersApi:
 
     async def write(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
         """Write markers, and respond once every partition has written or rejected its marker, or the time is over."""
-        writes = [await self._begin(asked, context) for asked in request.markers]
+        latest = self._latest_coordinator()
+        writes = [await self._begin(asked, latest, context) for asked in request.markers]
         with trio.move_on_after(LIMIT_S):
             for write in writes:
                 await context.wait(write.done.wait())
@@ -56,8 +62,27 @@ class TransactionMarkersApi:
             await context.empty(errors)
         return WriteTxnMarkersResponse(markers=tuple(results))
 
-    async def _begin(self, asked: MarkersOfTransaction, context: Context) -> "_Write":
-        """Begin to write a marker to its partitions."""
+    def _latest_coordinator(self) -> float:
+        """Return the latest leader epoch of a coordinator in the cluster; infinity for a broker by itself.
+
+        A later one would be kept with the producer, and fence every coordinator that there is.
+        """
+        catalog = self._partitions.catalog
+        topic = catalog.find_topic(TOPIC)
+        if not self._partitions.is_clustered:
+            return math.inf
+        if topic is None:
+            return UNKNOWN_EPOCH
+        return max(catalog.partition(topic, index).leader_epoch for index in range(topic.partitions))
+
+    def _is_invented(self, asked: MarkersOfTransaction, place: TopicIndex) -> bool:
+        """Whether no coordinator has had this epoch, nor the last marker of the producer in a partition."""
+        partition = self._partitions.get(*place)
+        state = None if partition is None else partition.log.producers.get(asked.producer_id)
+        return state is None or state.coordinator_epoch < asked.coordinator_epoch
+
+    async def _begin(self, asked: MarkersOfTransaction, latest: float, context: Context) -> "_Write":
+        """Begin to write a marker to its partitions. `latest`: the latest epoch of a coordinator."""
         places: set[TopicIndex] = set()
         for one in asked.partitions:
             places.add(_place(one))
@@ -69,6 +94,10 @@ class TransactionMarkersApi:
             asked.coordinator_epoch,
             TransactionVersion(min(max(asked.version, 0), max(TransactionVersion))),
         )
+        if asked.coordinator_epoch > latest:  # or this broker does not see the election yet: the coordinator retries
+            invented = {place for place in places if self._is_invented(asked, place)}
+            write.written(dict.fromkeys(invented, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            places -= invented
         if marker.producer.id < 0 or marker.producer.epoch < 0:  # no producer has these: they mean "none" in a log
             write.written(dict.fromkeys(places, ErrorCode.INVALID_REQUEST))
         elif places:

@@ -79,8 +79,8 @@ class Replication(Protocol):
     def is_follower(self, broker: int) -> bool:
         """Whether another broker has, or is to have, a replica."""
 
-    def is_stale(self, broker: int, epoch: int) -> bool:
-        """Whether a broker has registered again since this epoch."""
+    def is_latest(self, broker: int, epoch: int) -> bool:
+        """Whether a broker's latest registration has this epoch, as far as is known here."""
 
     def is_throttled(self, broker: int) -> bool:
         """Whether a follower gets no records now, since it is not in sync and the rate of replication is exceeded."""

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import trio
 
-from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
+from warmlog.broker.cluster.values import Member, PartitionState
 from warmlog.broker.partitions.appends.append import Append
 from warmlog.broker.partitions.appends.append_queue import LOCAL
 from warmlog.broker.partitions.appends.errors import (
@@ -257,10 +257,9 @@ class PartitionLeader:
         """Whether another broker has, or is to have, a replica."""
         return broker in self.progress.followers
 
-    def is_stale(self, broker: int, epoch: int) -> bool:
-        """Whether a broker has registered again since this epoch."""
-        current = self._brokers.current(broker)
-        return current is not None and NO_EPOCH < epoch < current.epoch
+    def is_latest(self, broker: int, epoch: int) -> bool:
+        """Whether a broker's latest registration has this epoch, as far as is known here."""
+        return self._brokers.is_latest(Member(broker, epoch))
 
     def is_throttled(self, broker: int) -> bool:
         """Whether a follower gets no records now, since it is not in sync and the rate of replication is exceeded.

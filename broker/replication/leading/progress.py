@@ -14,6 +14,7 @@ Invariants:
 3. One proposal is in flight. If its outcome stays unknown another is made, if need be of the same ISR: whichever is
    applied moves the revision, and thereby ends them all.
 4. A replica that is about to join holds the high watermark, too: otherwise it would never reach it under load.
+5. A fetch counts with exactly the epoch of its broker's latest registration. No other epoch is kept.
 
 Source: kafka.cluster.Partition (maybeIncrementLeaderHW, needsExpandIsr, getOutOfSyncReplicas), kafka.cluster.Replica,
 KIP-903 for the broker epochs.
@@ -36,6 +37,9 @@ class Brokers(Protocol):
 
     def may_join(self, member: Member) -> bool:
         """Whether this is the current epoch of a broker that is not about to stop."""
+
+    def is_latest(self, member: Member) -> bool:
+        """Whether this is the latest epoch of a broker, whether or not its registration has ended."""
 
 
 class Proposal(NamedTuple):
@@ -122,12 +126,13 @@ class Progress:
                 follower.caught_up_at = now
 
     def fetched(self, broker: int, epoch: int, offset: int, log_start: int, now: float) -> bool:
-        """Take note of a fetch: a follower has all records before `offset`. Return False for one to be ignored.
+        """Record a fetch: a follower has all records before `offset`. Return False for one to be ignored.
 
-        It is ignored if it comes from a broker without a replica, or from an earlier life of the broker than another.
+        It counts if the broker has a replica, and the epoch is exactly that of its latest registration: an earlier life
+        of the broker may have had more records, and nobody has a later epoch.
         """
         follower = self.followers.get(broker)
-        if follower is None or epoch < follower.epoch:
+        if follower is None or not self._brokers.is_latest(Member(broker, epoch)):
             return False
         if offset >= self.log_end:
             follower.caught_up_at = now

@@ -136,3 +136,25 @@ async def test_a_member_that_ends_commits_at_a_coordinator_that_has_moved(cluste
     fetched = await cluster.clients[coordinator].ask("OffsetFetch", groups=[{"group_id": "g", "topics": None}])
     (found,) = fetched["groups"][0]["topics"]
     assert found["partitions"][0]["committed_offset"] >= 2  # the last one is processed when the next one is asked for
+
+
+@pytest.mark.parametrize(("later", "error"), [(0, ErrorCode.NONE), (1, ErrorCode.NOT_LEADER_OR_FOLLOWER)])
+async def test_a_marker_of_a_coordinator_that_nobody_elected_is_refused(
+    cluster: Cluster, later: int, error: ErrorCode
+) -> None:
+    """A later epoch would be kept with the producer, whose coordinator could end no transaction any more."""
+    assert await cluster.create(topic("t", [[1]])) == [ErrorCode.NONE]
+    await cluster.produce("t", b"a")
+    await cluster.clients[1].ask("FindCoordinator", key_type=1, coordinator_keys=("x",))  # creates the topic
+    await cluster.until("__transaction_state", lambda _: True)
+    found = (await cluster.described("__transaction_state"))["partitions"]
+    latest = max(one["leader_epoch"] for one in found)
+    marker = {
+        "producer_id": 7,
+        "producer_epoch": 0,
+        "transaction_result": False,
+        "coordinator_epoch": latest + later,
+        "topics": [{"name": "t", "partition_indexes": [0]}],
+    }
+    reply = await cluster.clients[1].ask("WriteTxnMarkers", markers=[marker])
+    assert reply["markers"][0]["topics"][0]["partitions"][0]["error_code"] == error

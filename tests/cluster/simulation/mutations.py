@@ -157,7 +157,7 @@ def _fetches_of_earlier_lives_are_ignored() -> Iterator[None]:
         fetched(self, broker, epoch if current is None else current.epoch, offset, log_start)
 
     with (
-        patch.object(PartitionLeader, "is_stale", lambda *_: False),
+        patch.object(PartitionLeader, "is_latest", lambda *_: True),
         patch.object(PartitionLeader, "fetched", of_the_present_life),
     ):
         yield

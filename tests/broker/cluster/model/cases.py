@@ -8,6 +8,7 @@ from random import Random
 
 from tests.broker.cluster.model.parts import Broker
 from tests.broker.cluster.model.world import LAG_S, World
+from warmlog.broker.cluster.values import Member
 
 
 class Stage:
@@ -420,6 +421,14 @@ def a_fetch_arrives_after_a_restart(stage: Stage) -> None:
     stage.leave(0, 1)
 
 
+def fetches_are_forged(stage: Stage) -> None:
+    leader = stage.brokers[0]
+    stage.world.write(leader)
+    for follower, epoch in ((1, 1 << 62), (2, -1)):
+        stage.world.forge(leader, Member(follower, epoch))
+    stage.leave(0)
+
+
 def a_fetch_of_an_earlier_leader_epoch_arrives(stage: Stage) -> None:
     stage.write(1, 2)
     stage.world.fetch(stage.brokers[1], is_late=True)
@@ -492,6 +501,7 @@ CASES: Mapping[str, tuple[Callable[[Stage], None], int]] = {
     "a proposal is pending until its key moves": (a_join_arrives_after_a_timeout, 1),
     "a follower reaches the epoch's start before it joins": (a_new_leader_does_not_know_what_is_committed, 2),
     "fetches of an earlier registration do not count": (a_fetch_arrives_after_a_restart, 2),
+    "fetches name the epoch of the latest registration": (fetches_are_forged, 1),
     "fetches name the leader epoch": (a_fetch_of_an_earlier_leader_epoch_arrives, 1),
     "followers truncate by epoch": (a_follower_truncates_and_is_elected, 1),
     "leaders answer with an epoch": (two_leaders_wrote_without_each_other, 2),

@@ -171,7 +171,11 @@ REMOVALS: Mapping[str, Sequence[Removal]] = {
     "a proposed ISR is awaited": [(Progress, "_await_members", lambda self: setattr(self, "_awaited", self.in_sync))],
     "a proposal is pending until its key moves": [(Progress, "propose", _forget_proposals)],
     "a follower reaches the epoch's start before it joins": [(Progress, "_may_join", _may_join_early)],
-    "fetches of an earlier registration do not count": [(Progress, "fetched", _mixed)],
+    "fetches of an earlier registration do not count": [
+        (Progress, "fetched", _mixed),
+        (ClusterImage, "is_latest", lambda *_: True),
+    ],
+    "fetches name the epoch of the latest registration": [(ClusterImage, "is_latest", lambda *_: True)],
     "fetches name the leader epoch": ["fetches name no leader epoch"],
     # the follower
     "followers truncate by epoch": ["truncates to the high watermark"],

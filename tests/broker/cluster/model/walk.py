@@ -8,6 +8,7 @@ from random import Random
 from tests.broker.cluster.model.claims import Bad
 from tests.broker.cluster.model.parts import Broker
 from tests.broker.cluster.model.world import World
+from warmlog.broker.cluster.values import Member
 
 DEPTH = 90
 Step = Callable[[World, Random], str | None]
@@ -57,6 +58,11 @@ def _fetch(world: World, random: Random) -> str | None:
     )
 
 
+def _forge(world: World, random: Random) -> str | None:
+    epoch = random.choice((-1, world.cell.revision, world.cell.revision + 1, 1 << 62))
+    return world.forge(_leader(world, random), Member(random.randrange(3), epoch))
+
+
 def _reassign(world: World, random: Random) -> str | None:
     target = tuple(random.sample(range(4), random.choice((1, 2, 3, 3))))
     return world.reassign(
@@ -68,6 +74,7 @@ STEPS: dict[str, tuple[float, Step]] = {
     "write": (4, lambda world, random: world.write(_leader(world, random))),
     "flush": (4, lambda world, random: world.flush(_broker(world, random))),
     "fetch": (12, _fetch),
+    "forge": (1, _forge),
     "propose": (4, lambda world, random: world.propose(_leader(world, random), is_late=random.random() < 0.5)),
     "deliver": (4, lambda world, random: world.deliver(random.randrange(100))),
     "look": (9, _look),

@@ -213,14 +213,20 @@ class World:
         is_synced = not self.flushes or follower.synced == len(follower.log)
         return follower.is_up and is_replica and follower.lost_in is None and is_synced
 
+    def forge(self, leader: Broker, sender: Member) -> str | None:
+        """Let a stranger claim that a follower has all records, with an epoch that it never had."""
+        if leader.progress is None or sender.epoch == self.brokers[sender.broker].epoch:
+            return None
+        self.take_fetch(leader, sender, leader.progress.state.leader_epoch, len(leader.log), UNDEFINED)
+        return f"somebody fetches as {sender} from {leader.id}"
+
     def accepts(self, leader: Broker, sender: Member, epoch: int) -> bool:
         """Whether a leader answers a fetch of a broker in a leader epoch."""
-        progress, current = leader.progress, leader.image.current(sender.broker)
+        progress = leader.progress
         if progress is None or sender.broker not in progress.followers:
             return False
-        is_stale = current is not None and sender.epoch < current.epoch
         is_same_epoch = progress.state.leader_epoch == epoch or "fetches name no leader epoch" in self.faults
-        return is_same_epoch and not is_stale
+        return is_same_epoch and leader.image.is_latest(sender)
 
     def take_fetch(self, leader: Broker, sender: Member, epoch: int, at: int, last: int) -> Answer:
         """Answer a fetch as a leader, and count it if the logs have not diverged."""

@@ -258,13 +258,11 @@ async def test_followers_are_let_in_and_excluded_by_proposals(tmp_path: Path, au
         assert len(one.proposals) == 2
 
 
-async def test_a_broker_that_has_registered_again_is_stale(tmp_path: Path) -> None:
+async def test_only_the_epoch_of_the_latest_registration_counts(tmp_path: Path) -> None:
     async with led(tmp_path) as one:
-        assert not one.leader.is_stale(1, 10)
+        assert one.leader.is_latest(1, 10)
         one.brokers.epochs[1] = 12
-        assert one.leader.is_stale(1, 10)
-        assert not one.leader.is_stale(1, 13), "the image may be late"
-        assert not one.leader.is_stale(1, -1), "a version without epochs"
+        assert [one.leader.is_latest(1, epoch) for epoch in (10, 12, 13, -1)] == [False, True, False, False]
 
 
 async def test_many_writes_above_the_high_watermark_are_added_up(tmp_path: Path) -> None:
