@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from warmlog.broker.cluster.local import STORE
+from warmlog.broker.cluster.local.private_socket import private_socket, url_of
 from warmlog.broker.cluster.local.server import serve_store
 from warmlog.broker.cluster.store import StoreError
 from warmlog.broker.process import stop_at_eof, stop_on_signal
@@ -245,7 +247,12 @@ def run_nodes(plan: Plan, ready: Callable[[Sequence[Node]], None], *, until_eof:
         plan.store.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotStart(f"{plan.store.parent}: {error.strerror}") from error
-    trio.run(_Supervisor(plan).run, ready, until_eof)
+    with ExitStack() as stack:
+        try:
+            sock = stack.enter_context(private_socket())
+        except OSError as error:
+            raise CannotStart(f"cannot listen for the nodes: {error}") from error
+        trio.run(_Supervisor(plan).run, sock, ready, until_eof)
 
 
 class _Supervisor:
@@ -256,10 +263,10 @@ class _Supervisor:
         self._stop = trio.Event()
         self._store_error: BaseException | None = None
 
-    async def run(self, ready: Callable[[Sequence[Node]], None], until_eof: bool) -> None:  # trio.run
-        plan = self._plan
-        sock = socket.create_server(("127.0.0.1", 0))
-        store = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    async def run(  # by trio.run
+        self, sock: socket.socket, ready: Callable[[Sequence[Node]], None], until_eof: bool
+    ) -> None:
+        plan, store = self._plan, url_of(sock)
         nodes = [Node(plan, number, store, plan.addresses_of(number)) for number in range(plan.count)]
         was_ready = False
         async with trio.open_nursery() as nursery:

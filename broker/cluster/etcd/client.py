@@ -124,7 +124,7 @@ class GatewayClient:
         try:
             with ExitStack() as unless_greeted, trio.fail_after(limit_s):
                 tls = None if self._tls is None else await self._tls.context()
-                http = await HttpClientConnection.connect(endpoint.host, endpoint.port, tls)
+                http = await HttpClientConnection.connect(endpoint, tls)
                 connection = EndpointConnection(endpoint, http, self._account)
                 unless_greeted.callback(connection.close)
                 await self._greet(connection)

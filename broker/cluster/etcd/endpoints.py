@@ -8,15 +8,22 @@ DEFAULT_PORT = 2379
 
 
 class Endpoint(NamedTuple):
-    """The address of a member of the store's cluster."""
+    """The address of a member of the store's cluster: a host and a port, or the path of a Unix socket."""
 
-    host: str
-    port: int
+    host: str = "localhost"
+    port: int = 0
     is_tls: bool = False
+    path: str = ""
+
+    @property
+    def authority(self) -> str:
+        """The host and the port, as in an URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        scheme = "https" if self.is_tls else "http"
-        return f"{scheme}://[{self.host}]:{self.port}" if ":" in self.host else f"{scheme}://{self.host}:{self.port}"
+        if self.path:
+            return f"unix://{self.path}"
+        return f"{'https' if self.is_tls else 'http'}://{self.authority}"
 
 
 class Timeouts(NamedTuple):
@@ -35,7 +42,7 @@ class Timeouts(NamedTuple):
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
     """Return the endpoints of a list such as `http://a:2379,http://b:2379`, all with TLS or all without it.
 
-    Raises ValueError, one line.
+    `unix:///PATH` is a Unix socket. Raises ValueError, one line.
     """
     endpoints = tuple(_parse_endpoints(text))
     if not endpoints:
@@ -57,6 +64,9 @@ def _parse_endpoints(text: str) -> Iterator[Endpoint]:
             port = parts.port or DEFAULT_PORT
         except ValueError:
             raise ValueError(form) from None
+        if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+            yield Endpoint(path=parts.path)
+            continue
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
             raise ValueError(form)
         yield Endpoint(parts.hostname, port, parts.scheme == "https")

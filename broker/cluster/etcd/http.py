@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 import h11
 import trio
 
+from warmlog.broker.cluster.etcd.endpoints import Endpoint
 from warmlog.broker.cluster.etcd.tls import failure_in_words, is_permanent
 
 MAX_HEAD_BYTES: Final = 16_384
@@ -44,14 +45,17 @@ class HttpClientConnection:
         self._line = bytearray()  # the beginning of the next line
 
     @classmethod
-    async def connect(cls, host: str, port: int, tls: ssl.SSLContext | None = None) -> "HttpClientConnection":
+    async def connect(cls, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> "HttpClientConnection":
         """Connect, with TLS if there is a context. Raises HttpError."""
         try:
-            tcp = await trio.open_tcp_stream(host, port)
-            stream = tcp if tls is None else await _secured(tcp, tls, host)
+            if endpoint.path:
+                plain = await trio.open_unix_socket(endpoint.path)
+            else:
+                plain = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+            stream = plain if tls is None else await _secured(plain, tls, endpoint.host)
         except (OSError, trio.BrokenResourceError) as error:
             raise HttpError("cannot connect", error) from None
-        return cls(stream, tcp.socket, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        return cls(stream, plain.socket, endpoint.authority)
 
     def close(self) -> None:
         """Close the socket."""

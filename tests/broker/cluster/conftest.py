@@ -1,6 +1,5 @@
 """Stores for tests: an etcd for the whole session, a cluster's name of its own for each test."""
 
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from warmlog.broker.cluster.etcd.account import Account
 from warmlog.broker.cluster.etcd.endpoints import Timeouts, parse_endpoints
 from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
 from warmlog.broker.cluster.etcd.tls import ClientTls
+from warmlog.broker.cluster.local.private_socket import private_socket, url_of
 from warmlog.broker.cluster.local.server import serve_store
 from warmlog.broker.cluster.store import KeyValue, KnownStore, Put, Store, Transaction
 from warmlog.broker.metrics.registry import Metrics
@@ -63,11 +63,12 @@ def own_etcd(tmp_path: Path) -> Iterator[EtcdProcess]:
 @asynccontextmanager
 async def local_store(path: Path) -> AsyncIterator[str]:
     """Serve a local store, and yield its URL."""
-    sock = socket.create_server(("127.0.0.1", 0))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve_store, path, sock)
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-        nursery.cancel_scope.cancel()
+    with private_socket() as sock:
+        url = url_of(sock)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_store, path, sock)
+            yield url
+            nursery.cancel_scope.cancel()
 
 
 @pytest.fixture(params=["etcd", "local"])

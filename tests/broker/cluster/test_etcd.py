@@ -69,6 +69,8 @@ def test_endpoints_are_urls_separated_by_commas() -> None:
         Endpoint("::1", 2),
         Endpoint("c", 2379),
     )
+    assert parse_endpoints("unix:///run/store") == (Endpoint(path="/run/store"),)
+    assert str(Endpoint(path="/run/store")) == "unix:///run/store"
     assert str(Endpoint("::1", 2)) == "http://[::1]:2"
     assert [str(each) for each in parse_endpoints("https://a,https://[::1]:2")] == ["https://a:2379", "https://[::1]:2"]
 
@@ -81,6 +83,8 @@ def test_endpoints_are_urls_separated_by_commas() -> None:
         ("a:2379", "write it like"),
         ("ftp://a", "write it like"),
         ("http://", "write it like"),
+        ("unix://", "write it like"),
+        ("unix://store", "write it like"),
         ("http://a:port", "write it like"),
         ("http://a:99999", "write it like"),
         ("http://a/v3", "write it like"),

@@ -1,8 +1,10 @@
 """What a local store keeps over restarts, and what it refuses."""
 
+import os
 import shutil
 import socket
 import sqlite3
+import stat
 import struct
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import trio
 
 from tests.broker.cluster.conftest import local_store, open_store
+from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
 from warmlog.broker.cluster.etcd.http import HttpClientConnection
 from warmlog.broker.cluster.local.journal import Journal
 from warmlog.broker.cluster.store import (
@@ -30,6 +33,16 @@ WRITES = Transaction((), (Put("a", b"1"), Put("b", b"2")))
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "store.sqlite"
+
+
+async def test_only_the_user_reaches_the_store(path: Path) -> None:
+    async with local_store(path) as url:
+        (endpoint,) = parse_endpoints(url)
+        status, directory = os.stat(endpoint.path), os.stat(os.path.dirname(endpoint.path))
+        assert stat.S_ISSOCK(status.st_mode)
+        assert stat.S_IMODE(status.st_mode) == 0o600
+        assert stat.S_IMODE(directory.st_mode) == 0o700
+    assert not os.path.exists(os.path.dirname(endpoint.path))
 
 
 async def test_keys_survive_a_restart_with_their_revisions(path: Path) -> None:
@@ -141,8 +154,8 @@ async def test_a_disk_error_ends_the_store(path: Path, monkeypatch: pytest.Monke
 )
 async def test_calls_that_are_not_served_are_refused(path: Path, path_: str, body: bytes, status: int) -> None:
     async with local_store(path) as url:
-        host, port = url.removeprefix("http://").split(":")
-        connection = await HttpClientConnection.connect(host, int(port))
+        (endpoint,) = parse_endpoints(url)
+        connection = await HttpClientConnection.connect(endpoint)
         assert (await connection.post(path_, body)).status == status
         assert (await connection.post("/v3/kv/range", b'{"key": "YQ=="}')).status == 200
         connection.close()
@@ -150,8 +163,8 @@ async def test_calls_that_are_not_served_are_refused(path: Path, path_: str, bod
 
 async def test_a_watch_whose_peer_resets_the_connection_harms_nobody(path: Path) -> None:
     async with local_store(path) as url, open_store(url, "c") as store:
-        host, port = url.removeprefix("http://").split(":")
-        stream = await trio.open_tcp_stream(host, int(port))
+        (endpoint,) = parse_endpoints(url)
+        stream = await trio.open_unix_socket(endpoint.path)
         body = b'{"create_request": {"key": "YS8=", "range_end": "YTA="}}'
         await stream.send_all(b"POST /v3/watch HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")

@@ -5,8 +5,10 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +66,14 @@ def nodes(directory: Path, count: int, *options: str, addresses: Sequence[str] =
     log = directory.with_suffix(".log")
     with (
         log.open("a") as errors,
-        subprocess.Popen([*command, *addresses, *options], stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        tempfile.TemporaryDirectory() as temporary,  # for the socket of the store, which a kill leaves there
+        subprocess.Popen(
+            [*command, *addresses, *options],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "TMPDIR": temporary},
+        ) as process,
     ):
         try:
             yield Running(process, log)
@@ -114,6 +123,17 @@ def test_nodes_are_one_cluster_that_survives_a_kill_and_a_restart(tmp_path: Path
     with nodes(data, 4) as running:  # a node more
         assert consumed(running.kafka[1], "t", 2 * RECORDS) == list(range(2 * RECORDS))
         assert running.stop() == 0
+
+
+def test_only_the_user_of_the_nodes_reaches_their_store(tmp_path: Path) -> None:
+    with nodes(tmp_path / "data", 2) as running:
+        command = Path(f"/proc/{running.node(1)}/cmdline").read_text()
+        found = re.search(r"warmlog\.cluster\.etcd=unix://([^\0]+)", command)
+        assert found is not None
+        path = Path(found[1])
+        assert [stat.filemode(each.stat().st_mode) for each in (path, path.parent)] == ["srw-------", "drwx------"]
+        assert running.stop() == 0
+        assert not path.parent.exists()
 
 
 def test_nodes_stop_when_their_parent_is_killed(tmp_path: Path) -> None:

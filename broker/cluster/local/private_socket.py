@@ -1,0 +1,27 @@
+"""A listening Unix socket that only this user reaches: whoever writes to the store decides which records are kept."""
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def private_socket() -> Iterator[socket.socket]:
+    """Listen on a socket in a temporary directory, which is removed afterwards. Raises OSError.
+
+    A directory of data may have a path that is too long for a socket (107 bytes).
+    """
+    of_this_user = tempfile.TemporaryDirectory(prefix="warmlog-nodes-")  # of mode 0700
+    with of_this_user as directory, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        path = os.path.join(directory, "store")
+        sock.bind(path)
+        os.chmod(path, 0o600)
+        sock.listen()
+        yield sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """Return the endpoint at which brokers reach a socket."""
+    return f"unix://{sock.getsockname()}"
