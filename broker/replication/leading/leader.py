@@ -230,7 +230,8 @@ class PartitionLeader:
         log, progress = self._log, self.progress
         if not self.is_leading:
             return
-        if not progress.advance(now):
+        is_throttled = self.throttle is not None and self.throttle.delay_s > 0
+        if not progress.advance(now, are_others_throttled=is_throttled):
             return
         shown = progress.high_watermark
         log.advance_high_watermark(shown)

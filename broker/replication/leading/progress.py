@@ -13,7 +13,8 @@ Invariants:
    from, so that of several proposals at most one is applied; a timeout alone proves nothing.
 3. One proposal is in flight. If its outcome stays unknown another is made, if need be of the same ISR: whichever is
    applied moves the revision, and thereby ends them all.
-4. A replica that is about to join holds the high watermark, too: otherwise it would never reach it under load.
+4. A replica that is about to join holds the high watermark, too: otherwise it would never reach it under load. One
+   that the rate of replication holds up now does not: producers would wait for the rate.
 5. A fetch counts with exactly the epoch of its broker's latest registration. No other epoch is kept.
 
 Source: kafka.cluster.Partition (maybeIncrementLeaderHW, needsExpandIsr, getOutOfSyncReplicas), kafka.cluster.Replica,
@@ -157,13 +158,18 @@ class Progress:
         """Whether the high watermark covers all records of earlier epochs: before that it may be too low (KIP-207)."""
         return self.high_watermark >= self.epoch_start
 
-    def advance(self, now: float) -> bool:
-        """Advance the high watermark as far as the followers allow; return whether it has moved."""
+    def advance(self, now: float, *, are_others_throttled: bool = False) -> bool:
+        """Advance the high watermark as far as the followers allow; return whether it has moved.
+
+        `are_others_throttled`: those that are not in sync get no records now.
+        """
         if self.is_under_min_isr:
             return False
         end = self.own_end
         for broker, follower in self.followers.items():
-            if follower.log_end < end and (broker in self._awaited or self._is_about_to_join(follower, now)):
+            if follower.log_end >= end:
+                continue
+            if broker in self._awaited or (not are_others_throttled and self._is_about_to_join(follower, now)):
                 end = follower.log_end
         if end <= self.high_watermark:
             return False

@@ -265,6 +265,20 @@ def test_a_follower_that_has_stopped_fetching_does_not_join() -> None:
     assert progress.propose(2 * LAG_S) is None
 
 
+def test_a_replica_that_is_about_to_join_is_awaited_unless_it_is_throttled() -> None:
+    progress = progress_of(state_of(0, 1))
+    for end in (5, 9):
+        append(progress, end)
+        fetched(progress, 1, end)
+        fetched(progress, 2, 5)
+    assert progress.advance(0.0)
+    assert progress.high_watermark == 5
+    assert progress.advance(0.0, are_others_throttled=True)
+    assert progress.high_watermark == 9
+    append(progress, 10)
+    assert not progress.advance(0.0, are_others_throttled=True), "those in sync are always awaited"
+
+
 def test_a_follower_does_not_join_with_an_epoch_that_is_not_its_current_one() -> None:
     brokers = Registrations()
     progress = progress_of(state_of(0), brokers=brokers)
