@@ -1,10 +1,15 @@
-"""Notice that a broker has died, and let clients wait until that is known.
+"""Notice that a broker has died, or stands still, and let clients wait until that is known.
 
     a connection to a broker is lost -> nobody listens there -> its registration is ended -> the controller elects
+    a request is not answered -> a probe is not answered, nor is its lease renewed -> the same
 
 Clients lose their connections at the same moment, and ask who leads. An answer that still names the dead broker costs
 them a pause, in librdkafka up to a second. So requests for leaders wait for `settled`, which takes a few milliseconds.
 Then partitions of the dead broker have no leader, and clients ask again soon.
+
+A broker that stands still, frozen or with a stuck event loop, keeps its connections. It is replaced if two independent
+signs agree for SILENCE_S: it does not answer this broker, and does not renew its lease. One that only this broker
+cannot reach renews its lease. A wrong guess costs an election, and no records: a registration is a hint.
 """
 
 import logging
@@ -14,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from warmlog.broker.cluster.reachability import listens
+from warmlog.broker.cluster.reachability import listens, until_answer
+from warmlog.broker.cluster.store import ROUNDING_S, StoreError
 from warmlog.broker.cluster.topics import end_registration
 from warmlog.broker.cluster.values import Endpoint, Registration
 
@@ -25,6 +31,13 @@ SUSPECT_PAUSE_S = 0.2  # between two suspicions of the same broker
 LOOK_AGAIN_S = 0.02  # a process that dies may lose its connections before its ports
 CONNECT_WAIT_S = 0.1  # how long requests wait for attempts to connect: a refusal is quick
 STORE_WAIT_S = 0.5  # how long requests wait for the end of a registration
+SILENT_WAIT_S = 1.5  # how long requests wait for a verdict about a broker that is silent
+# A broker that works may be silent for a second: a full collection of garbage, a busy machine. Its lease is hardly ever
+# older than `node.RENEW_S`.
+SILENCE_S = 2.0
+PROBE_S = 1.0  # how long a probe is not answered, at least
+LEASE_POLL_S = 0.1
+VERDICT_S = 4.0  # after that the broker counts as alive
 
 logger = logging.getLogger(__name__)
 
@@ -35,20 +48,26 @@ class Failover:
     def __init__(self, node: "ClusterNode") -> None:
         self._node = node
         self._suspected: set[int] = set()  # brokers that are being checked
+        self._unreachable: set[int] = set()  # brokers that renew their leases, and do not answer here
         self._wait_until: dict[int, float] = {}  # by suspected broker, while it is in question: on trio's clock
         self._verdict = trio.Event()  # about one of them
 
-    def suspect(self, broker: int) -> None:
-        """Find out whether a broker still listens, and end the registration of one that certainly does not."""
-        if broker != self._node.id and broker not in self._suspected:
-            self._suspected.add(broker)
-            if broker in self._node.image.brokers:
-                self._wait_until[broker] = trio.current_time() + CONNECT_WAIT_S
-            self._node.spawn(partial(self._check, broker))
+    def suspect(self, broker: int, *, is_silent: bool = False) -> None:
+        """Find out whether a broker still runs, and end the registration of one that certainly does not.
+
+        `is_silent`: a connection to it is open, and a request is not answered. Otherwise a connection was lost.
+        """
+        if broker == self._node.id or broker in self._suspected:
+            return
+        self._suspected.add(broker)
+        if broker in self._node.image.brokers:
+            wait_s = SILENT_WAIT_S if is_silent and broker not in self._unreachable else CONNECT_WAIT_S
+            self._wait_until[broker] = trio.current_time() + wait_s
+        self._node.spawn(partial(self._check, broker, is_silent=is_silent))
 
     async def settled(self) -> None:
         """Return when it is known whether each suspected broker lives, or when finding out takes too long."""
-        limit = trio.current_time() + STORE_WAIT_S
+        limit = trio.current_time() + SILENT_WAIT_S
         while (now := trio.current_time()) < limit:
             until = max(self._wait_until.values(), default=now)
             if until <= now:
@@ -56,24 +75,69 @@ class Failover:
             with trio.move_on_at(min(until, limit)):
                 await self._verdict.wait()
 
-    async def _check(self, broker: int) -> None:
-        node = self._node
-        registration = node.image.brokers.get(broker)
+    async def _check(self, broker: int, *, is_silent: bool) -> None:
+        registration = self._node.image.brokers.get(broker)
         try:
-            if registration is not None and await _is_dead(registration.endpoints):
-                await self._end(registration)
+            if registration is not None:
+                why = await self._why_dead(registration, is_silent=is_silent)
+                if why:
+                    await self._end(registration, why)
             self._settle(broker)
             await trio.sleep(SUSPECT_PAUSE_S)
         finally:
             self._settle(broker)
             self._suspected.discard(broker)
 
-    async def _end(self, registration: Registration) -> None:
+    async def _why_dead(self, registration: Registration, *, is_silent: bool) -> str:
+        """Return how a broker has shown that it is dead or stands still, or an empty text."""
+        if is_silent:
+            has_answered, renews = await self._probe(registration)
+            if not has_answered and renews is False:
+                return "neither answers nor renews its lease"
+            if not has_answered:
+                self._unreachable.add(registration.broker)
+                return ""
+        self._unreachable.discard(registration.broker)
+        return "does not listen any more" if await _is_dead(registration.endpoints) else ""
+
+    async def _probe(self, registration: Registration) -> tuple[bool, bool | None]:
+        """Return whether a broker answers, and whether it renews its lease; the latter only if it does not answer."""
+        has_answered = False
+        renews: bool | None = None
+
+        async def ask(scope: trio.CancelScope) -> None:
+            nonlocal has_answered
+            await _until_answer(registration.endpoints)
+            has_answered = True
+            scope.cancel()
+
+        with trio.move_on_after(VERDICT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, nursery.cancel_scope)
+                began_at = trio.current_time()
+                await trio.sleep(PROBE_S)
+                renews = await self.renews_lease(registration, began_at)
+                nursery.cancel_scope.cancel()
+        return has_answered, renews
+
+    async def renews_lease(self, registration: Registration, began_at: float) -> bool | None:
+        """Return whether a broker has renewed its lease since then; False after SILENCE_S without, None if unknown."""
+        try:
+            while (unrenewed_s := await self._node.unrenewed_s(registration)) < SILENCE_S:
+                if unrenewed_s + ROUNDING_S < trio.current_time() - began_at:
+                    return True
+                await trio.sleep(LEASE_POLL_S)
+        except StoreError as error:
+            logger.debug("broker %d: nothing is known about its lease: %s", registration.broker, error)
+            return None
+        return False
+
+    async def _end(self, registration: Registration, why: str) -> None:
         """End a registration, unless the broker has registered again meanwhile."""
         node, broker = self._node, registration.broker
         found = node.image.brokers.get(broker)
         if found is not None and found.epoch == registration.epoch:
-            logger.warning("broker %d does not listen any more; ending its registration", broker)
+            logger.warning("broker %d %s; ending its registration", broker, why)
             self._wait_until[broker] = trio.current_time() + STORE_WAIT_S
             await node.attempt(end_registration(node.image, broker))
 
@@ -89,3 +153,16 @@ async def _is_dead(endpoints: Sequence[Endpoint]) -> bool:
         return True
     await trio.sleep(LOOK_AGAIN_S)
     return not await listens(endpoints)
+
+
+async def _until_answer(endpoints: Sequence[Endpoint]) -> None:
+    """Return when a broker says anything at its Kafka listener, or when nobody listens there."""
+    for endpoint in endpoints:
+        if endpoint.listener == "kafka":
+            try:
+                await until_answer(endpoint)
+            except OSError:
+                if await listens((endpoint,)):
+                    break
+            return
+    await trio.sleep_forever()

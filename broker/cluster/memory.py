@@ -147,6 +147,14 @@ class MemoryCluster:
         found.ends_at = trio.current_time() + found.ttl_s
         return found.ttl_s
 
+    def lifetime(self, lease: int) -> tuple[float, float]:
+        """Return how long a lease lasts after each renewal, and from now on. Raises LeaseExpiredError."""
+        self._end_leases()
+        found = self._leases.get(lease)
+        if found is None:
+            raise LeaseExpiredError(f"lease {lease} has expired")
+        return found.ttl_s, found.ends_at - trio.current_time()
+
     def revoke(self, lease: int) -> None:
         """End a lease, and delete its keys."""
         found = self._leases.pop(lease, None)
@@ -211,6 +219,11 @@ class MemoryStore:
     async def keep_alive(self, lease: int) -> float:
         """Renew a lease."""
         return await self._call(lambda: self._cluster.keep_alive(lease))
+
+    async def unrenewed_s(self, lease: int) -> float:
+        """Return for how long nobody has renewed a lease."""
+        ttl_s, left_s = await self._call(lambda: self._cluster.lifetime(lease))
+        return ttl_s - left_s
 
     async def revoke(self, lease: int) -> None:
         """End a lease."""

@@ -33,12 +33,14 @@ from warmlog.broker.cluster.store import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from warmlog.broker.cluster.topics import drain, register
+from warmlog.broker.cluster.topics import drain, end_registration, register
 from warmlog.broker.cluster.values import NO_EPOCH, Endpoint, Member, Registration
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.protocol.backoff import delays_s
 
-CHECKS_PER_LEASE = 4  # how often a lease is renewed during its time
+CHECKS_PER_LEASE = 4  # how often a lease is renewed during its time, at least
+RENEW_S = 0.75  # between two renewals, at most: others take one that comes late for a sign (`failover`)
+RENEW_AGAIN_S = 0.2  # after one that failed
 LEASES_UNTIL_REFUSED = 1.5  # how long a registration of other directories may outlive its broker
 
 Watcher: TypeAlias = Callable[[ClusterImage, ImageDelta], None]
@@ -256,7 +258,11 @@ class ClusterNode:
                 await trio.sleep(next(delays))
 
     async def _wait_for_id(self, wanted: Registration) -> None:
-        """Wait until no other broker has this id: it may be gone, and its lease not. Raises UsedIdError."""
+        """Wait until no other broker has this id: it may be gone, and its lease not. Raises UsedIdError.
+
+        One that renews its lease is alive. If it does not, and its machine refuses connections, its registration is
+        ended.
+        """
         reason = f"node.id {self.id} is in use"
         with trio.move_on_after(self._lease_s * LEASES_UNTIL_REFUSED) as scope:
             while (found := self.image.brokers.get(self.id)) is not None:
@@ -265,6 +271,11 @@ class ClusterNode:
                     return
                 reason = rival
                 logger.warning("waiting for the end of another registration: %s", reason)
+                renews = await self.failover.renews_lease(found, trio.current_time())
+                if renews:
+                    raise UsedIdError(reason)
+                if renews is False and not await listens(found.endpoints):
+                    await self.attempt(end_registration(self.image, self.id))
                 while self.image.brokers.get(self.id) == found:
                     await self._advanced.wait()
         if scope.cancelled_caught:
@@ -315,15 +326,22 @@ class ClusterNode:
 
     async def _keep_lease(self, lease: int) -> None:
         """Renew a lease until the registration is lost. Raises LeaseExpiredError."""
+        interval_s = pause_s = min(self._lease_s / CHECKS_PER_LEASE, RENEW_S)
         while not self._lost.is_set():
-            with trio.move_on_after(self._lease_s / CHECKS_PER_LEASE):
+            with trio.move_on_after(pause_s):
                 await self._lost.wait()
             try:
                 await self._store.keep_alive(lease)
                 self._heard_of()
+                pause_s = interval_s
             except StoreUnavailableError as error:
                 logger.debug("cannot renew the lease: %s", error)
+                pause_s = min(interval_s, RENEW_AGAIN_S)
         logger.warning("broker %d is not registered any more; registering again", self.id)
+
+    async def unrenewed_s(self, registration: Registration) -> float:
+        """Return for how long a broker has not renewed its lease, rounded down (ROUNDING_S). Raises StoreError."""
+        return await self._store.unrenewed_s(registration.lease)
 
     async def leave(self) -> None:
         """End the registration, after `run` was cancelled. The store may be away: then the lease ends by itself."""

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 ABSENT = 0  # the revision of a key that does not exist
 NO_LEASE = 0
+ROUNDING_S = 1.0  # etcd tells in whole seconds how long a lease lasts
 MAX_OPERATIONS = 128  # per transaction, compares and writes counted separately (etcd's --max-txn-ops)
 
 
@@ -142,6 +143,12 @@ class Store(Protocol):
 
     async def keep_alive(self, lease: int) -> float:
         """Renew a lease, and return how many seconds it lasts. Raises LeaseExpiredError."""
+
+    async def unrenewed_s(self, lease: int) -> float:
+        """Return for how long nobody has renewed a lease: that many seconds, and less than ROUNDING_S more.
+
+        Raises LeaseExpiredError.
+        """
 
     async def revoke(self, lease: int) -> None:
         """End a lease, and delete its keys. A lease that has ended already is not an error."""

@@ -56,7 +56,7 @@ def register(image: ClusterImage, registration: Registration, lease: int) -> Dec
     found = image.brokers.get(broker)
     if found is not None and not set(found.directories) & set(registration.directories):
         return Refusal(f"node.id {broker} is in use by a broker with other data directories, at {found.where}")
-    key, value = broker_key(broker), encode(replace(registration, epoch=NO_EPOCH))
+    key, value = broker_key(broker), encode(replace(registration, lease=lease, epoch=NO_EPOCH))
     puts = Put(key, value, lease), Put(known_key(broker), value)
     return Transaction((Compare(key, image.revision_of(key)),), (*puts, Delete(draining_key(broker))))
 

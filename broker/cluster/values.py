@@ -59,6 +59,7 @@ class Registration(Struct, frozen=True, kw_only=True):
     rack: str | None = None
     directories: tuple[UUID, ...] = ()  # ids of the data directories, to tell a wiped disk from a restart
     version: str = ""
+    lease: int = 0  # which the broker renews
     epoch: int = NO_EPOCH
 
     @property

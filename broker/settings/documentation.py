@@ -67,9 +67,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "end is ignored. It is read again for each new token.",
     "warmlog.cluster.etcd.user": "User of etcd, if authentication is enabled there (etcdctl auth enable).",
     "warmlog.cluster.id": "Name of the cluster in etcd, and the cluster id that clients see.",
-    "warmlog.cluster.lease.ms": "Time after which a broker that cannot be reached is replaced; one whose port "
-    "refuses "
-    "connections is replaced at once.",
+    "warmlog.cluster.lease.ms": "Time after which a broker is replaced that has not renewed its lease. One that other "
+    "brokers cannot reach either is replaced after 2 s, one whose port refuses connections at once.",
     "broker.rack": "Rack of this broker. Replicas of a partition are spread over racks.",
     "replica.selector.class": "Which replica a consumer reads from. Empty: the leader. "
     "org.apache.kafka.common.replica.RackAwareReplicaSelector: one in the consumer's rack (client.rack), if there is "

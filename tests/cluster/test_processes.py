@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from tests.clients.committing import commit
+from tests.clients.waiting import until
 from tests.cluster.load import Load
 from tests.requires import lacks
 
@@ -134,6 +135,25 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_when_it_thaws(cluster: W
         with cluster[leader_of(cluster)].frozen():
             load.wait_for(300, limit_s=LIMIT_S)
         load.wait_for(300, limit_s=LIMIT_S)
+
+
+def test_a_frozen_leader_is_replaced_before_its_lease_ends(tmp_path: Path, store: EtcdProcess) -> None:
+    with WarmlogNodes(tmp_path, store.url, settings={"warmlog.cluster.lease.ms": 600_000}) as nodes:
+        create(nodes, "t", 1)
+        frozen = nodes[leader_of(nodes)]
+        others = [node for node in nodes if node is not frozen]
+        admin = AdminClient({"bootstrap.servers": ",".join(node.bootstrap for node in others)})
+        with frozen.frozen():
+            until(
+                lambda: (
+                    admin.list_topics("t", timeout=LIMIT_S).topics["t"].partitions[0].leader
+                    in {node.node_id for node in others}
+                ),
+                lambda: None,
+                "another leader",
+            )
+        said = f"broker {frozen.node_id} neither answers nor renews its lease"
+        assert any(said in node.logged for node in others)
 
 
 def test_leaders_go_on_while_etcd_is_away(cluster: WarmlogNodes, store: EtcdProcess) -> None:

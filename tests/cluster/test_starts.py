@@ -115,11 +115,16 @@ def test_a_broker_may_come_back_at_another_address(node: WarmlogNode, tmp_path: 
         assert "waiting for the end of another registration" not in same.logged
 
 
-def test_a_start_that_waits_for_its_id_can_be_stopped(node: WarmlogNode, store: EtcdProcess, tmp_path: Path) -> None:
-    with broker(tmp_path / "other", store.url, warmlog_cluster_lease_ms=600_000) as other:
-        other.begin()
-        other.wait_until_logged("waiting for the end of another registration")
-        assert other.stop() == 0
+def test_a_start_that_waits_for_its_id_can_be_stopped(store: EtcdProcess, tmp_path: Path) -> None:
+    with (
+        broker(tmp_path, store.url, warmlog_cluster_lease_ms=600_000) as node,
+        broker(tmp_path / "other", store.url, warmlog_cluster_lease_ms=600_000) as other,
+    ):
+        node.start()
+        with node.frozen():  # one that renews its lease would be known to live
+            other.begin()
+            other.wait_until_logged("waiting for the end of another registration")
+            assert other.stop() == 0
 
 
 # -- another cluster --

@@ -23,6 +23,7 @@ from warmlog.broker.cluster.etcd.tls import ClientTls
 from warmlog.broker.cluster.etcd.watch import EtcdWatch
 from warmlog.broker.cluster.store import (
     NO_LEASE,
+    ROUNDING_S,
     Changes,
     KeyValue,
     KnownStore,
@@ -134,6 +135,19 @@ class EtcdStore:
         if not response.ttl:
             raise LeaseExpiredError(f"lease {lease:x} has expired")
         return float(response.ttl)
+
+    async def unrenewed_s(self, lease: int) -> float:
+        """Return for how long nobody has renewed a lease: that many seconds, and less than one more.
+
+        Raises LeaseExpiredError.
+        """
+        with self._measured("time_to_live"), _lease_errors():
+            request = gateway.LeaseRequest(id=lease)
+            response = await self._client.call(gateway.TIME_TO_LIVE, request, gateway.TimeToLiveResponse)
+            self._identity.check(response.header)
+        if response.ttl < 0:
+            raise LeaseExpiredError(f"lease {lease:x} has expired")
+        return max(0.0, response.granted_ttl - response.ttl - ROUNDING_S)
 
     async def revoke(self, lease: int) -> None:
         """End a lease, and delete its keys. A lease that has ended already is not an error."""

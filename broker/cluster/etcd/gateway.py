@@ -18,6 +18,7 @@ WATCH = "/v3/watch"
 GRANT = "/v3/lease/grant"
 KEEP_ALIVE = "/v3/lease/keepalive"
 REVOKE = "/v3/lease/revoke"
+TIME_TO_LIVE = "/v3/lease/timetolive"
 COMPACT = "/v3/kv/compaction"
 AUTHENTICATE = "/v3/auth/authenticate"
 
@@ -136,8 +137,16 @@ class LeaseResponse(_Message, frozen=True):
     ttl: int = field(name="TTL", default=0)
 
 
+class TimeToLiveResponse(_Message, frozen=True):
+    """How many whole seconds a lease lasts from now on, and after each renewal; -1 if there is no such lease."""
+
+    header: Header
+    ttl: int = field(name="TTL", default=0)
+    granted_ttl: int = field(name="grantedTTL", default=0)
+
+
 class LeaseRequest(_Message, frozen=True):
-    """Renew or revoke a lease."""
+    """Renew or revoke a lease, or ask how long it lasts."""
 
     id: int = field(name="ID")
 

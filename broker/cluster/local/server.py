@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from http import HTTPStatus
+from math import floor
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -81,6 +82,7 @@ class StoreServer:
             gateway.GRANT: (gateway.GrantRequest, self._grant),
             gateway.KEEP_ALIVE: (gateway.LeaseRequest, self._keep_alive),
             gateway.REVOKE: (gateway.LeaseRequest, self._revoke),
+            gateway.TIME_TO_LIVE: (gateway.LeaseRequest, self._time_to_live),
         }
 
     async def converse(self, stream: trio.SocketStream) -> None:
@@ -142,6 +144,13 @@ class StoreServer:
         self._memory.keep_alive(request.id)  # raises LeaseExpiredError
         self._memory.revoke(request.id)
         return gateway.HeaderResponse(await self._durable_header())
+
+    async def _time_to_live(self, request: gateway.LeaseRequest) -> gateway.TimeToLiveResponse:
+        try:
+            ttl_s, left_s = self._memory.lifetime(request.id)
+        except LeaseExpiredError:
+            return gateway.TimeToLiveResponse(self._header(), -1)
+        return gateway.TimeToLiveResponse(self._header(), floor(left_s), round(ttl_s))
 
     async def _durable_header(self) -> gateway.Header:
         """Return a header with the revision of memory, once that is on the disk."""

@@ -23,12 +23,17 @@ R = TypeVar("R")
 
 FOR_REQUESTS = 0  # the connection for all that is not a fetch, which may wait
 LISTENER = "kafka"
+WATCH_S = 0.2  # between two looks for brokers that do not answer
+PATIENCE_S = 0.8  # how long a response may be late before its broker is probed
 
 logger = logging.getLogger(__name__)
 
 
 class ClusterBrokers:
-    """`Leaders` of this broker's cluster. A broker to which a connection fails is suspected of being dead."""
+    """`Leaders` of this broker's cluster.
+
+    A broker to which a connection fails is suspected of being dead, and one that is silent of standing still.
+    """
 
     def __init__(self, node: ClusterNode, settings: PeerSettings, *, random: Random) -> None:
         """Open connections only while `run` runs."""
@@ -46,10 +51,19 @@ class ClusterBrokers:
         try:
             async with trio.open_nursery() as self._nursery:
                 task_status.started()
-                await trio.sleep_forever()
+                await self._watch_links()
         finally:
             self._nursery = None
             self.close()
+
+    async def _watch_links(self) -> None:
+        """Suspect brokers that do not answer."""
+        while True:
+            await trio.sleep(WATCH_S)
+            now = trio.current_time()
+            for (broker, _), link in list(self._links.items()):
+                if link.silence_s(now) > PATIENCE_S:
+                    self._node.failover.suspect(broker, is_silent=True)
 
     def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
         for broker in delta.brokers:

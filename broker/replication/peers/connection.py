@@ -56,12 +56,13 @@ class PeerSettings:
 
 
 class _Answer:
-    """The response that a caller waits for."""
+    """The response that a caller waits for. `due_at`: when the peer may answer at the latest, by its request."""
 
-    __slots__ = ("arrived", "value")
+    __slots__ = ("arrived", "due_at", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, due_at: float) -> None:
         self.arrived = trio.Event()
+        self.due_at = due_at
         self.value: Any = None
 
 
@@ -83,6 +84,7 @@ class PeerConnection:
         self._reader = FrameReader(settings.max_response_bytes)
         self._sending = trio.Lock()
         self._answers: dict[int, _Answer] = {}
+        self._heard_at = trio.current_time()
 
     @classmethod
     async def connect(
@@ -127,7 +129,7 @@ class PeerConnection:
 
         Cancelling it keeps the connection, unless part of the request has been sent.
         """
-        answer = _Answer()
+        answer = _Answer(trio.current_time() + waits_s)
         limit_s = self._settings.request_timeout_s + waits_s
         number = -1
         try:
@@ -149,6 +151,11 @@ class PeerConnection:
             self._raise_failure()
         value: R = answer.value
         return value
+
+    def silence_s(self, now: float) -> float:
+        """Return for how long the peer has sent nothing, although a response is due; 0 without such a response."""
+        oldest = next(iter(self._answers.values()), None)
+        return 0.0 if oldest is None else max(0.0, now - max(oldest.due_at, self._heard_at))
 
     def give_up(self) -> None:
         """Close a sound connection, whose requests nobody waits for any more; another may be opened at once."""
@@ -227,6 +234,7 @@ class PeerConnection:
             count = len(data)
         if not count:
             raise ConnectionResetError("the peer closed it")
+        self._heard_at = trio.current_time()
 
     async def _take(self, frame: memoryview) -> None:
         """Decode a response and hand it to its caller. Raises PeerProtocolError."""

@@ -1,5 +1,6 @@
 """A connection to one broker that is reopened when it was lost, with growing pauses."""
 
+import math
 from collections.abc import Callable, Iterator
 from random import Random
 
@@ -34,12 +35,19 @@ class Link:
         self._connection: PeerConnection | None = None
         self._delays: Iterator[float] = delays_s(random)
         self._not_before = 0.0  # on trio's clock
+        self._connecting_since = math.inf
         self._is_closed = False
 
     @property
     def is_open(self) -> bool:
         """Whether there is a connection."""
         return self._connection is not None and self._connection.is_open
+
+    def silence_s(self, now: float) -> float:
+        """Return for how long the broker has not answered a request, or an attempt to connect."""
+        if self._connection is not None and self._connection.is_open:
+            return self._connection.silence_s(now)
+        return max(0.0, now - self._connecting_since)
 
     async def connection(self) -> PeerConnection:
         """Return the connection, opened if necessary after a pause. Raises PeerError after one failed attempt."""
@@ -54,12 +62,15 @@ class Link:
                 self._connection = None
             await trio.sleep_until(self._not_before)
             host, port = self._address()
+            self._connecting_since = trio.current_time()
             try:
                 self._connection = await PeerConnection.connect(host, port, self._settings, self._nursery, self._failed)
             except PeerError:
                 self._failed()
                 self._pause(is_sound=False)
                 raise
+            finally:
+                self._connecting_since = math.inf
             if self._is_closed:
                 self._connection.close()
             return self._connection

@@ -7,7 +7,8 @@ from trio.testing import MockClock
 
 from tests.broker.cluster.nodes import LEASE_S, Member, committed, created, three_nodes, topic
 from warmlog.broker.cluster import admin, values
-from warmlog.broker.cluster.node import UsedIdError
+from warmlog.broker.cluster.failover import SILENCE_S
+from warmlog.broker.cluster.node import RENEW_S, UsedIdError
 from warmlog.broker.cluster.rules import LogEnd, change_isr, disown
 from warmlog.broker.cluster.values import TopicStatus
 from warmlog.broker.metadata.topic import RefusedError
@@ -105,8 +106,21 @@ async def test_an_id_in_use_by_other_directories_is_refused(autojump_clock: Mock
             async with trio.open_nursery() as nursery:
                 other = Member(nodes[0].cluster, 1, nursery)
                 other.directories = nodes[1].directories
+                begun = trio.current_time()
                 await other.start()
         assert raised.group_contains(UsedIdError, match="node.id 1 is in use")
+        assert trio.current_time() - begun < SILENCE_S, "it renews its lease"
+
+
+async def test_an_id_whose_broker_was_killed_can_be_used_at_once(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes, trio.open_nursery() as nursery:
+        nodes[0].kill()
+        other = Member(nodes[0].cluster, 1, nursery)
+        other.directories = nodes[1].directories
+        begun = trio.current_time()
+        await other.start()
+        assert trio.current_time() - begun < SILENCE_S + RENEW_S, "nobody listens there"
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_outage_of_the_store_is_survived(autojump_clock: MockClock) -> None:

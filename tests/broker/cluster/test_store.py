@@ -8,6 +8,7 @@ import trio
 from warmlog.broker.cluster.store import (
     ABSENT,
     MAX_OPERATIONS,
+    ROUNDING_S,
     Changes,
     Compare,
     Delete,
@@ -175,6 +176,18 @@ async def test_a_lease_that_is_not_kept_alive_ends(store: Store) -> None:
 async def test_keeping_a_lease_alive_returns_how_long_it_lasts(store: Store) -> None:
     lease = await store.grant(59.5)
     assert await store.keep_alive(lease) == pytest.approx(60, abs=0.6)
+
+
+async def test_a_store_tells_for_how_long_a_lease_was_not_renewed(store: Store) -> None:
+    lease = await store.grant(10)
+    assert await store.unrenewed_s(lease) < ROUNDING_S
+    while await store.unrenewed_s(lease) < ROUNDING_S:
+        pass
+    await store.keep_alive(lease)
+    assert await store.unrenewed_s(lease) < ROUNDING_S
+    await store.revoke(lease)
+    with pytest.raises(LeaseExpiredError):
+        await store.unrenewed_s(lease)
 
 
 async def test_an_ended_lease_can_be_revoked_and_not_used(store: Store) -> None:

@@ -49,6 +49,7 @@ class Injector:
             self._slow_links,
             self._reset_links,
             self._isolate,
+            self._freeze,
             self._lose_store,
             self._disturb_store,
             self._expire_leases,
@@ -184,6 +185,17 @@ class Injector:
             pairs = [pair for pair in pairs if not any(host.startswith("client") for host in pair)]
         self.fault(f"isolate {one}: {len(pairs)}")
         await self._disturb(pairs, self._world.network.cut)
+
+    async def _freeze(self) -> None:
+        """Let a machine hear nothing, as if its broker stood still."""
+        machine = self._random.choice(self._world.machines)
+        others = [host for host in self._world.hosts if host != machine.name]
+        self.fault(f"freeze {machine.name}")
+        self._world.store_faults[machine.name].is_away = True
+        await self._disturb(
+            [pair for host in others for pair in ((machine.name, host), (host, machine.name))], self._world.network.cut
+        )
+        self._world.store_faults[machine.name].is_away = False
 
     async def _disturb(self, pairs: list[tuple[str, str]], how: Callable[[str, str], None]) -> None:
         for pair in pairs:

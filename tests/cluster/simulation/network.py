@@ -99,6 +99,13 @@ class Socket:
             raise trio.BrokenResourceError
         self._send(bytes(data))
 
+    async def receive_some(self, size: int) -> bytes:
+        """Return what has arrived. Raises BrokenResourceError, ClosedResourceError."""
+        try:
+            return await self.recv(size)
+        except ConnectionResetError as error:
+            raise trio.BrokenResourceError from error
+
     async def aclose(self) -> None:
         """Close this end."""
         self.close()

@@ -1,16 +1,18 @@
-"""A link says at once when its connection fails."""
+"""A link says at once when its connection fails, and for how long its peer has been silent."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 
 import pytest
 import trio
 
-from tests.broker.replication.peers.scripted_peer import Socket, scripted_peer
+from tests.broker.replication.peers.scripted_peer import GROUPS, Socket, scripted_peer
 from warmlog.broker.replication.peers.connection import PeerSettings
 from warmlog.broker.replication.peers.errors import PeerUnavailableError
 from warmlog.broker.replication.peers.link import Link
+from warmlog.protocol.kafka.peer_admin_apis import LIST_GROUPS
 
 
 class Failures:
@@ -69,3 +71,31 @@ async def test_a_connection_that_is_closed_or_given_up_here_is_no_failure() -> N
         link.close()
         await trio.testing.wait_all_tasks_blocked()
     assert failures.count == 0
+
+
+async def mute(socket: Socket) -> None:
+    await socket.until_closed()
+
+
+async def test_a_peer_is_silent_from_when_its_answer_is_due() -> None:
+    async def greet(socket: Socket) -> None:
+        await socket.greet()
+        await socket.until_closed()
+
+    async with scripted_peer(greet) as port, link_to(port, Failures()) as link, trio.open_nursery() as nursery:
+        connection = await link.connection()
+        assert link.silence_s(trio.current_time() + 10) == 0, "nothing was asked"
+        asked_at = trio.current_time()
+        nursery.start_soon(partial(connection.ask, LIST_GROUPS, GROUPS, waits_s=2.0))
+        await trio.testing.wait_all_tasks_blocked()
+        assert link.silence_s(asked_at + 2) == 0
+        assert link.silence_s(trio.current_time() + 4) >= 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_that_does_not_greet_is_silent() -> None:
+    async with scripted_peer(mute) as port, link_to(port, Failures()) as link, trio.open_nursery() as nursery:
+        nursery.start_soon(link.connection)
+        await trio.testing.wait_all_tasks_blocked()
+        assert link.silence_s(trio.current_time() + 3) >= 3
+        nursery.cancel_scope.cancel()
