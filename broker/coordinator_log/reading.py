@@ -4,11 +4,15 @@ Invariants:
 1. Reading does not hold the event loop: a worker reads and decompresses, the loop processes `PIECE` records at a time.
 2. What was read is not used before the high watermark covers it: until then another broker that lacks the end of the
    log may become leader, and clients would have seen what was never stored.
+3. A record that its coordinator cannot decode is left out, and reported (`Damage`): an earlier one of its key applies,
+   as if it had not been written. Others of the partition are served.
 
 Source: org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
 """
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
 from typing import TypeAlias
 
 import trio
@@ -24,17 +28,55 @@ from warmlog.protocol.records.reader import Record, decode_batch
 
 READ_BYTES = 1 << 20  # per read: some thousands of records, a few ms in the worker
 PIECE = 500  # records processed between two checkpoints: half a millisecond
+REPORTED = 10  # malformed records of a partition
+
+logger = logging.getLogger(__name__)
 
 Loaded: TypeAlias = list[tuple[BatchHeader, list[Record]]]
 
 
-async def read_partition(partition: Partition) -> Replay:
-    """Read a partition as it is now, and wait until the high watermark covers that.
+class Damage:
+    """Latest records of a partition that cannot be decoded, by key."""
 
-    Raises OSError, LogError, ProtocolError, StorageError.
+    def __init__(self, is_readable: Callable[[bytes, bytes], bool]) -> None:
+        """`is_readable` tells whether a key and a value can be decoded."""
+        self._is_readable = is_readable
+        self._found: dict[bytes, tuple[int, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def note(self, key: bytes, offset: int, error: Exception) -> None:
+        """Remember a record to leave out."""
+        self._found[key] = offset, str(error)
+
+    async def replay_without(self, partition: Partition, end: int, place: str) -> Replay:
+        """Report the records, and replay earlier ones of their keys, up to an offset. Raises as `read_partition`."""
+        for offset, error in islice(self._found.values(), REPORTED):
+            logger.error("%s: ignored the record at offset %d, which is malformed: %s", place, offset, error)
+        if len(self) > REPORTED:
+            logger.error("%s: ignored %d more malformed records", place, len(self) - REPORTED)
+        return await read_partition(partition, end=end, takes=self._takes)
+
+    def _takes(self, record: Record) -> bool:
+        key, value = record.key, record.value
+        return key in self._found and key is not None and (value is None or self._is_readable(key, value))
+
+
+def _any(_: Record) -> bool:
+    return True
+
+
+async def read_partition(
+    partition: Partition, *, end: int | None = None, takes: Callable[[Record], bool] = _any
+) -> Replay:
+    """Read a partition as it is now, or up to an offset, and wait until the high watermark covers that.
+
+    `takes`: which records to replay, besides control records. Raises OSError, LogError, ProtocolError, StorageError.
     """
-    replay = Replay(partition.log.log_end_offset)
-    async for header, records in _batches_of(partition, replay.end):
+    replay = Replay(partition.log.log_end_offset if end is None else end)
+    async for header, found in _batches_of(partition, replay.end):
+        records = found if takes is _any or header.is_control else [each for each in found if takes(each)]
         for start in range(0, len(records), PIECE):
             replay.take(header, records[start : start + PIECE])
             await trio.lowlevel.checkpoint()

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 import trio
 
-from warmlog.broker.coordinator_log.reading import PIECE
+from warmlog.broker.coordinator_log.reading import PIECE, Damage
 from warmlog.broker.coordinator_log.replay import Latest, Replay
 from warmlog.broker.groups.pending_offsets import PendingOffset
 from warmlog.broker.groups.shard import GroupShard
@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Contents:
-    """What was found besides offsets. `groups` are names and values that are not decoded yet."""
+    """What was found besides offsets."""
 
-    groups: dict[str, bytes] = field(default_factory=dict)
+    groups: dict[str, StoredGroup] = field(default_factory=dict)
     groups_with_offsets: dict[str, None] = field(default_factory=dict)
     unsupported: int = 0
     misplaced: int = 0
@@ -73,20 +73,17 @@ class ShardLoad:
         self._restored = restored
         self._was_deleted = was_deleted
         self._contents = _Contents()
+        self._undecoded: dict[bytes, tuple[str, Latest]] = {}  # records of groups, by key, and the groups' names
+        self._damage = Damage(_is_readable)
 
     async def run(self, replay: Replay) -> None:
-        """Take over the latest values of a partition."""
+        """Take over the latest values of a partition. Raises OSError, LogError, ProtocolError, StorageError."""
         contents, shard = self._contents, self._shard
         shard.loaded_to = replay.end
-        for number, (data, latest) in enumerate(_taken(replay.latest)):
-            self._take(data, latest)
-            if number % PIECE == 0:
-                await trio.lowlevel.checkpoint()
-        for producer_id, pending in _taken(replay.open_transactions):
-            for number, (data, latest) in enumerate(_taken(pending)):
-                self._take_pending(producer_id, data, latest)
-                if number % PIECE == 0:
-                    await trio.lowlevel.checkpoint()
+        await self._take_all(replay)
+        if len(self._damage):
+            place = f"{TOPIC}-{self._index}"
+            await self._take_all(await self._damage.replay_without(shard.term.partition, replay.end, place))
         self._report_ignored()
         for name, value in _taken(contents.groups):
             self._take_group(name, value)
@@ -97,13 +94,31 @@ class ShardLoad:
             if number % PIECE == 0:
                 await trio.lowlevel.checkpoint()
 
+    async def _take_all(self, replay: Replay) -> None:
+        """Take the latest records, and those of open transactions."""
+        for number, (data, latest) in enumerate(_taken(replay.latest)):
+            self._take(data, latest)
+            if number % PIECE == 0:
+                await trio.lowlevel.checkpoint()
+        for producer_id, pending in _taken(replay.open_transactions):
+            for number, (data, latest) in enumerate(_taken(pending)):
+                self._take_pending(producer_id, data, latest)
+                if number % PIECE == 0:
+                    await trio.lowlevel.checkpoint()
+        for data, (name, latest) in _taken(self._undecoded):
+            try:
+                self._contents.groups[name] = decode_group(latest.value)
+            except MalformedError as error:
+                self._damage.note(data, latest.offset, error)
+            await trio.lowlevel.checkpoint()
+
     def _take(self, data: bytes, latest: Latest) -> None:
         try:
-            self._take_row(decode_key(data), latest)
+            self._take_row(data, decode_key(data), latest)
         except MalformedError as error:
-            self._report_malformed(latest, error)
+            self._damage.note(data, latest.offset, error)
 
-    def _take_row(self, key: Key, latest: Latest) -> None:
+    def _take_row(self, data: bytes, key: Key, latest: Latest) -> None:
         """Take the latest record of a key. Raises MalformedError."""
         contents = self._contents
         if not isinstance(key, OffsetKey | GroupKey):
@@ -116,7 +131,7 @@ class ShardLoad:
                 self._shard.offsets.put(*key, value, latest.offset)
                 contents.groups_with_offsets[key.group] = None
         else:
-            contents.groups[key.group] = latest.value
+            self._undecoded[data] = key.group, latest
 
     def _take_pending(self, producer_id: int, data: bytes, latest: Latest) -> None:
         """Take an offset of a transaction that is still open."""
@@ -128,7 +143,7 @@ class ShardLoad:
                     self._shard.put_pending(producer_id, PendingOffset(*key, value, latest.offset))
                     self._contents.groups_with_offsets[key.group] = None
         except MalformedError as error:
-            self._report_malformed(latest, error)
+            self._damage.note(data, latest.offset, error)
 
     def _is_obsolete(self, key: OffsetKey, value: OffsetAndMetadata) -> bool:
         """Whether an offset belongs to a deleted topic: an earlier coordinator ended before it wrote the tombstone."""
@@ -137,18 +152,15 @@ class ShardLoad:
             self.obsolete.setdefault(key.group, []).append((key.topic, key.partition))
         return is_obsolete
 
-    def _take_group(self, name: str, value: bytes) -> None:
-        """Serve a group as its record describes it; one that cannot be decoded loses its members."""
+    def _take_group(self, name: str, stored: StoredGroup) -> None:
+        """Serve a group as its record describes it; one that contradicts itself loses its members."""
         try:
-            group = self._restore(name, decode_group(value))
+            group = self._restore(name, stored)
         except MalformedError as error:
             logger.warning("group %.200r: dropped its members, its record is malformed: %s", name, error)
             return
         self._shard.groups[name] = group
         self._restored(group)
-
-    def _report_malformed(self, latest: Latest, error: MalformedError) -> None:
-        logger.warning("%s-%d: ignored malformed record at offset %d: %s", TOPIC, self._index, latest.offset, error)
 
     def _report_ignored(self) -> None:
         contents = self._contents
@@ -168,3 +180,15 @@ def _taken(items: dict[K, V]) -> Iterator[tuple[K, V]]:
     """Yield the items of a dictionary, and remove them."""
     while items:
         yield items.popitem()
+
+
+def _is_readable(data: bytes, value: bytes) -> bool:
+    try:
+        key = decode_key(data)
+        if isinstance(key, OffsetKey):
+            decode_offset(value)
+        elif isinstance(key, GroupKey):
+            decode_group(value)
+    except MalformedError:
+        return False
+    return True

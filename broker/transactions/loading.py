@@ -14,7 +14,6 @@ from warmlog.broker.coordinator_log.term import Term
 from warmlog.broker.transactions.coordinator import TransactionCoordinator
 from warmlog.broker.transactions.replay import ReplayedTransactions
 from warmlog.broker.transactions.topic import TOPIC
-from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.kafka.transaction_records import StoredTransaction
 
 logger = logging.getLogger(__name__)
@@ -48,13 +47,16 @@ class LoadedIds:
         self._apply_effects()
 
     async def load(self, term: Term, replay: Replay) -> bool:
-        """Load the ids of a log partition, and complete decided transactions; return False if a record is damaged."""
+        """Load the ids of a log partition, and complete decided transactions; return False if the term is over.
+
+        An id whose records are all malformed is served as a new one: its producers are not fenced, and a transaction of
+        it stays open. Raises OSError, LogError, ProtocolError, StorageError.
+        """
         stored = ReplayedTransactions(replay.latest, term.index, self._partition_of)
-        try:
-            rows = await trio.to_thread.run_sync(lambda: list(stored))  # a record of many partitions takes long
-        except MalformedError as error:
-            logger.error("%s-%d: cannot load transactional ids: %s", TOPIC, term.index, error)  # noqa: TRY400
-            return False
+        rows = await trio.to_thread.run_sync(lambda: list(stored))  # a record of many partitions takes long
+        if len(stored.damage):
+            again = await stored.damage.replay_without(term.partition, replay.end, f"{TOPIC}-{term.index}")
+            rows += ReplayedTransactions(again.latest, term.index, self._partition_of)
         number = self._loads.pop(term, None)
         if number is None:
             return False  # the term is over

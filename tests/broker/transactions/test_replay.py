@@ -6,7 +6,6 @@ import pytest
 
 from warmlog.broker.coordinator_log.replay import Latest, Replay
 from warmlog.broker.transactions.replay import ReplayedTransactions
-from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.kafka.transaction_records import StoredTransaction, encode_transaction, encode_transaction_key
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.records.builder import build_batch
@@ -55,6 +54,8 @@ def test_ids_of_another_partition_are_counted_and_ignored() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"\0\0\0", VALUE), (encode_transaction_key("id"), VALUE[:-1])])
-def test_a_record_that_cannot_be_read_closes_the_partition(key: bytes, value: bytes) -> None:
-    with pytest.raises(MalformedError, match="record at offset 12"):
-        list(ReplayedTransactions({key: Latest(12, value)}, 0, lambda _: 0))
+def test_a_record_that_cannot_be_decoded_is_noted(key: bytes, value: bytes) -> None:
+    latest = {key: Latest(12, value), encode_transaction_key("other"): Latest(1, VALUE)}
+    found = ReplayedTransactions(latest, 0, lambda _: 0)
+    assert [name for name, _ in found] == ["other"]
+    assert len(found.damage) == 1
