@@ -26,7 +26,7 @@ LABEL org.opencontainers.image.title="warmlog" \
       org.opencontainers.image.description="A log broker with Kafka's storage engine" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 1000 --user-group --no-create-home --home-dir /data warmlog \
-    && install --directory --owner=warmlog --group=warmlog /data
+    && install --directory --mode=0700 --owner=warmlog --group=warmlog /data
 COPY --from=build /opt/warmlog /opt/warmlog
 ENV PATH=/opt/warmlog/bin:$PATH \
     PYTHONUNBUFFERED=1 \

@@ -22,8 +22,8 @@ import trio
 from warmlog.broker.api.records.producers import largest_producer_id
 from warmlog.broker.frontend import Core, Frontend
 from warmlog.broker.groups.service import GroupService
+from warmlog.broker.log.directory.condition import report_directories
 from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
-from warmlog.broker.log.directory.old_copies import older_copies
 from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
@@ -208,13 +208,7 @@ class Broker:
         there_are = {(topic.name, index) for topic in store.load() for index in range(topic.partitions)}
         known = store.directories()
         directories.join(known, there_are, store.buried())
-        for path, reason in directories.offline.items():
-            logger.error("data directory %s is offline until the next start: %s", path, reason)
-        if not self._settings.warmlog_cluster_etcd:  # `ClusterMember.load` compares with the store, and says so
-            for what in directories.gone.values():
-                logger.warning("data directory %s", what)
-            for copy in older_copies(directories.live):
-                logger.error("%s", copy)
+        report_directories(directories, is_alone=not self._settings.warmlog_cluster_etcd)
         if directories.remembered() != known:
             store.set_directories(directories.remembered())
 

@@ -29,6 +29,7 @@ from warmlog.broker.cluster.local import STORE
 from warmlog.broker.cluster.local.private_socket import private_socket, url_of
 from warmlog.broker.cluster.local.server import serve_store
 from warmlog.broker.cluster.store import StoreError
+from warmlog.broker.log.directory.data_directory import PRIVATE
 from warmlog.broker.process import stop_at_eof, stop_on_signal
 from warmlog.broker.start_errors import first_of
 from warmlog.cli.failure import CannotStart, Failure
@@ -244,7 +245,7 @@ def run_nodes(plan: Plan, ready: Callable[[Sequence[Node]], None], *, until_eof:
     """
     plan.check()
     try:
-        plan.store.parent.mkdir(parents=True, exist_ok=True)
+        plan.store.parent.mkdir(PRIVATE, parents=True, exist_ok=True)
     except OSError as error:
         raise CannotStart(f"{plan.store.parent}: {error.strerror}") from error
     with ExitStack() as stack:

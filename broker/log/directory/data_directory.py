@@ -63,6 +63,7 @@ from warmlog.broker.log.io.disk import Disk, DiskSpace, is_out_of_room, replace_
 RESERVE = ".reserve"
 CLUSTER_STATE = "warmlog-cluster.json"  # of a broker in a cluster; see `broker.clustered`
 PROBE = ".probe"
+PRIVATE = 0o700  # the mode of a directory that the broker creates: records are nobody else's business
 METADATA_TOPIC = "__cluster_metadata"  # the log of a KRaft node: named like a partition, but not of a topic
 
 logger = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ class DataDirectory:
         reserve_bytes: int = 0,
         disk: Disk | None = None,
     ) -> Self:
-        """Lock a directory, creating it if it is missing, and read its identity and checkpoints.
+        """Lock a directory, creating it for this user alone if it is missing, and read its identity and checkpoints.
 
         `cluster_id`: None accepts the stored one, or generates one. `reserve_bytes` is the size of the disk reserve, -1
         for a default by the file system's size; the reserve is released until it is settled, as startup may need it.
@@ -161,7 +162,7 @@ class DataDirectory:
         disk = disk or Disk()
         text = os.fspath(path)
         try:
-            disk.make_directory(text)
+            disk.make_directory(text, PRIVATE)
             lock = DirectoryLock(disk, text)
             try:
                 directory = cls(text, disk, lock, reserve_bytes)

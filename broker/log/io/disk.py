@@ -172,12 +172,12 @@ class Disk:
         """Remove a file's name; open descriptors keep the file."""
         os.unlink(path)
 
-    def make_directory(self, path: str) -> None:
-        """Create a directory and its parents unless they exist."""
+    def make_directory(self, path: str, mode: int = 0o777) -> None:
+        """Create a directory and its parents unless they exist. `mode`: of the directory, less the umask."""
         try:
-            os.mkdir(path)
+            os.mkdir(path, mode)
         except (FileExistsError, FileNotFoundError):
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, mode, exist_ok=True)
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""

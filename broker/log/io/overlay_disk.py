@@ -220,8 +220,9 @@ class OverlayDisk(Disk):
             raise _missing(path)
         return file
 
-    def make_directory(self, path: str) -> None:
-        """Create a directory in memory unless it exists."""
+    def make_directory(self, path: str, mode: int = 0o777) -> None:
+        """Create a directory in memory unless it exists; it has no mode."""
+        del mode
         path = os.path.normpath(path)
         if not self._is_directory(path):
             self._directories[path] = True

@@ -26,9 +26,9 @@ class Syncs(CrashingDisk):
         self.names += os.path.basename(path).startswith("disk-")
         super().sync_directory(path)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, mode: int = 0o777) -> None:
         self._refuse(path)
-        super().make_directory(path)
+        super().make_directory(path, mode)
 
     def rename(self, source: str, target: str) -> None:
         self._refuse(source)

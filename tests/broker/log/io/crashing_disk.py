@@ -290,10 +290,10 @@ class CrashingDisk(Disk):
         self._rename({path: None})
         self._end(fault)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, mode: int = 0o777) -> None:
         if path not in self._directories:
             fault = self._begin("make_directory", path)
-            super().make_directory(path)
+            super().make_directory(path, mode)
             self._directories.add(path)
             self._end(fault)
 

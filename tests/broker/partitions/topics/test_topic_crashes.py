@@ -48,9 +48,9 @@ class SteppingDisk(Disk):
         self.before()
         super().rename(source, target)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, mode: int = 0o777) -> None:
         self.before()
-        super().make_directory(path)
+        super().make_directory(path, mode)
 
 
 class PowerDisk(CrashingDisk):
