@@ -94,15 +94,63 @@ def test_settings_name_every_member_of_etcd(
 
 def test_members_of_etcd_know_each_other(members: Object) -> None:
     replicas = range(members["spec"]["replicas"])
-    options = dict(word.removeprefix("--").split("=", 1) for word in container(members)["command"][1:])
+    words = container(members)["command"][1:]
+    options = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
     peers = [
         f"etcd-{number}=" + expanded(options["initial-advertise-peer-urls"], POD_NAME=f"etcd-{number}")
         for number in replicas
     ]
     assert options["initial-cluster"].split(",") == peers
     assert options["auto-compaction-mode"] == "periodic"
-    (mount,) = container(members)["volumeMounts"]
-    assert options["data-dir"].startswith(mount["mountPath"])
+    data, certificates = container(members)["volumeMounts"]
+    assert options["data-dir"].startswith(data["mountPath"])
+    files = [path for option, path in options.items() if option.endswith("-file")]
+    assert len(files) == 6
+    assert all(path.startswith(f"{certificates['mountPath']}/") for path in files)
+
+
+def test_etcd_is_reached_with_certificates_only(built: dict[tuple[str, str], Object], members: Object) -> None:
+    words = container(members)["command"]
+    assert {"--client-cert-auth", "--peer-client-cert-auth"} <= set(words)
+    assert [word for word in words if "http://" in word] == ["--listen-metrics-urls=http://0.0.0.0:2381"]
+    probed = {container(members)[name]["httpGet"]["port"] for name in ("livenessProbe", "readinessProbe")}
+    assert probed == {"metrics"}
+    for stateful_set in ("warmlog", "etcd"):
+        found = pod(built["StatefulSet", stateful_set])
+        mounted = {each["name"] for each in found["containers"][0]["volumeMounts"]}
+        volumes = {each["name"] for each in found.get("volumes", ())}
+        assert mounted == volumes | {"data"}
+
+
+def admits(policy: Object, port: str, **labels: str) -> bool:
+    """Return whether a policy lets pods of its namespace with these labels reach a port."""
+    return any(
+        {"port": port} in rule["ports"]
+        and any(
+            each["podSelector"]["matchLabels"].items() <= labels.items()
+            for each in rule["from"]
+            if "podSelector" in each
+        )
+        for rule in policy["spec"]["ingress"]
+    )
+
+
+def test_policies_admit_brokers_and_members_of_etcd(
+    built: dict[tuple[str, str], Object], brokers: Object, members: Object
+) -> None:
+    etcd = built["NetworkPolicy", "etcd"]
+    optional = yaml.safe_load((DEPLOY / "kubernetes/optional/networkpolicy.yaml").read_text())
+    a_broker = brokers["spec"]["template"]["metadata"]["labels"]
+    a_member = members["spec"]["template"]["metadata"]["labels"]
+    a_client = {"warmlog-client": "true"}
+    for policy, labels in ((optional, a_broker), (etcd, a_member)):
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert admits(optional, "kafka", **a_broker), "followers fetch from leaders"
+    assert admits(optional, "kafka", **a_client)
+    assert admits(etcd, "client", **a_broker)
+    assert admits(etcd, "peer", **a_member)
+    assert not any(admits(etcd, port, **a_client) for port in ("client", "peer", "metrics"))
+    assert not admits(etcd, "peer", **a_broker)
 
 
 @pytest.mark.parametrize("name", ["warmlog", "etcd"])
