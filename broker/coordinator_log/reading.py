@@ -20,13 +20,16 @@ import trio
 from warmlog.broker.coordinator_log.replay import Replay
 from warmlog.broker.log.io.files import FileSlice
 from warmlog.broker.log.io.residency import ColdReadError
+from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.partitions.partition import Partition, StorageError
 from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.batch import headers, verify_crc
 from warmlog.protocol.records.layout import BatchHeader
 from warmlog.protocol.records.reader import Record, decode_batch
 
 READ_BYTES = 1 << 20  # per read: some thousands of records, a few ms in the worker
+MAX_BATCH_OPENED = 128 << 20  # bytes: all its records are needed at the same time
 PIECE = 500  # records processed between two checkpoints: half a millisecond
 REPORTED = 10  # malformed records of a partition
 
@@ -72,7 +75,8 @@ async def read_partition(
 ) -> Replay:
     """Read a partition as it is now, or up to an offset, and wait until the high watermark covers that.
 
-    `takes`: which records to replay, besides control records. Raises OSError, LogError, ProtocolError, StorageError.
+    `takes`: which records to replay, besides control records. The records of a batch that cannot be read are skipped, and
+    reported. Raises OSError, LogError, StorageError, and CorruptBatchError for a damaged batch.
     """
     replay = Replay(partition.log.log_end_offset if end is None else end)
     async for header, found in _batches_of(partition, replay.end):
@@ -110,7 +114,7 @@ async def _batches_of(partition: Partition, end: int) -> AsyncIterator[tuple[Bat
             continue
         if found.slice is None:
             return
-        loaded = await trio.to_thread.run_sync(_load, found.slice)
+        loaded = await trio.to_thread.run_sync(_load, found.slice, partition.log)
         if not loaded:
             raise StorageError(f"no batch can be read at offset {offset}")
         for header, records in loaded:
@@ -118,11 +122,15 @@ async def _batches_of(partition: Partition, end: int) -> AsyncIterator[tuple[Bat
             offset = header.next_offset
 
 
-def _load(part: FileSlice) -> Loaded:
+def _load(part: FileSlice, log: PartitionLog) -> Loaded:
     """Read a slice, and check and decompress its complete batches. Blocks: runs in a worker."""
     data = part.read_all()
-    loaded = []
+    loaded: Loaded = []
     for position, header in headers(data):
         verify_crc(data, position, header)
-        loaded.append((header, decode_batch(data, position, header)))
+        try:
+            loaded.append((header, decode_batch(data, position, header, max_decompressed_size=MAX_BATCH_OPENED)))
+        except ProtocolError as error:
+            log.note_unreadable("coordinator", header.base_offset, error)
+            loaded.append((header, []))
     return loaded

@@ -13,6 +13,7 @@ from warmlog.broker.log.appender import PreparedRoll
 from warmlog.broker.log.flush import FlushPlan
 from warmlog.broker.log.io.shared_writes import FileWrite, SharedWrites
 from warmlog.broker.log.log_state import HighWatermarkSource, LogState
+from warmlog.broker.log.producers.copies import LargestTimestamps, largest_timestamps
 from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
@@ -52,7 +53,9 @@ class AppendableLog(LogState):
         self._check_service()
         return self._appender.plan_marker(marker, self._epochs.current)
 
-    def plan_copy(self, records: Buffer, leader_epoch: int | None = None) -> list[PlannedAppend]:
+    def plan_copy(
+        self, records: Buffer, leader_epoch: int | None = None, timestamps: LargestTimestamps | None = None
+    ) -> list[PlannedAppend]:
         """Plan batches fetched from the leader, with the offsets, leader epochs and gaps that they have there.
 
         They are in order, and the last may be cut off: it is left out, as are batches of later epochs than the leader's
@@ -60,10 +63,11 @@ class AppendableLog(LogState):
         one segment; there are none if no batch is whole. `records` must not change until the commit.
 
         Raises LogFailedError, NoRoomError; CorruptBatchError, UnsupportedMagicError, InvalidRecordError for batches
-        that are damaged or do not follow the log end, and then nothing is planned.
+        that are damaged or do not follow the log end; UnknownTimestampError if `timestamps` (of
+        `copies.largest_timestamps`) are needed. Nothing is planned then.
         """
         self._check_service()
-        return self._appender.plan_copy(records, leader_epoch)
+        return self._appender.plan_copy(records, leader_epoch, timestamps)
 
     def _check_service(self) -> None:
         if self._closed or self._appender.writer.failure is not None:
@@ -139,7 +143,7 @@ class AppendableLog(LogState):
 
     def append_copy(self, records: Buffer, leader_epoch: int | None = None) -> list[PlannedAppend]:
         """Append batches fetched from the leader, as `append` does for batches of clients."""
-        return [self._append(planned) for planned in self.plan_copy(records, leader_epoch)]
+        return [self._append(planned) for planned in self.plan_copy(records, leader_epoch, largest_timestamps(records))]
 
     def append_marker(self, marker: TransactionMarker) -> PlannedAppend:
         """Append a transaction marker, as `append` does for batches."""

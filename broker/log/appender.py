@@ -36,7 +36,7 @@ from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET
 from warmlog.broker.log.index.transaction import AbortedTransaction
 from warmlog.broker.log.io.shared_writes import FileWrite, SharedWrites
 from warmlog.broker.log.leader_epochs import LeaderEpochs
-from warmlog.broker.log.producers.copies import check_copies, effects_of
+from warmlog.broker.log.producers.copies import LargestTimestamps, check_copies, effects_of
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots
 from warmlog.broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
 from warmlog.broker.log.producers.table import Producers
@@ -202,13 +202,15 @@ class Appender:
             effects=Effects((ProducerStep(state, marker.outcome, base_offset),)),
         )
 
-    def plan_copy(self, records: Buffer, leader_epoch: int | None) -> list[PlannedAppend]:
+    def plan_copy(
+        self, records: Buffer, leader_epoch: int | None, timestamps: LargestTimestamps | None
+    ) -> list[PlannedAppend]:
         """Check copied batches and give each a position; a plan has the batches that fit in one segment.
 
         Raises the errors of `copies.check_copies`; CorruptBatchError for a control batch that cannot be decoded.
         """
         view = records if isinstance(records, memoryview) else memoryview(records)
-        checked = check_copies(view, self._planned.next_offset, leader_epoch)
+        checked = check_copies(view, self._planned.next_offset, leader_epoch, timestamps)
         effects = effects_of(self.producers, view, checked, self.epochs.latest)
         plans: list[PlannedAppend] = []
         begin = 0

@@ -37,6 +37,10 @@ class LogFailedError(LogError):
     """
 
 
+class UnknownTimestampError(LogError):
+    """Copied batches whose largest timestamps must be found in their records first (`copies.largest_timestamps`)."""
+
+
 class IndexFullError(LogError):
     """An index is full."""
 

@@ -23,6 +23,7 @@ from warmlog.broker.log.errors import LogFailedError
 from warmlog.broker.log.flush import Durability, SyncTurns
 from warmlog.broker.log.io.page_faults import PageFaults
 from warmlog.broker.log.io.residency import Residency
+from warmlog.broker.log.io.unreadable import BatchReader
 from warmlog.broker.log.leader_epochs import LeaderEpochs
 from warmlog.broker.log.log_view import LogBounds, LogView
 from warmlog.broker.log.producers.table import Producers
@@ -116,6 +117,10 @@ class LogState:
         self._indexes = IndexRepair(lambda: self._segments)
         self.old_segments = OldSegments(self._view, self._indexes)
         self.cleaning = Cleaning(self._view, self._indexes)
+
+    def note_unreadable(self, reader: BatchReader, base_offset: int, reason: object) -> None:
+        """Report a batch whose CRC matches but whose records a reader cannot read."""
+        self._context.files.unreadable.note(reader, f"{self.topic}-{self.partition}", base_offset, reason)
 
     # -- files and sizes -----------------------------------------------------------------------------------------------
 

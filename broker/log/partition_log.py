@@ -168,7 +168,7 @@ class PartitionLog(AppendableLog):
         """Find the first record at or past a timestamp (ms); None if there is none.
 
         For a worker, during appends and rolls, too. Rebuilds corrupt indexes of sealed segments. Raises OSError;
-        ProtocolError for a batch that cannot be decoded; IndexCorruptError for the active segment.
+        CorruptBatchError for a damaged batch; IndexCorruptError for the active segment.
         """
         return self._indexes.run(
             lambda: first_at_or_past(self._time_view(isolation_end), timestamp), self._context.config
@@ -185,6 +185,7 @@ class PartitionLog(AppendableLog):
             start_offset=self.log_start_offset,
             end_offset=end if isolation_end is None else min(end, isolation_end),
             search=self._context.config.index_search,
+            note_unreadable=lambda base_offset, reason: self.note_unreadable("time_lookup", base_offset, reason),
         )
 
     def rebuild_indexes(self, base_offset: int) -> None:

@@ -51,6 +51,12 @@ def declare_file_metrics(metrics: Metrics, files: OpenFiles, directories: DataDi
         ("kind", "where"),
     )
     metrics.counter(
+        "warmlog_unreadable_batches_total",
+        "Stored batches whose records could not be read, by reader; each is logged once.",
+        files.unreadable.rows,
+        ("reader",),
+    )
+    metrics.counter(
         "warmlog_cold_pages_total",
         "Pages that were not in memory when they were needed.",
         lambda: [((place,), count) for place, count in files.residency.cold_pages.items()],

@@ -1,4 +1,7 @@
-"""Decode batches into records, decompressing them if necessary.
+"""Decode stored batches into records, decompressing them if necessary, leniently (see `compression`).
+
+Only batches from producers are read strictly, in `reencode`. What needs no keys or values reads a block part by part
+(`batch_windows`, `offsets_and_times`), in bounded memory.
 
 A fast consumer uses `decoded_batches`, which yields lists instead of single records, and passes `make` and `prefix` so
 that the codec creates the consumer's own record type, such as `make=ConsumedRecord, prefix=(topic, partition)`; msgspec
@@ -9,10 +12,10 @@ record: batches may be empty after compaction, or hold control records.
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
-from warmlog.protocol.errors import UnsupportedCompressionError
+from warmlog.protocol.errors import ProtocolError, UnsupportedCompressionError
 from warmlog.protocol.records.batch import headers, refuse_cut, verify_crc
 from warmlog.protocol.records.codec import Record, decode_records
-from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
+from warmlog.protocol.records.compression import MAX_STORED_SIZE, decompress, decompressed_parts
 from warmlog.protocol.records.layout import (
     CODEC_MASK,
     FIRST_UNKNOWN_CODEC,
@@ -22,8 +25,18 @@ from warmlog.protocol.records.layout import (
     Codec,
 )
 from warmlog.protocol.records.record import Buffer
+from warmlog.protocol.records.windows import Window, record_windows
 
-__all__ = ["Record", "decode_batch", "decoded_batches", "max_record_timestamp", "records_in"]
+__all__ = [
+    "Record",
+    "batch_windows",
+    "decode_batch",
+    "decoded_batches",
+    "offsets_and_times",
+    "records_in",
+    "uncompressed_records",
+    "with_sound_timestamp",
+]
 
 T = TypeVar("T")
 
@@ -47,7 +60,7 @@ def decode_batch(
     position: int,
     header: BatchHeader,
     *,
-    max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE,
+    max_decompressed_size: int = MAX_STORED_SIZE,
     make: Callable[..., Any] = Record,
     prefix: tuple[Any, ...] = (),
 ) -> list[Any]:
@@ -58,18 +71,11 @@ def decode_batch(
     a batch that is cut off, CompressionError, UnsupportedCompressionError, and InvalidRecordError for records that do
     not match the header. Decompressing a large batch takes milliseconds: do not call it on an event loop.
     """
-    start = position + HEADER_SIZE
-    end = position + header.size
-    if end > len(buffer):
-        refuse_cut(header, len(buffer) - position)
-    if codec := header.attributes & CODEC_MASK:
-        buffer = _decompress(codec, memoryview(buffer)[start:end], max_decompressed_size)
-        start = 0
-        end = len(buffer)
+    records = uncompressed_records(buffer, position, header, max_size=max_decompressed_size)
     return decode_records(
-        buffer,
-        start,
-        end,
+        records,
+        0,
+        len(records),
         header.record_count,
         header.base_offset,
         header.base_timestamp,
@@ -79,16 +85,64 @@ def decode_batch(
     )
 
 
-def max_record_timestamp(buffer: Buffer, position: int, header: BatchHeader) -> int:
-    """Return the max timestamp of a batch's records, ignoring its header; NO_TIMESTAMP if no record has one.
+def uncompressed_records(
+    buffer: Buffer, position: int, header: BatchHeader, *, max_size: int = MAX_STORED_SIZE
+) -> Buffer:
+    """Return the encoded records of the batch at `position`, decompressed if necessary.
 
-    Costs and raises what `decode_batch` does.
+    Raises CorruptBatchError for a batch that is cut off, CompressionError, UnsupportedCompressionError.
     """
-    return max(decode_batch(buffer, position, header, make=_timestamp_only), default=NO_TIMESTAMP)
+    block = _block(buffer, position, header)
+    if header.attributes & CODEC_MASK:
+        return decompress(_codec(header), block, max_size=max_size)
+    return block
 
 
-def _timestamp_only(_: int, timestamp: int, *__: object) -> int:
-    return timestamp
+def batch_windows(buffer: Buffer, position: int, header: BatchHeader) -> Iterator[Window]:
+    """Yield the records of the batch at `position`, decompressed part by part: see `record_windows`.
+
+    Raises what `decode_batch` raises, also after some windows; records are validated by whoever decodes a window.
+    """
+    block = _block(buffer, position, header)
+    if header.attributes & CODEC_MASK:
+        return record_windows(decompressed_parts(_codec(header), block), header.record_count)
+    return iter((Window(block, header.record_count),))
+
+
+def offsets_and_times(buffer: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    """Yield offset and timestamp of each record of the batch at `position`, in bounded memory.
+
+    Raises what `decode_batch` raises, also after some records.
+    """
+    for window in batch_windows(buffer, position, header):
+        yield from decode_records(
+            window.records,
+            0,
+            len(window.records),
+            window.count,
+            header.base_offset,
+            header.base_timestamp,
+            header.append_time_ms,
+            _offset_and_time,
+        )
+
+
+def _offset_and_time(offset: int, timestamp: int, *_: object) -> tuple[int, int]:
+    return offset, timestamp
+
+
+def with_sound_timestamp(buffer: Buffer, position: int, header: BatchHeader) -> BatchHeader:
+    """Return the header of the batch at `position`, with the max timestamp of its records if its own is invalid.
+
+    If the records cannot be read, it is the timestamp of the first one. Decompresses the batch: not for an event loop.
+    """
+    if not header.has_invalid_max_timestamp:
+        return header
+    try:
+        largest = max((time for _, time in offsets_and_times(buffer, position, header)), default=NO_TIMESTAMP)
+    except ProtocolError:
+        largest = NO_TIMESTAMP
+    return header._replace(max_timestamp=max(largest, header.base_timestamp))
 
 
 def decoded_batches(
@@ -97,7 +151,7 @@ def decoded_batches(
     from_offset: int | None = None,
     check_crc: bool = True,
     discards: Callable[[BatchHeader], bool] | None = None,
-    max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE,
+    max_decompressed_size: int = MAX_STORED_SIZE,
     make: Callable[..., Any] = Record,
     prefix: tuple[Any, ...] = (),
 ) -> Iterator[tuple[BatchHeader, list[Any]]]:
@@ -130,7 +184,7 @@ def records_in(
     *,
     from_offset: int | None = None,
     check_crc: bool = True,
-    max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE,
+    max_decompressed_size: int = MAX_STORED_SIZE,
 ) -> Iterator[Record]:
     """Yield the records of all complete batches in `buffer`, except control records.
 
@@ -142,7 +196,16 @@ def records_in(
         yield from records
 
 
-def _decompress(codec: int, block: memoryview, max_size: int) -> Buffer:
+def _codec(header: BatchHeader) -> Codec:
+    codec = header.attributes & CODEC_MASK
     if codec >= FIRST_UNKNOWN_CODEC:
         raise UnsupportedCompressionError(f"unknown compression codec {codec}")
-    return decompress(Codec(codec), block, max_size=max_size)
+    return Codec(codec)
+
+
+def _block(buffer: Buffer, position: int, header: BatchHeader) -> memoryview:
+    """Return what follows the header of a batch. Raises CorruptBatchError if it is cut off."""
+    end = position + header.size
+    if end > len(buffer):
+        refuse_cut(header, len(buffer) - position)
+    return memoryview(buffer)[position + HEADER_SIZE : end]

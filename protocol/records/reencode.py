@@ -41,7 +41,7 @@ def _reencode(batch: memoryview, header: BatchHeader, rules: BatchRules, now_ms:
     records = block
     codec = header.codec
     if codec is not Codec.NONE:
-        records = decompress(codec, block, max_size=max_size)
+        records = decompress(codec, block, max_size=max_size, strict=True)
         max_timestamp = check_records(records, 0, len(records), header, rules, now_ms)
         if not rules.append_time:
             header = with_max_timestamp(header, max_timestamp)

@@ -12,6 +12,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "broker", "warmlog")
 #: `warmlog.testing` is a pytest plugin: whoever loads it has pytest.
 BROUGHT_BY_THE_USER = {"pytest"}
+#: Of Python 3.14, and the distribution with the same module for older ones, which may not be installed.
+IN_NEWER_PYTHON = {"compression"}
+BACKPORTS = {"backports": "backports-zstd"}
 
 
 def imported_names() -> Iterator[str]:
@@ -30,9 +33,9 @@ def normalized(name: str) -> str:
 
 
 def test_every_library_that_is_imported_is_asked_for_and_no_other() -> None:
-    foreign = set(imported_names()) - set(sys.stdlib_module_names) - set(PACKAGES)
+    foreign = set(imported_names()) - set(sys.stdlib_module_names) - set(PACKAGES) - IN_NEWER_PYTHON
     distributions = packages_distributions()
-    imported = {normalized(distributions[name][0]) for name in foreign}
+    imported = {BACKPORTS.get(name) or normalized(distributions[name][0]) for name in foreign}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked_for = project["dependencies"] + project["optional-dependencies"]["spark"]
     declared = {normalized(re.match(r"[\w.-]+", requirement)[0]) for requirement in asked_for}

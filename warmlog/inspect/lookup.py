@@ -12,7 +12,7 @@ from warmlog.inspect.index_files import IndexedTime, OffsetEntries, TimeEntries
 from warmlog.inspect.log_file import LogFile, Segment
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.batch import BatchHeader
-from warmlog.protocol.records.reader import decode_batch
+from warmlog.protocol.records.reader import offsets_and_times
 
 ENTRIES_TRIED = 16  # backwards from the wanted one; an index that is wrong for longer is no help
 
@@ -126,9 +126,22 @@ def _find_time(file: LogFile, segment: Segment, timestamp_ms: int, end: int, sta
             if header.next_offset <= start_offset or header.is_control or not may_hold(header, timestamp_ms):
                 continue
             buffer, start = file.batch(at, header)
-            for record in decode_batch(buffer, start, header):
-                if record.timestamp >= timestamp_ms and record.offset >= start_offset:
-                    return record.offset
+            found = _first_record(buffer, start, header, timestamp_ms, start_offset)
+            if found is not None:
+                return found
     except ProtocolError as error:
         raise InspectError(f"{segment.path}: cannot look up a time: {error}") from error
+    return None
+
+
+def _first_record(
+    buffer: memoryview, start: int, header: BatchHeader, timestamp_ms: int, start_offset: int
+) -> int | None:
+    """Return the offset in a batch; the first one if its records cannot be read, as a broker does (`time_search`)."""
+    try:
+        for offset, timestamp in offsets_and_times(buffer, start, header):
+            if timestamp >= timestamp_ms and offset >= start_offset:
+                return offset
+    except ProtocolError:
+        return max(header.base_offset, start_offset)
     return None

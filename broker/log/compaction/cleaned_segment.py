@@ -25,7 +25,7 @@ from warmlog.broker.log.io.directory_names import (
 )
 from warmlog.broker.log.io.disk import Disk, write_all
 from warmlog.protocol.records.batch import headers
-from warmlog.protocol.records.reader import max_record_timestamp
+from warmlog.protocol.records.reader import with_sound_timestamp
 
 
 class CleanedSegment:
@@ -56,9 +56,7 @@ class CleanedSegment:
         assert self._fd is not None, "it is not closed"
         write_all(self._disk, self._fd, [batches], self._tail.size)
         for position, header in headers(batches):
-            largest = header.max_timestamp
-            if header.has_invalid_max_timestamp:
-                largest = max_record_timestamp(batches, position, header)
+            largest = with_sound_timestamp(batches, position, header).max_timestamp
             entries = self._tail.add(BatchExtent(header.last_offset, largest, header.size))
             if entries is not None:
                 self._offset_entries += entries.offset_index

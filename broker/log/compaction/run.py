@@ -16,7 +16,8 @@ Invariants:
 2. The last compacted batch, and the last batch of each active producer, are kept, if only as headers.
 3. A cleaned segment is synced before it is reported.
 4. A damaged batch ends the run: only verified data is copied.
-5. One run per directory at a time, among all processes: a child may outlive a killed broker by a second, while the next
+5. A batch whose CRC matches but whose records cannot be read is kept as it is, and reported.
+6. One run per directory at a time, among all processes: a child may outlive a killed broker by a second, while the next
    broker starts.
 
 Source: kafka.log.Cleaner.
@@ -33,7 +34,7 @@ from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.index.transaction import AbortedTransaction, read_aborted
 from warmlog.broker.log.io.directory_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
 from warmlog.broker.log.io.disk import Disk
-from warmlog.protocol.errors import CorruptBatchError
+from warmlog.protocol.errors import CorruptBatchError, ProtocolError
 from warmlog.protocol.records.batch import read_header, verify_crc
 from warmlog.protocol.records.compaction.filtering import FilterRules, add_batch, filter_batch
 from warmlog.protocol.records.compaction.offset_map import OffsetMap
@@ -42,6 +43,7 @@ from warmlog.protocol.records.reader import decode_batch
 
 MIN_READ_SIZE = 64 << 10  # bytes
 MAX_GROUP_SPAN = (1 << 31) - 1  # relative offsets have 31 bits
+MAX_REPORTED = 100  # unreadable batches
 
 
 class SourceSegment(Struct, frozen=True, kw_only=True):
@@ -95,8 +97,18 @@ class CleanedGroup(Struct, frozen=True, kw_only=True, tag="cleaned"):
     sources: tuple[int, ...]
 
 
+class UnreadableBatch(Struct, frozen=True):
+    """A batch that was kept as it is, because its records cannot be read, and why."""
+
+    base_offset: int
+    reason: str
+
+
 class CompactionSummary(Struct, frozen=True, kw_only=True, tag="summary"):
-    """The result of a run: the end of the compacted range, bytes and records processed, and the map's fill ratio."""
+    """The result of a run: the end of the compacted range, bytes and records processed, and the map's fill ratio.
+
+    `unreadable`: the first `MAX_REPORTED` of such batches.
+    """
 
     clean_offset: int
     bytes_read: int
@@ -105,6 +117,7 @@ class CompactionSummary(Struct, frozen=True, kw_only=True, tag="summary"):
     records_read: int
     records_kept: int
     map_utilization: float
+    unreadable: tuple[UnreadableBatch, ...] = ()
 
 
 class Compaction:
@@ -118,6 +131,7 @@ class Compaction:
         self._map = OffsetMap(self._map_bytes(), job.limits.load_factor)
         self._map_bytes_read = self._bytes_read = self._bytes_written = 0
         self._records_read = self._records_kept = 0
+        self._unreadable: list[UnreadableBatch] = []
 
     def _map_bytes(self) -> int:
         """Return the map's size: the limit, or less if there are few dirty offsets, to stay in the CPU's cache."""
@@ -154,6 +168,7 @@ class Compaction:
             records_read=self._records_read,
             records_kept=self._records_kept,
             map_utilization=len(self._map) / self._map.max_entries,
+            unreadable=tuple(self._unreadable),
         )
 
     # -- the map -------------------------------------------------------------------------------------------------------
@@ -180,13 +195,15 @@ class Compaction:
         )
 
     def _map_batch(self, batch: bytes, header: BatchHeader, transactions: CleanedTransactions) -> None:
-        if header.is_control:
-            transactions.can_remove_marker(header, _marker_key(batch, header))
-            self._map.skip_to(header.last_offset)
-        elif transactions.discards(header):
-            self._map.skip_to(header.last_offset)
-        else:
-            add_batch(self._map, batch, header, self._job.first_dirty_offset)
+        try:
+            if header.is_control:
+                transactions.can_remove_marker(header, _marker_key(batch, header))
+            elif not transactions.discards(header):
+                add_batch(self._map, batch, header, self._job.first_dirty_offset)
+                return
+        except ProtocolError:
+            pass  # reported when the batch is copied
+        self._map.skip_to(header.last_offset)
 
     def _aborted(self, start: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that end at or after an offset, from the indexes of all segments."""
@@ -248,13 +265,23 @@ class Compaction:
         out = bytearray()
 
         def run(data: bytes, position: int) -> int:
-            filtered = self._map.filter_batches(data, position, len(data), rules, out)
+            before = len(out)
+            try:
+                filtered = self._map.filter_batches(data, position, len(data), rules, out)
+            except ProtocolError:
+                del out[before:]
+                raise
             self._records_read += filtered.records_read
             self._records_kept += filtered.records_kept
             return filtered.position
 
         def single(batch: bytes, header: BatchHeader) -> None:
-            out.extend(self._filter(batch, header, rules, transactions))
+            try:
+                out.extend(self._filter(batch, header, rules, transactions))
+            except ProtocolError as error:
+                if len(self._unreadable) < MAX_REPORTED:
+                    self._unreadable.append(UnreadableBatch(header.base_offset, str(error)))
+                out.extend(batch)
 
         self._bytes_read += self._walk(segment, run=run, single=single, after=lambda: self._write(target, out))
 
@@ -305,8 +332,8 @@ class Compaction:
         the compiled `run` find the batches in them.
 
         `run(data, position)` processes what it can and returns the position it reached; the batch there is passed to
-        `single` with its CRC verified. `after` is called after each read. Raises CorruptBatchError,
-        UnsupportedMagicError, OSError.
+        `single` with its CRC verified. If `run` raises ProtocolError, all batches of this read are passed to `single`.
+        `after` is called after each read. Raises CorruptBatchError, UnsupportedMagicError, OSError.
         """
         fd = self._disk.open(self._log_path(segment), os.O_RDONLY)
         try:
@@ -333,8 +360,14 @@ def _pass_on(
 ) -> int:
     """Pass on the whole batches in `data`; return the position reached."""
     at = 0
+    runs = True
     while at < len(data):
-        reached = run(data, at)
+        reached = at
+        if runs:
+            try:
+                reached = run(data, at)
+            except ProtocolError:
+                runs = False
         if reached == at:
             if is_over() or len(data) - at < HEADER_SIZE or (size := read_header(data, at).size) > len(data) - at:
                 break

@@ -24,6 +24,7 @@ from typing import Protocol
 from warmlog.broker.log.io.disk import IOV_MAX, Disk, remaining, write_all
 from warmlog.broker.log.io.page_faults import PageFaults
 from warmlog.broker.log.io.residency import Residency
+from warmlog.broker.log.io.unreadable import UnreadableBatches
 from warmlog.protocol.records.record import Buffer
 
 DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker passes its own
@@ -143,6 +144,7 @@ class OpenFiles:
         self.disk = disk or Disk()
         self.residency = residency or Residency()
         self.page_faults = PageFaults()
+        self.unreadable = UnreadableBatches()
         self._lock = Lock()
         self._resources: OrderedDict[Resource, None] = OrderedDict()
         self._mappings = 0

@@ -7,25 +7,42 @@ duplicates once it leads.
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.appendAsFollower.
 """
 
+from warmlog.broker.log.errors import UnknownTimestampError
 from warmlog.broker.log.producers.replay import apply_batch
 from warmlog.broker.log.producers.state import ProducerState
 from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.producers.transactions import ProducerStep
-from warmlog.protocol.errors import InvalidRecordError, ProtocolError
-from warmlog.protocol.records.batch import read_header, verify_crc
-from warmlog.protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
+from warmlog.protocol.errors import InvalidRecordError
+from warmlog.protocol.records.batch import headers, read_header, verify_crc
+from warmlog.protocol.records.layout import HEADER_SIZE, BatchHeader
 from warmlog.protocol.records.markers import EndMarker, end_marker
-from warmlog.protocol.records.reader import decode_batch, max_record_timestamp
-from warmlog.protocol.records.record import MAX_INT64
+from warmlog.protocol.records.reader import decode_batch, with_sound_timestamp
+from warmlog.protocol.records.record import MAX_INT64, Buffer
 from warmlog.protocol.records.validation import CheckedBatches
 
+#: The largest timestamps of batches whose headers state an impossible one, by base offset.
+LargestTimestamps = dict[int, int]
 
-def check_copies(view: memoryview, next_offset: int, leader_epoch: int | None) -> CheckedBatches:
+
+def largest_timestamps(records: Buffer) -> LargestTimestamps:
+    """Return the largest timestamps of the whole batches that need it. Decompresses: for a worker."""
+    found: LargestTimestamps = {}
+    for position, header in headers(records):
+        if header.has_invalid_max_timestamp:
+            found[header.base_offset] = with_sound_timestamp(records, position, header).max_timestamp
+    return found
+
+
+def check_copies(
+    view: memoryview, next_offset: int, leader_epoch: int | None, timestamps: LargestTimestamps | None = None
+) -> CheckedBatches:
     """Check the whole batches in a fetched buffer; return (position, header) of each, with sound timestamps.
 
     The end of the buffer may cut the last batch, which is left out, as is everything from a batch with a later epoch
-    than `leader_epoch` on: it was fetched from another leader than expected. Raises CorruptBatchError,
-    UnsupportedMagicError; InvalidRecordError for offsets that are not past those before.
+    than `leader_epoch` on: it was fetched from another leader than expected. `timestamps`: of these batches.
+
+    Raises CorruptBatchError, UnsupportedMagicError; InvalidRecordError for offsets that are not past those before;
+    UnknownTimestampError if `timestamps` are needed.
     """
     found: CheckedBatches = []
     position, end = 0, len(view)
@@ -37,7 +54,9 @@ def check_copies(view: memoryview, next_offset: int, leader_epoch: int | None) -
         _check_offsets(header, next_offset)
         next_offset = header.next_offset
         if header.has_invalid_max_timestamp:
-            header = _timed(view, position, header)
+            if timestamps is None:
+                raise UnknownTimestampError(f"the batch at offset {header.base_offset} must be decompressed first")
+            header = header._replace(max_timestamp=timestamps[header.base_offset])
         found.append((position, header))
         position += header.size
     return found
@@ -50,15 +69,6 @@ def _check_offsets(header: BatchHeader, next_offset: int) -> None:
         raise InvalidRecordError(f"batch at offset {header.base_offset} ends at {header.last_offset}")
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise InvalidRecordError(f"{header.record_count} records in offsets up to {header.last_offset_delta}")
-
-
-def _timed(view: memoryview, position: int, header: BatchHeader) -> BatchHeader:
-    """Return the header with the largest timestamp of the records, as recovery finds it (`log_scan.timed`)."""
-    try:
-        largest = max_record_timestamp(view, position, header)
-    except ProtocolError:
-        largest = NO_TIMESTAMP
-    return header._replace(max_timestamp=max(largest, header.base_timestamp))
 
 
 def effects_of(

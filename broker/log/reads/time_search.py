@@ -1,13 +1,16 @@
 """Find the first record at or past a timestamp. Blocking: it reads the disk and decompresses batches.
 
+A batch whose records cannot be read is treated as one record at its first offset, with the largest timestamp of its
+header: whoever reads on from there misses no record.
+
 Safe while the event loop appends and rolls: it works on a snapshot of the segments, whose sizes only grow.
 
 Source: kafka.log.UnifiedLog.fetchOffsetByTimestamp, KIP-734 (the largest timestamp).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from warmlog.broker.log.config import SearchName
 from warmlog.broker.log.errors import IndexCorruptError
@@ -15,10 +18,17 @@ from warmlog.broker.log.index.offset import OffsetPosition
 from warmlog.broker.log.index.time import NO_TIMESTAMP, TimestampOffset
 from warmlog.broker.log.segments.log_scan import walk_timed
 from warmlog.broker.log.segments.segment import Segment
+from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.batch import verify_crc
 from warmlog.protocol.records.layout import BatchHeader
-from warmlog.protocol.records.reader import decode_batch
+from warmlog.protocol.records.reader import offsets_and_times
 
-MAX_DECOMPRESSED_SIZE = 128 << 20  # per batch: far above what producers send, and a bound on a worker's memory
+# Called with the base offset of a batch whose records cannot be read, and the reason.
+NoteUnreadable: TypeAlias = Callable[[int, ProtocolError], None]
+
+
+def _ignore(_: int, __: ProtocolError) -> None:
+    pass
 
 
 class TimeView(NamedTuple):
@@ -28,6 +38,7 @@ class TimeView(NamedTuple):
     start_offset: int
     end_offset: int
     search: SearchName
+    note_unreadable: NoteUnreadable = _ignore
 
 
 class RecordPlace(NamedTuple):
@@ -42,7 +53,7 @@ class RecordPlace(NamedTuple):
 def first_at_or_past(view: TimeView, timestamp: int) -> TimestampOffset | None:
     """Return the first record at or past a timestamp (ms), with its own timestamp and leader epoch, or None.
 
-    Raises IndexCorruptError, ProtocolError for a batch that cannot be decoded, OSError.
+    Raises IndexCorruptError, CorruptBatchError for a damaged batch, OSError.
     """
     for segment in view.segments:
         if segment.largest_timestamp() >= timestamp:
@@ -76,11 +87,12 @@ def _largest_in_segment(view: TimeView, segment: Segment) -> TimestampOffset | N
     for position, header in walk_timed(file, 0, segment.size):
         least = NO_TIMESTAMP if best is None else best.timestamp
         if header.max_timestamp > least and header.last_offset >= view.start_offset and header.record_count:
-            rows = _rows(file.pread(header.size, position), header)
-            times = [(time, -at) for at, time in rows if at >= view.start_offset and time > least]
-            if times:
-                time, minus_offset = max(times)
-                best = TimestampOffset(time, -minus_offset, header.leader_epoch)
+            for offset, time in _rows(
+                file.pread(header.size, position), header, view.start_offset, view.note_unreadable
+            ):
+                if time > least:
+                    least = time
+                    best = TimestampOffset(time, offset, header.leader_epoch)
     return best
 
 
@@ -89,24 +101,26 @@ def _first_in_segment(view: TimeView, segment: Segment, timestamp: int) -> Times
     hit = segment.checked_time_index().lookup(timestamp, view.search)
     start = segment.checked_offset_index().lookup(max(hit.offset, view.start_offset), view.search)
     check_entries(segment, hit, start)
-    found = first_from(segment, start.position, timestamp, view.start_offset)
+    found = first_from(segment, start.position, timestamp, view.start_offset, view.note_unreadable)
     if found is None:
         return None
     return TimestampOffset(found.timestamp, found.offset, found.header.leader_epoch, hit.section)
 
 
-def first_from(segment: Segment, position: int, timestamp: int, start_offset: int) -> RecordPlace | None:
+def first_from(
+    segment: Segment, position: int, timestamp: int, start_offset: int, note_unreadable: NoteUnreadable = _ignore
+) -> RecordPlace | None:
     """Return the first record from a position on with at least this timestamp (ms) and offset, or None.
 
-    Raises ProtocolError, OSError.
+    Raises CorruptBatchError, OSError.
     """
     file = segment.reader.descriptor()
     for at_position, header in walk_timed(file, position, segment.size):
         if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
             batch = file.pread(header.size, at_position)
-            found = _first_in_batch(batch, header, lambda at, time: time >= timestamp and at >= start_offset)
-            if found is not None:
-                return RecordPlace(*found, at_position, header)
+            for offset, time in _rows(batch, header, start_offset, note_unreadable):
+                if time >= timestamp:
+                    return RecordPlace(offset, time, at_position, header)
     return None
 
 
@@ -118,15 +132,15 @@ def check_entries(segment: Segment, hit: TimestampOffset, start: OffsetPosition)
         segment.max_timestamp_of(start.offset)
 
 
-def _first_in_batch(batch: bytes, header: BatchHeader, wanted: Callable[[int, int], bool]) -> tuple[int, int] | None:
-    """Return (offset, timestamp) of the first record for which `wanted` is true, or None."""
-    return next((row for row in _rows(batch, header) if wanted(*row)), None)
-
-
-def _rows(batch: bytes, header: BatchHeader) -> Iterable[tuple[int, int]]:
-    """Return the offset and timestamp of each record of a batch."""
-    return decode_batch(batch, 0, header, max_decompressed_size=MAX_DECOMPRESSED_SIZE, make=_offset_and_time)
-
-
-def _offset_and_time(offset: int, timestamp: int, *_: object) -> tuple[int, int]:
-    return offset, timestamp
+def _rows(
+    batch: bytes, header: BatchHeader, start_offset: int, note_unreadable: NoteUnreadable
+) -> Iterator[tuple[int, int]]:
+    """Yield the offset and timestamp of each record of a batch from an offset on. Raises CorruptBatchError."""
+    try:
+        for offset, timestamp in offsets_and_times(batch, 0, header):
+            if offset >= start_offset:
+                yield offset, timestamp
+    except ProtocolError as error:
+        verify_crc(batch, 0, header)
+        note_unreadable(header.base_offset, error)
+        yield max(header.base_offset, start_offset), header.max_timestamp

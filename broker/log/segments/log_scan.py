@@ -24,10 +24,9 @@ from warmlog.protocol.records.layout import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MIN_BATCH_LENGTH,
-    NO_TIMESTAMP,
     BatchHeader,
 )
-from warmlog.protocol.records.reader import max_record_timestamp
+from warmlog.protocol.records.reader import with_sound_timestamp
 
 FIND_CHUNK_SIZE = 8192  # an index interval plus a small batch, so that one read usually finds the batch
 WALK_CHUNK_SIZE = 1 << 18  # few reads for a long scan, at little memory
@@ -147,11 +146,7 @@ def timed(file: Descriptor, position: int, header: BatchHeader) -> BatchHeader:
     """
     if not header.has_invalid_max_timestamp:
         return header
-    try:
-        largest = max_record_timestamp(file.pread(header.size, position), 0, header)
-    except ProtocolError:
-        largest = NO_TIMESTAMP
-    return header._replace(max_timestamp=max(largest, header.base_timestamp))
+    return with_sound_timestamp(file.pread(header.size, position), 0, header)
 
 
 def walk_timed(

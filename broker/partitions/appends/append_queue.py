@@ -26,6 +26,7 @@ from warmlog.broker.log.errors import LogError
 from warmlog.broker.log.io.disk import is_out_of_room
 from warmlog.broker.log.io.shared_writes import FileWrite
 from warmlog.broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
+from warmlog.broker.log.producers.copies import LargestTimestamps
 from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.broker.partitions.appends.append import Append, StorageError
@@ -167,7 +168,9 @@ class AppendQueue:
         self._enqueue(append)
         return append
 
-    def append_copy(self, records: bytes | memoryview, leader_epoch: int | None) -> Append | None:
+    def append_copy(
+        self, records: bytes | memoryview, leader_epoch: int | None, timestamps: LargestTimestamps | None = None
+    ) -> Append | None:
         """Queue batches fetched from the leader; return the last of the appends, None if no batch is whole.
 
         If it fails, so may only some of those before it. Clients must not append meanwhile. Raises what
@@ -175,7 +178,7 @@ class AppendQueue:
         """
         assert self._lanes.are_empty, "clients do not append to a copy"
         append = None
-        for planned in self.log.plan_copy(records, leader_epoch):
+        for planned in self.log.plan_copy(records, leader_epoch, timestamps):
             append = Append(self.log)
             append.planned = planned
             if not self._queue and not self.is_writing:

@@ -12,7 +12,9 @@ from struct import Struct
 
 import trio
 
-from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.errors import LogError, UnknownTimestampError
+from warmlog.broker.log.producers.copies import largest_timestamps
+from warmlog.broker.partitions.appends.append import Append
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.replication.following.fetcher import Step
 from warmlog.broker.replication.following.truncation import (
@@ -184,7 +186,7 @@ class PartitionReplica:
         log = self._partition.log
         end = log.log_end_offset
         for piece in pieces(records):
-            append = self._partition.appends.append_copy(piece, self._epoch_limit())
+            append = await self._append_piece(piece)
             if append is None:
                 break
             self._partition.appends.write_queued()
@@ -197,6 +199,15 @@ class PartitionReplica:
             self.bytes_per_offset = len(records) / (log.log_end_offset - end)
             self._hidden.written(log.log_end_offset, len(records))
         return True
+
+    async def _append_piece(self, piece: memoryview) -> Append | None:
+        """Queue the batches of a piece, decompressed by a worker first if their headers lack timestamps."""
+        appends = self._partition.appends
+        try:
+            return appends.append_copy(piece, self._epoch_limit())
+        except UnknownTimestampError:
+            timestamps = await trio.to_thread.run_sync(largest_timestamps, piece)
+            return appends.append_copy(piece, self._epoch_limit(), timestamps)
 
     def _epoch_limit(self) -> int | None:
         return None if self._leader_epoch == UNKNOWN_EPOCH else self._leader_epoch

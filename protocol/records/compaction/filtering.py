@@ -20,6 +20,8 @@ Invariants:
    offset. A tombstone is removed after the delete horizon of its batch.
 2. Offsets and their order never change.
 3. Corrupt batches and records raise and are never copied.
+4. A block that opens to many windows (`records.windows`) is read twice and recompressed as it is read, in bounded
+   memory.
 
 Source: org.apache.kafka.common.record.MemoryRecords.filterTo, kafka.log.Cleaner, SkimpyOffsetMap; KIP-534.
 """
@@ -29,7 +31,7 @@ from hashlib import blake2b
 from typing import ClassVar, NamedTuple
 
 from warmlog.protocol.records.batch import read_header, verify_crc
-from warmlog.protocol.records.compression import compress, decompress
+from warmlog.protocol.records.compression import compress, compressed_parts
 from warmlog.protocol.records.crc import crc32c
 from warmlog.protocol.records.layout import (
     CODEC_MASK,
@@ -45,6 +47,7 @@ from warmlog.protocol.records.layout import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
+from warmlog.protocol.records.reader import batch_windows
 from warmlog.protocol.records.record import (
     Buffer,
     _Broken,
@@ -54,11 +57,11 @@ from warmlog.protocol.records.record import (
     refuse_record,
     refuse_rest,
 )
+from warmlog.protocol.records.windows import Window
 
 __all__ = ["FilterRules", "Filtered", "Kept", "OffsetMap", "add_batch", "filter_batch"]
 
 EXTRAORDINARY_BITS = CODEC_MASK | CONTROL_BIT | TRANSACTIONAL_BIT
-MAX_DECOMPRESSED_SIZE = 1 << 30  # per batch; far above the limit for producers, because the batch is already in the log
 HASH_SIZE = 16
 NO_OFFSET = -1
 
@@ -82,10 +85,13 @@ class Filtered(NamedTuple):
 class Kept(NamedTuple):
     """The records kept of a block. `records` is None if all are kept, `max_timestamp` may be NO_TIMESTAMP."""
 
-    records: bytes | None
+    records: Buffer | None
     record_count: int
     max_timestamp: int
     has_tombstone: bool
+
+
+_NOTHING = Kept(b"", 0, NO_TIMESTAMP, has_tombstone=False)
 
 
 class _RecordSpan(NamedTuple):
@@ -247,9 +253,12 @@ def _walk(records: bytes, count: int) -> Iterator[_RecordSpan]:
 
 
 def add_batch(known: "OffsetMap", batch: Buffer, header: BatchHeader, first_offset: int) -> None:
-    """Add the keys of any batch except a control batch."""
-    known.add_records(_uncompressed(batch, header), header.record_count, header.base_offset, first_offset)
-    if not known.is_full and header.last_offset >= first_offset:
+    """Add the keys of any batch except a control batch. Raises what `filter_batch` raises."""
+    for window in batch_windows(batch, 0, header):
+        known.add_records(window.records, window.count, header.base_offset, first_offset)
+        if known.is_full:
+            return
+    if header.last_offset >= first_offset:
         known.skip_to(header.last_offset)
 
 
@@ -266,36 +275,62 @@ def filter_batch(
 
     `discard` removes all records (of an aborted transaction, or an expired marker). `marks_empty_transaction`: the
     batch is the marker of a transaction without remaining records, so its delete horizon has to be set. Raises
-    InvalidRecordError, CompressionError.
+    InvalidRecordError, CompressionError, UnsupportedCompressionError.
     """
-    kept = _filter_records(known, batch, header, rules.now_ms, discard=discard)
+    kept = _NOTHING if discard else _filter_records(known, batch, header, rules.now_ms)
     if not kept.record_count:
         return _header_only(header) if header.last_offset in rules.keep_empty else b""
     sets_horizon = (kept.has_tombstone or marks_empty_transaction) and header.delete_horizon_ms is None
-    if kept.records is None and not sets_horizon:
+    if kept.record_count == header.record_count and not sets_horizon:
         return batch
-    records = _uncompressed(batch, header) if kept.records is None else kept.records
+    filtered, shift_ms = header, 0
     if sets_horizon:
         horizon = rules.now_ms + rules.delete_retention_ms
-        records = _shift_timestamps(bytes(records), kept.record_count, header.base_timestamp - horizon)
-        header = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT, base_timestamp=horizon)
+        shift_ms = header.base_timestamp - horizon
+        filtered = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT, base_timestamp=horizon)
     if not header.attributes & LOG_APPEND_TIME_BIT:
-        header = header._replace(max_timestamp=kept.max_timestamp)
-    return _encode(header, compress(header.codec, records) if header.is_compressed else records, kept.record_count)
+        filtered = filtered._replace(max_timestamp=kept.max_timestamp)
+    if kept.records is not None:
+        records = _shift_timestamps(bytes(kept.records), kept.record_count, shift_ms) if shift_ms else kept.records
+        block = compress(header.codec, records) if header.is_compressed else records
+    else:
+        block = b"".join(compressed_parts(header.codec, _kept_parts(known, batch, header, rules.now_ms, shift_ms)))
+    return _encode(filtered, block, kept.record_count)
 
 
-def _filter_records(known: "OffsetMap", batch: Buffer, header: BatchHeader, now_ms: int, *, discard: bool) -> Kept:
-    if discard:
-        return Kept(b"", 0, NO_TIMESTAMP, has_tombstone=False)
+def _filter_records(known: "OffsetMap", batch: Buffer, header: BatchHeader, now_ms: int) -> Kept:
+    """Return what is kept of a batch; `records` is None if the batch has several windows."""
     if header.is_control:
-        return Kept(None, header.record_count, header.max_timestamp, has_tombstone=False)
-    return known.filter_records(_uncompressed(batch, header), header, now_ms)
+        return Kept(memoryview(batch)[HEADER_SIZE:], header.record_count, header.max_timestamp, has_tombstone=False)
+    windows = batch_windows(batch, 0, header)
+    kept = _kept_of(known, next(windows), header, now_ms)
+    for window in windows:
+        more = _kept_of(known, window, header, now_ms)
+        kept = Kept(
+            None,
+            kept.record_count + more.record_count,
+            max(kept.max_timestamp, more.max_timestamp),
+            kept.has_tombstone or more.has_tombstone,
+        )
+    return kept
 
 
-def _uncompressed(batch: Buffer, header: BatchHeader) -> Buffer:
-    """Return the records of a batch, decompressed if necessary."""
-    block = memoryview(batch)[HEADER_SIZE:]
-    return decompress(header.codec, block, max_size=MAX_DECOMPRESSED_SIZE) if header.is_compressed else block
+def _kept_of(known: "OffsetMap", window: Window, header: BatchHeader, now_ms: int) -> Kept:
+    """Return the records kept of a window; of a large one, only whether it is kept."""
+    kept = known.filter_records(window.records, header._replace(record_count=window.count), now_ms)
+    if window.large is not None:
+        return kept._replace(records=None)
+    return kept._replace(records=window.records) if kept.records is None else kept
+
+
+def _kept_parts(known: "OffsetMap", batch: Buffer, header: BatchHeader, now_ms: int, shift_ms: int) -> Iterator[Buffer]:
+    """Yield the records kept of a batch, window by window, with `shift_ms` added to their timestamp deltas."""
+    for window in batch_windows(batch, 0, header):
+        kept = _kept_of(known, window, header, now_ms)
+        if kept.records is not None:
+            yield _shift_timestamps(bytes(kept.records), kept.record_count, shift_ms) if shift_ms else kept.records
+        elif kept.record_count and window.large is not None:
+            yield from window.large.parts(shift_ms)
 
 
 def _shift_timestamps(records: bytes, count: int, shift_ms: int) -> bytes:

@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 
 from tests.broker.partitions.disks.test_checkpoints import CountingDisk
 from tests.broker.rig import START_MS, Rig, rig
+from tests.protocol.records.handmade import batch
 from warmlog.broker.log.compaction.cleanable import Cleanable
 from warmlog.broker.log.compaction.plan import Cleaning
 from warmlog.broker.log.directory.checkpoint import CLEANER_POINTS, RECOVERY_POINTS, read_offsets
@@ -25,6 +26,7 @@ from warmlog.broker.maintenance.retention import Retention
 from warmlog.broker.maintenance.schedule import Maintenance
 from warmlog.broker.partitions.partition import Partition
 from warmlog.protocol.records.batch import headers
+from warmlog.protocol.records.layout import Codec
 from warmlog.protocol.records.reader import records_in
 
 COMPACT = {"cleanup_policy": "compact", "segment_bytes": "1000"}
@@ -164,6 +166,31 @@ async def test_a_damaged_log_is_left_out_and_the_others_go_on(tmp_path: Path, ca
         await made.partitions.delete("bad")
         await cleaner.clean_all()
         assert cleaner.uncleanable == {}
+
+
+async def test_a_log_with_a_batch_that_cannot_be_read_is_compacted_around_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(tmp_path) as made:
+        partition = await made.create("odd", **COMPACT)
+        await made.append(partition, 10, keys=3)
+        odd = batch(b"no gzip at all", attributes=Codec.GZIP, base_offset=10, leader_epoch=0)
+        append = partition.appends.append_copy(odd, None)
+        made.writer.write_queued()
+        assert append is not None
+        await append.wait()
+        await made.append(partition, 30, keys=3)
+        cleaner = cleaner_of(made)
+        await cleaner.clean_all()
+        assert cleaner.uncleanable == {}
+        assert (cleaner.statistics.runs, sum(cleaner.statistics.failures.values())) == (1, 0)
+        stored = b"".join(path.read_bytes() for path in sorted((tmp_path / "odd-0").glob("*.log")))
+        assert odd in stored
+        assert sum(header.record_count for _, header in headers(stored)) < 15
+        expected = "odd-0: cannot read the records of the batch at offset 10, keeping it as it is: invalid gzip block"
+        assert expected in caplog.text
+        files = partition.log._context.files
+        assert dict(files.unreadable.rows())[("compaction",)] == 1
 
 
 def run_instead(monkeypatch: pytest.MonkeyPatch, program: str) -> None:

@@ -1,5 +1,6 @@
 """Directories planned and read, without Spark: everything once, whatever is cut, torn, replaced or gone."""
 
+import gzip
 import json
 import os
 import threading
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from tests.golden.partitions import consumed_partitions, read_seen
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
 from tests.pipeline.local import plan, read_split
+from tests.protocol.records.handmade import batch, record
 from warmlog.client.blocking import Client
 from warmlog.inspect.errors import InspectError, MissingDirectoryError
 from warmlog.inspect.log_file import list_segments
@@ -61,6 +63,28 @@ def test_every_codec_is_read(write_partition: WritePartition, codec: Codec) -> N
     writer = write_partition()
     writer.segment(*[[b"%d" % at] * 50 for at in range(4)], compression=codec)
     assert plan(writer.directory.parent).values() == [b"%d" % at for at in range(4) for _ in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("codec", "block", "is_read"),
+    [
+        (Codec.GZIP, gzip.compress(record(value=b"odd")) + bytes(30), True),
+        (Codec.GZIP, gzip.compress(record(value=b"odd"))[:-8] + bytes(8), False),
+    ],
+    ids=["zeros after the block", "wrong checksum"],
+)
+def test_blocks_that_kafka_stores_are_read_and_others_handled_as_damage(
+    write_partition: WritePartition, codec: Codec, block: bytes, is_read: bool
+) -> None:
+    writer = write_partition()
+    log = writer.segment([b"a"])
+    log.write_bytes(log.read_bytes() + batch(block, attributes=codec, base_offset=1))
+    if is_read:
+        assert plan(log.parent).values() == [b"a", b"odd"]
+    else:
+        assert plan(log.parent, onCorrupt="skip").values() == [b"a"]
+        with pytest.raises(PipelineError, match="invalid gzip block"):
+            plan(log.parent).values()
 
 
 @given(data=st.data())

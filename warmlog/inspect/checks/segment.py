@@ -4,9 +4,8 @@
 2. A batch with a wrong CRC is reported and skipped; where no batch can be found any more, the check ends.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET
@@ -23,10 +22,9 @@ from warmlog.inspect.findings import Finding, Tally
 from warmlog.inspect.log_file import DamageError, LogFile, StoredBatch
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.batch import verify_crc
-from warmlog.protocol.records.codec import Record
 from warmlog.protocol.records.layout import BatchHeader
-from warmlog.protocol.records.markers import end_marker
-from warmlog.protocol.records.reader import decode_batch
+from warmlog.protocol.records.markers import EndMarker, end_marker
+from warmlog.protocol.records.reader import decode_batch, offsets_and_times
 
 INDEXES: dict[str, Callable[..., IndexCheck]] = {
     OFFSET_INDEX_SUFFIX: OffsetIndexCheck,
@@ -147,24 +145,23 @@ class SegmentCheck:
             yield Finding(self.segment.log, what, batch.position)
         yield from self._history_findings(batch)
         self.next_offset = max(self.next_offset, header.next_offset)
-        if header.has_invalid_max_timestamp and self._records:
-            header = header._replace(max_timestamp=max(record.timestamp for record in self._records))
+        if header.has_invalid_max_timestamp and self._largest is not None:
+            header = header._replace(max_timestamp=self._largest)
         for index in self._indexes:
             yield from index.batch_findings(batch.position, header)
 
     def _history_findings(self, batch: StoredBatch) -> Iterator[Finding]:
         """Check a marker against the transaction index, and add the batch to the history."""
-        header, history = batch.header, self._history
-        records = self._records
-        if records is None:
-            history.is_whole = False
-        marker = end_marker(records) if header.is_control and records is not None else None
+        header, history, marker = batch.header, self._history, self._marker
+        history.is_whole &= self._is_trusted
         if marker is not None:
             yield from self._transactions.marker_findings(header, marker)
         history.add(header, marker)
 
     def _batch_faults(self, batch: StoredBatch) -> Iterator[str]:
-        self._records: list[Record] | None = None
+        self._is_trusted = False
+        self._marker: EndMarker | None = None
+        self._largest: int | None = None
         try:
             verify_crc(batch.data, batch.start, batch.header)
         except ProtocolError as error:
@@ -173,11 +170,16 @@ class SegmentCheck:
         yield from self._offset_faults(batch.header)
         yield from self._epoch_faults(batch.header)
         try:
-            self._records = decode_batch(batch.data, batch.start, batch.header)
+            if batch.header.is_control:
+                self._marker = end_marker(decode_batch(batch.data, batch.start, batch.header))
+            self._is_trusted = True
+            self._largest, faults = record_faults(
+                batch.header, offsets_and_times(batch.data, batch.start, batch.header)
+            )
         except ProtocolError as error:
             yield str(error)
         else:
-            yield from record_faults(batch.header, self._records)
+            yield from faults
 
     def _offset_faults(self, header: BatchHeader) -> Iterator[str]:
         first, last, segment = header.base_offset, header.last_offset, self.segment
@@ -209,16 +211,24 @@ class SegmentCheck:
             yield Finding(self.segment.log, str(damage), damage.position)
 
 
-def record_faults(header: BatchHeader, records: list[Record]) -> Iterator[str]:
-    """Check the records of a batch against its header.
+def record_faults(header: BatchHeader, rows: Iterable[tuple[int, int]]) -> tuple[int | None, list[str]]:
+    """Check the offsets and timestamps of a batch's records against its header; return the largest timestamp, too.
 
     An impossible largest timestamp is not a finding: neither this broker nor Kafka uses it.
     """
-    offsets = [record.offset for record in records]
-    if any(after <= before for before, after in pairwise(offsets)):
-        yield "record offsets do not increase"
-    elif offsets and (offsets[0] < header.base_offset or offsets[-1] > header.last_offset):
-        yield f"a record has an offset outside {header.base_offset} to {header.last_offset}"
-    largest = max((record.timestamp for record in records), default=header.max_timestamp)
-    if largest != header.max_timestamp and not header.has_invalid_max_timestamp:
-        yield f"largest timestamp is {largest}, but the header says {header.max_timestamp}"
+    before: int | None = None
+    largest: int | None = None
+    is_ordered = is_inside = True
+    for offset, timestamp in rows:
+        is_ordered &= before is None or offset > before
+        is_inside &= header.base_offset <= offset <= header.last_offset
+        before = offset
+        largest = timestamp if largest is None else max(largest, timestamp)
+    faults = []
+    if not is_ordered:
+        faults.append("record offsets do not increase")
+    elif not is_inside:
+        faults.append(f"a record has an offset outside {header.base_offset} to {header.last_offset}")
+    if largest is not None and largest != header.max_timestamp and not header.has_invalid_max_timestamp:
+        faults.append(f"largest timestamp is {largest}, but the header says {header.max_timestamp}")
+    return largest, faults

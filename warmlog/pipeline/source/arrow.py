@@ -9,13 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from warmlog.protocol.errors import CorruptBatchError, UnsupportedCompressionError
+from warmlog.protocol.errors import CorruptBatchError
 from warmlog.protocol.records.arrow.column_builder import ColumnBuilder
 from warmlog.protocol.records.arrow.columns import BytesColumn, Columns, HeaderColumn, Wanted
 from warmlog.protocol.records.batch import BatchHeader
-from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, decompress
-from warmlog.protocol.records.layout import CODEC_MASK, FIRST_UNKNOWN_CODEC, HEADER_SIZE, Codec
-from warmlog.protocol.records.record import Buffer
+from warmlog.protocol.records.reader import uncompressed_records
 
 # Larger chunks do not fit the processor's cache: 30 M records/s up to 4 MiB, 14 M at 8 MiB.
 CHUNK_BYTES = 2 << 20
@@ -61,18 +59,12 @@ class ArrowDecoder:
 
     def add(self, buffer: memoryview, position: int, header: BatchHeader, wanted: Wanted) -> None:
         """Add the wanted records of the batch at a position, whose CRC was checked. Raises ProtocolError."""
-        start, end = position + HEADER_SIZE, position + header.size
-        records: Buffer = buffer
-        if codec := header.attributes & CODEC_MASK:
-            if codec >= FIRST_UNKNOWN_CODEC:
-                raise UnsupportedCompressionError(f"unknown compression codec {codec}")
-            records = decompress(Codec(codec), buffer[start:end], max_size=DEFAULT_MAX_DECOMPRESSED_SIZE)
-            start, end = 0, len(records)
+        records = uncompressed_records(buffer, position, header)
         try:
             self._builder.add(
                 records,
-                start,
-                end,
+                0,
+                len(records),
                 header.record_count,
                 header.base_offset,
                 header.base_timestamp,

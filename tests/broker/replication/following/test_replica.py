@@ -11,7 +11,10 @@ import trio
 from tests.broker.clients import Running, batch, running
 from tests.broker.kafka_client import kafka_client
 from tests.broker.replication.copies import filled
+from tests.protocol.records.handmade import batch as handmade_batch
+from tests.protocol.records.handmade import record
 from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER, RECOVERY_POINTS
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
@@ -27,6 +30,7 @@ from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition
 from warmlog.protocol.kafka.values import KafkaFetchPartition
 from warmlog.protocol.records.batch import stamp
+from warmlog.protocol.records.compression import Codec, compress
 
 SETTINGS = {"log.segment.bytes": 1000, "log.index.interval.bytes": 100, "num.partitions": 1}
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
@@ -140,6 +144,25 @@ async def test_a_copy_has_the_same_files_as_its_source(tmp_path: Path) -> None:
             await here.until(lambda: here.log.high_watermark == 41)
             assert here.log.segment_count > 3
     assert files(tmp_path / "copy" / "orders-0") == files(tmp_path / "source" / "orders-0")
+
+
+async def test_batches_without_a_largest_timestamp_are_decompressed_by_a_worker_and_copied(tmp_path: Path) -> None:
+    """As sarama up to 1.45.0 compresses them, and some brokers store them."""
+    source = tmp_path / "source"
+    async with running(source, SETTINGS) as broker:
+        await (await broker.connect()).create("orders")
+    block = compress(Codec.GZIP, b"".join(record(offset_delta=at, timestamp_delta=at) for at in range(3)))
+    fields = {"attributes": Codec.GZIP, "record_count": 3, "max_timestamp": -1, "leader_epoch": 0}
+    odd = b"".join(handmade_batch(block, base_offset=offset, **fields) for offset in (0, 3))
+    (source / "orders-0" / f"{0:020}.log").write_bytes(odd)
+    (source / CLEAN_MARKER).unlink()
+    (source / RECOVERY_POINTS).unlink()
+    async with running(source, SETTINGS) as broker, copying(tmp_path / "copy", broker) as here:
+        await here.until(lambda: here.log.high_watermark == 6)
+        found = here.log.offset_for_time(1002)
+        assert found is not None
+        assert (found.timestamp, found.offset) == (1002, 2)
+    assert batches(tmp_path / "copy" / "orders-0") == odd
 
 
 async def test_consumers_of_a_copy_are_woken_by_as_many_bytes_as_they_wait_for(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 import gzip
 import mmap
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from random import Random
 from struct import pack
 from typing import Any, ClassVar
@@ -17,7 +19,7 @@ from lz4 import frame
 
 from warmlog.protocol.errors import CompressionError
 from warmlog.protocol.records import compression
-from warmlog.protocol.records.compression import STEP, Codec, compress, decompress
+from warmlog.protocol.records.compression import STEP, Codec, compress, compressed_parts, decompress, decompressed_parts
 from warmlog.protocol.records.record import Buffer
 
 CODECS = [codec for codec in Codec if codec is not Codec.NONE]
@@ -61,25 +63,33 @@ class TestBrokenBlocks:
             if codec is Codec.SNAPPY and end == len(XERIAL):
                 continue
             with pytest.raises(CompressionError):
-                decompress(codec, block[:end])
+                decompress(codec, block[:end], strict=True)
 
-    def test_a_changed_byte_raises_only_compression_errors(self, codec: Codec) -> None:
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_a_changed_byte_raises_only_compression_errors(self, codec: Codec, strict: bool) -> None:
         block = compress(codec, b"some words, and some words again " * 5)
         for position in range(len(block)):
             for byte in (0, 1, 127, 128, 255):
                 changed = block[:position] + bytes([byte]) + block[position + 1 :]
                 with suppress(CompressionError):
-                    assert len(decompress(codec, changed, max_size=1 << 20)) <= 1 << 20
+                    assert len(decompress(codec, changed, max_size=1 << 20, strict=strict)) <= 1 << 20
+
+    @given(noise=st.binary(max_size=60), strict=st.booleans())
+    def test_noise_raises_only_compression_errors(self, codec: Codec, noise: bytes, strict: bool) -> None:
+        with suppress(CompressionError):
+            assert len(decompress(codec, noise, max_size=1000, strict=strict)) <= 1000
 
     @given(noise=st.binary(max_size=60))
-    def test_noise_raises_only_compression_errors(self, codec: Codec, noise: bytes) -> None:
-        with suppress(CompressionError):
-            assert len(decompress(codec, noise, max_size=1000)) <= 1000
+    def test_what_strict_reading_accepts_lenient_reading_reads_alike(self, codec: Codec, noise: bytes) -> None:
+        for block in (noise, compress(codec, b"ab") + noise, compress(codec, noise)):
+            with suppress(CompressionError):
+                assert decompress(codec, block) == decompress(codec, block, strict=True)
 
-    def test_a_bomb_stops_at_the_ceiling(self, codec: Codec) -> None:
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_a_bomb_stops_at_the_ceiling(self, codec: Codec, strict: bool) -> None:
         bomb = compress(codec, bytes(40 << 20))
         with pytest.raises(CompressionError):
-            decompress(codec, bomb, max_size=1 << 20)
+            decompress(codec, bomb, max_size=1 << 20, strict=strict)
 
 
 class RecordedMapping(mmap.mmap):
@@ -122,7 +132,35 @@ class TestLargeBlocks:
         assert decompress(codec, block) == content
         assert max(parts, default=0) <= STEP
         assert not RecordedMapping.writes
-        assert sum(parts) == (0 if codec is Codec.ZSTD else len(content))
+        assert sum(parts) == len(content)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("content", CONTENTS, ids=range(len(CONTENTS)))
+class TestParts:
+    def test_compressed_parts_are_one_block(self, codec: Codec, content: bytes) -> None:
+        cuts = [0, 1, 1000, 70_000, 200_000, len(content)]
+        block = b"".join(compressed_parts(codec, [content[start:end] for start, end in pairwise(cuts)]))
+        assert decompress(codec, block, strict=codec is not Codec.NONE) == content
+
+    def test_the_parts_of_a_block_are_its_content(self, codec: Codec, content: bytes) -> None:
+        parts = list(decompressed_parts(codec, compress(codec, content)))
+        assert b"".join(parts) == content
+        if codec is not Codec.NONE:
+            assert max(map(len, parts), default=0) <= STEP
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_reading_part_by_part_takes_bounded_memory(codec: Codec) -> None:
+    block = b"".join(compressed_parts(codec, [bytes(1 << 20)] * 40))
+    tracemalloc.start()
+    try:
+        size = sum(map(len, decompressed_parts(codec, block)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size == 40 << 20
+    assert peak < 2 << 20
 
 
 class TestGzip:
@@ -135,9 +173,19 @@ class TestGzip:
         with pytest.raises(CompressionError, match="limit of 5 bytes"):
             decompress(Codec.GZIP, block, max_size=5)
 
-    def test_bytes_after_the_last_member_are_refused(self) -> None:
+    @pytest.mark.parametrize("after", [b"xx", bytes(30), gzip.compress(b"cd")[:9], b"garbage " * 9])
+    def test_bytes_after_the_last_member_are_refused_from_producers_only(self, after: bytes) -> None:
+        block = gzip.compress(b"ab") + after
+        assert decompress(Codec.GZIP, block) == b"ab"
+        with pytest.raises(CompressionError):
+            decompress(Codec.GZIP, block, strict=True)
+
+    def test_reserved_flags_are_refused_from_producers_only(self) -> None:
+        block = bytearray(gzip.compress(b"ab", mtime=0))
+        block[3] |= 0x80
+        assert decompress(Codec.GZIP, block) == b"ab"
         with pytest.raises(CompressionError, match=r"^invalid "):
-            decompress(Codec.GZIP, gzip.compress(b"ab") + b"xx")
+            decompress(Codec.GZIP, block, strict=True)
 
     def test_a_wrong_checksum_is_refused(self) -> None:
         block = bytearray(gzip.compress(b"ab"))
@@ -188,9 +236,23 @@ class TestSnappy:
         one = XERIAL + chunk(raw_snappy(b"ab")) + chunk(raw_snappy(b""))
         assert decompress(Codec.SNAPPY, one + one) == b"abab"
 
-    def test_other_versions_in_the_header_are_read(self) -> None:
-        head = XERIAL[:8] + pack(">ii", 2, 1)
-        assert decompress(Codec.SNAPPY, head + chunk(raw_snappy(b"ab"))) == b"ab"
+    @pytest.mark.parametrize("version", [2, 0, -1])
+    def test_other_versions_in_the_header_are_read(self, version: int) -> None:
+        head = XERIAL[:8] + pack(">ii", version, 1)
+        assert decompress(Codec.SNAPPY, head + chunk(raw_snappy(b"ab")), strict=True) == b"ab"
+
+    def test_a_second_header_of_version_0_is_refused_from_producers_only(self) -> None:
+        block = XERIAL + chunk(raw_snappy(b"ab")) + XERIAL[:8] + pack(">ii", 0, 1) + chunk(raw_snappy(b"cd"))
+        assert decompress(Codec.SNAPPY, block) == b"abcd"
+        with pytest.raises(CompressionError, match="version 0"):
+            decompress(Codec.SNAPPY, block, strict=True)
+
+    @pytest.mark.parametrize("after", [b"\0", bytes(3)])
+    def test_bytes_after_the_last_chunk_are_refused_from_producers_only(self, after: bytes) -> None:
+        block = XERIAL + chunk(raw_snappy(b"ab")) + after
+        assert decompress(Codec.SNAPPY, block) == b"ab"
+        with pytest.raises(CompressionError, match="truncated"):
+            decompress(Codec.SNAPPY, block, strict=True)
 
     @pytest.mark.parametrize("end", range(8, 16))
     def test_a_header_cut_off_is_refused(self, end: int) -> None:
@@ -229,32 +291,59 @@ class TestLz4:
         assert told["block_size"] == 65536
         assert told["content_size"] == 0
 
-    @pytest.mark.parametrize("linked", [True, False])
     @pytest.mark.parametrize("store_size", [True, False])
     @pytest.mark.parametrize("checksum", [True, False])
-    def test_every_kind_of_frame_is_decompressed(self, linked: bool, store_size: bool, checksum: bool) -> None:
-        content = b"some words " * 30_000
-        block = frame.compress(
-            content, block_linked=linked, store_size=store_size, content_checksum=checksum, block_checksum=checksum
-        )
-        assert decompress(Codec.LZ4, block) == content
+    @pytest.mark.parametrize("size", range(4, 8))
+    def test_every_kind_of_frame_is_decompressed(self, store_size: bool, checksum: bool, size: int) -> None:
+        for content in (b"some words " * 30_000, Random(1).randbytes(300_000), b""):
+            block = frame.compress(
+                content,
+                block_size=size,
+                block_linked=False,
+                store_size=store_size,
+                content_checksum=checksum,
+                block_checksum=checksum,
+            )
+            assert decompress(Codec.LZ4, block, strict=True) == content
+            assert decompress(Codec.LZ4, block) == content
 
-    def test_a_wrong_checksum_is_refused(self) -> None:
-        block = bytearray(frame.compress(b"some words " * 30, content_checksum=True))
-        block[-1] ^= 1
+    @pytest.mark.parametrize("checksum", [True, False])
+    def test_linked_blocks_are_refused_from_producers_only(self, checksum: bool) -> None:
+        content = b"".join(b"word %d " % number for number in range(50_000))
+        block = frame.compress(content, block_size=4, block_linked=True, block_checksum=checksum)
+        assert decompress(Codec.LZ4, block) == content
+        with pytest.raises(CompressionError, match="independent blocks"):
+            decompress(Codec.LZ4, block, strict=True)
+
+    @pytest.mark.parametrize("position", [6, 14, -1], ids=["content size", "header checksum", "content checksum"])
+    def test_what_is_said_of_the_content_is_verified_from_producers_only(self, position: int) -> None:
+        content = b"some words " * 30
+        block = bytearray(frame.compress(content, block_linked=False, content_checksum=True, store_size=True))
+        block[position] ^= 1
+        assert decompress(Codec.LZ4, block) == content
         with pytest.raises(CompressionError, match=r"^invalid "):
-            decompress(Codec.LZ4, block)
+            decompress(Codec.LZ4, block, strict=True)
+
+    @pytest.mark.parametrize("empty", ["0100000000", "00000080"], ids=["compressed", "stored"])
+    def test_an_empty_block_before_others_is_refused_from_producers_only(self, empty: str) -> None:
+        block = compress(Codec.LZ4, b"ab")
+        block = block[:7] + bytes.fromhex(empty) + block[7:]
+        assert decompress(Codec.LZ4, block) == b"ab"
+        with pytest.raises(CompressionError, match="empty block"):
+            decompress(Codec.LZ4, block, strict=True)
+        block = compress(Codec.LZ4, b"ab")
+        block = block[:-4] + bytes.fromhex(empty) + block[-4:]
+        assert decompress(Codec.LZ4, block, strict=True) == b"ab"
 
     def test_bytes_after_the_frame_are_not_looked_at(self) -> None:
-        assert decompress(Codec.LZ4, compress(Codec.LZ4, b"ab") + b"whatever") == b"ab"
+        block = compress(Codec.LZ4, b"ab") + b"whatever"
+        assert decompress(Codec.LZ4, block) == decompress(Codec.LZ4, block, strict=True) == b"ab"
 
 
 class TestZstd:
     def test_a_frame_without_its_content_size_is_decompressed(self) -> None:
         content = b"some words " * 30_000
-        compressor = cramjam.zstd.Compressor()
-        compressor.compress(content)
-        block = bytes(compressor.finish())
+        block = b"".join(compressed_parts(Codec.ZSTD, [content]))
         # The frame header's descriptor: no content size field, not a single segment.
         assert block[4] & 0b1110_0000 == 0
         assert decompress(Codec.ZSTD, block) == content
@@ -263,9 +352,12 @@ class TestZstd:
     def test_several_frames_are_one_block(self) -> None:
         assert decompress(Codec.ZSTD, compress(Codec.ZSTD, b"ab") + compress(Codec.ZSTD, b"cd")) == b"abcd"
 
-    def test_bytes_after_the_last_frame_are_refused(self) -> None:
-        with pytest.raises(CompressionError, match=r"^invalid "):
-            decompress(Codec.ZSTD, compress(Codec.ZSTD, b"ab") + b"xxxxx")
+    @pytest.mark.parametrize("after", [b"xxxxx", bytes(3), compress(Codec.ZSTD, b"cd" * 50)[:-1]])
+    def test_bytes_after_the_last_frame_are_refused_from_producers_only(self, after: bytes) -> None:
+        block = compress(Codec.ZSTD, b"ab") + after
+        assert decompress(Codec.ZSTD, block) == b"ab"
+        with pytest.raises(CompressionError):
+            decompress(Codec.ZSTD, block, strict=True)
 
     def test_a_content_size_that_lies_is_refused(self) -> None:
         block = bytearray(compress(Codec.ZSTD, b"some words " * 30))

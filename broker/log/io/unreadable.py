@@ -1,0 +1,49 @@
+"""Count and log stored batches whose records cannot be read.
+
+Kafka and other brokers store blocks that no decoder here can read, or records that break the format. Their CRC matches:
+it is what the producer sent. Each reader goes on without the records of such a batch; this is where it says so.
+"""
+
+import logging
+from collections.abc import Iterable
+from threading import Lock
+from typing import Literal, TypeAlias
+
+logger = logging.getLogger(__name__)
+
+BatchReader: TypeAlias = Literal["time_lookup", "compaction", "coordinator"]
+
+# What a reader does without the records, for the log.
+INSTEAD: dict[BatchReader, str] = {
+    "time_lookup": "finding it by the timestamps of its header",
+    "compaction": "keeping it as it is",
+    "coordinator": "loading the partition without it",
+}
+MAX_REMEMBERED = 1000
+
+
+class UnreadableBatches:
+    """Counts unreadable batches by reader, and logs each of them once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._counts: dict[BatchReader, int] = dict.fromkeys(INSTEAD, 0)
+        self._logged: set[tuple[BatchReader, str, int]] = set()
+        self._lock = Lock()
+
+    def note(self, reader: BatchReader, log: str, base_offset: int, reason: object) -> None:
+        """Count a batch, and log it unless it was logged before."""
+        batch = reader, log, base_offset
+        with self._lock:
+            self._counts[reader] += 1
+            if batch in self._logged:
+                return
+            if len(self._logged) >= MAX_REMEMBERED:
+                self._logged.clear()
+            self._logged.add(batch)
+        logger.warning(
+            "%s: cannot read the records of the batch at offset %d, %s: %s", log, base_offset, INSTEAD[reader], reason
+        )
+
+    def rows(self) -> Iterable[tuple[tuple[str, ...], float]]:
+        """Return the counts with their label, for the metric."""
+        return [((reader,), count) for reader, count in self._counts.items()]
