@@ -151,8 +151,8 @@ class ForgottenPartitions(Value, frozen=True, kw_only=True, gc=False):
 class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     """A fetch, in a session if `session_id` is not NO_SESSION or `session_epoch` is INITIAL_SESSION_EPOCH (KIP-227).
 
-    `uses_topic_ids`: topics are identified by id. `knows_zstd`: the version allows zstd batches in the response.
-    `knows_followers`: the version lets consumers read from followers (KIP-392).
+    `uses_topic_ids`: topics are identified by id. `knows_followers`: the version lets consumers read from followers
+    (KIP-392).
     """
 
     partitions: tuple[KafkaFetchPartition, ...]
@@ -162,7 +162,6 @@ class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     rack: str = ""
     replica: FetchingReplica = CONSUMER
     uses_topic_ids: bool = False
-    knows_zstd: bool = True
     knows_followers: bool = True
 
 

@@ -301,7 +301,6 @@ def _kind(request: FetchRequest) -> Hashable:
         return (
             request.isolation,
             request.replica,
-            request.knows_zstd,
             request.uses_topic_ids,
             request.knows_followers,
             request.rack,

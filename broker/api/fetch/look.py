@@ -59,7 +59,6 @@ class Look:
         "_failures",
         "_is_committed",
         "_is_follower",
-        "_knows_zstd",
         "_left",
         "_most",
         "_partitions",
@@ -89,9 +88,9 @@ class Look:
         """
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
-        self._replica, self._knows_zstd, self._rack, self._reports = CONSUMER, True, "", reports
+        self._replica, self._rack, self._reports = CONSUMER, "", reports
         if isinstance(request, KafkaFetchRequest):
-            self._replica, self._knows_zstd = request.replica, request.knows_zstd
+            self._replica = request.replica
             if request.rack and partitions.settings.selects_by_rack:
                 self._rack = request.rack
         self._is_follower = self._replica.broker >= 0
@@ -159,9 +158,6 @@ class Look:
             check_leader_epoch(partition, asked.current_leader_epoch)
         if self._is_follower:
             self._check_replica(asked, partition)
-        if not self._knows_zstd and partition.log.config.compression_type == "zstd":
-            message = f"{asked.topic} has compression.type=zstd, which requires Fetch version 10 or later"
-            raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
     def _check_replica(self, asked: KafkaFetchPartition, partition: Partition) -> None:
         """Raise RequestError for a broker without a replica, or with another epoch than that of its registration.

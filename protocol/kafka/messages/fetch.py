@@ -45,7 +45,6 @@ from warmlog.protocol.kafka.values import (
 from warmlog.protocol.request import FetchRequest
 from warmlog.protocol.response import ErrorResponse, FetchedPartition
 
-_FIRST_WITH_ZSTD = 10
 _FIRST_WITH_FOLLOWERS = 11
 _FIRST_WITH_TOPIC_ID = 13
 NO_REPLICA = -1
@@ -111,7 +110,6 @@ REQUEST = Struct(
     into=KafkaFetchRequest,
     given=lambda version: {
         "uses_topic_ids": version >= _FIRST_WITH_TOPIC_ID,
-        "knows_zstd": version >= _FIRST_WITH_ZSTD,
         "knows_followers": version >= _FIRST_WITH_FOLLOWERS,
     },
 )
