@@ -13,6 +13,8 @@ Invariants:
 1. Every request other than a produce is begun after all replies before it have been sent.
 2. While a reply does not fit into the socket, no request is begun.
 3. Callbacks from elsewhere only schedule the channel, with `ServingTurn.due` or `again`.
+4. A peer that has closed its sending side gets replies to all it has sent. It may be gone, though, which only shows
+   when something is sent, so a request that waits for data or for a group is given limited time.
 """
 
 import logging
@@ -45,6 +47,9 @@ logger = logging.getLogger(__name__)
 RECEIVE_BYTES = 64 << 10  # per read: about 300 small requests; larger frames are received into their own buffer
 MAX_RECEIVE_BYTES = 1 << 20  # per read into such a buffer: half a millisecond
 MAX_REQUESTS = 64  # begun per turn and connection
+# How long a request of a group waits for other members after its peer has closed its side. Such a peer is hardly ever
+# half-closed, but a member that died, whose session should begin to expire.
+HALF_CLOSED_MEMBER_S = 5.0
 READING = EPOLLIN | EPOLLRDHUP
 FAILED = EPOLLHUP | EPOLLERR  # always reported
 
@@ -250,10 +255,12 @@ class Channel:
         logger.debug("connection of %s:%d ended: %s", *self._session.peer, error)
         self.close()
 
-    @property
-    def _is_of_no_use(self) -> bool:
-        """Whether the request being handled only waits, so that it can be dropped when the peer disconnects."""
-        return self._fetch is not None or self._waiting is not None
+    def _limit_wait(self) -> None:
+        """Limit the time of the request being handled, because the peer has closed its side."""
+        if self._fetch is not None:
+            self._fetch.limit_wait(self._services.slow_peer_s)
+        if self._waiting is not None:
+            self._waiting.deadline = trio.current_time() + HALF_CLOSED_MEMBER_S
 
     # -- receive --
 
@@ -268,10 +275,11 @@ class Channel:
         elif self._is_leaving:
             if not self._sock.recv(RECEIVE_BYTES):
                 self.close()
-        elif events & FAILED or (events & EPOLLRDHUP and self._is_of_no_use):
+        elif events & FAILED:
             self.close()
         elif events & EPOLLRDHUP:  # bytes may be left to read before the end of the stream
             self._set_interest(self._interest & ~READING)
+            self._limit_wait()
         elif not self.is_left_over:
             self._set_interest(self._interest & ~EPOLLIN)
 
@@ -409,7 +417,7 @@ class Channel:
         self.connection.count(exchange, size)
         if isinstance(request, FetchRequest):
             self._fetch_now(exchange, request)
-        elif request.may_wait and (self._has_ended or self._is_stopping):
+        elif request.may_wait and self._is_stopping:
             self.close()
         else:
             self._turn.spawn(self, partial(self._handle, request))
@@ -422,8 +430,10 @@ class Channel:
             self._take_response(found)
             return
         self._fetch = PendingFetch(found, context, dispatcher, self, self._turn)
-        if self._has_ended or self._is_stopping:
+        if self._is_stopping:
             self.close()
+        elif self._has_ended:
+            self._limit_wait()
 
     async def _handle(self, request: Any) -> None:
         """Run the handler of a request other than produce and fetch."""
@@ -431,6 +441,8 @@ class Channel:
         response: Response | None = None
         if request.may_wait:
             with trio.CancelScope() as self._waiting:
+                if self._has_ended:
+                    self._limit_wait()
                 response = await handle(request, context)
             self._waiting = None
         else:

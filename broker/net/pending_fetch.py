@@ -30,6 +30,7 @@ class PendingFetch:
         "_is_closed",
         "_is_over",
         "_is_woken",
+        "_max_wait_s",
         "_owner",
         "_tick",
         "_turn",
@@ -47,14 +48,27 @@ class PendingFetch:
         self._turn = turn
         self._found: Fetch | FetchReply | None = None  # result of the task
         self._is_woken = False
-        self._is_over = False  # max_wait_ms has passed
+        self._is_over = False  # the time to wait has passed
+        self._max_wait_s = fetch.max_wait_ms / 1000
         self._is_closed = False
         self._working: trio.CancelScope | None = None  # the task
         self._tick = NO_TICK
         self._wait()
 
+    def limit_wait(self, limit_s: float) -> None:
+        """Wait for no longer than `limit_s` seconds from now."""
+        self._max_wait_s = min(self._max_wait_s, limit_s)
+        if self._tick != NO_TICK:
+            deadlines, earlier = self._turn.deadlines, self._tick
+            later = deadlines.add(self, limit_s)
+            if later < earlier:
+                earlier, later = later, earlier
+            if later != earlier:
+                deadlines.remove(self, later)
+            self._tick = earlier
+
     def expire(self) -> None:
-        """Note that max_wait_ms has passed."""
+        """Note that the time to wait has passed."""
         self._is_over = True
         self._tick = NO_TICK
         self._wake()
@@ -100,7 +114,7 @@ class PendingFetch:
             return
         fetch.wait(self._wake)
         if self._tick == NO_TICK:
-            self._tick = self._turn.deadlines.add(self, fetch.max_wait_ms / 1000)
+            self._tick = self._turn.deadlines.add(self, self._max_wait_s)
 
     async def _work(self) -> None:
         """Run the part of the fetch that needs a task."""

@@ -105,7 +105,8 @@ async def test_a_stop_ends_a_waiting_fetch_that_has_requests_behind_it(tmp_path:
 async def test_a_peer_that_goes_with_requests_behind_its_waiting_fetch_is_noticed(
     tmp_path: Path, is_reset: bool
 ) -> None:
-    async with running(tmp_path, http="127.0.0.1:0") as broker:
+    settings = {} if is_reset else {"warmlog.slow.peer.timeout.ms": 100}
+    async with running(tmp_path, settings, http="127.0.0.1:0") as broker:
         client, other = await broker.connect(), await broker.connect()
         await client.create("orders")
         await client.send(fetch_request("orders", 0, max_wait_ms=FOREVER_MS), MetadataRequest())
@@ -114,9 +115,29 @@ async def test_a_peer_that_goes_with_requests_behind_its_waiting_fetch_is_notice
             await reset(client)
         else:
             await client.stream.send_eof()
+            assert len((await client.reply()).partitions[0].records) == 0
+            assert (await client.reply()).topics[0].name == "orders"
             assert await client.reply() is None
         while (await broker.scrape())['warmlog_connections{listener="native"}'] > 2:  # the other, and of `served`
             await other.ask(MetadataRequest())
+
+
+@pytest.mark.parametrize("closes_later", [True, False])
+async def test_a_half_closed_peer_gets_the_replies_to_all_it_has_sent(broker: Running, closes_later: bool) -> None:
+    client, writer = await broker.connect(), await broker.connect()
+    await client.create("orders")
+    await client.send(fetch_request("orders", 0, max_wait_ms=FOREVER_MS), MetadataRequest())
+    await client.send(fetch_request("orders", 1, max_wait_ms=10), produce_request("orders", batch(b"last")))
+    if closes_later:
+        await served(broker)
+    await client.stream.send_eof()
+    await served(broker)
+    await writer.produce("orders", batch(b"first"))
+    assert len((await client.reply()).partitions[0].records) > 0
+    assert (await client.reply()).topics[0].name == "orders"
+    assert len((await client.reply()).partitions[0].records) == 0
+    assert (await client.reply()).partitions[0].base_offset == 1
+    assert await client.reply() is None
 
 
 async def test_what_was_stored_before_a_failed_produce_without_acks_is_acknowledged(broker: Running) -> None:

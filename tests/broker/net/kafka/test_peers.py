@@ -82,16 +82,20 @@ async def test_a_silent_peer_is_dropped_after_its_time(tmp_path: Path) -> None:
         assert await stream.receive_some() == b""
 
 
-async def test_a_peer_that_says_nothing_more_while_its_fetch_waits_is_let_go(
-    broker: Running, caplog: pytest.LogCaptureFixture
+async def test_a_peer_that_closes_its_side_while_its_fetch_waits_is_answered_after_some_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    native = await broker.connect()
-    async with kafka_client(broker.addresses.kafka) as kafka:
+    async with (
+        running(tmp_path, {"warmlog.slow.peer.timeout.ms": 100}) as broker,
+        kafka_client(broker.addresses.kafka) as kafka,
+    ):
+        native = await broker.connect()
         fetcher = await large_fetcher(native, kafka)
         await fetcher.fetch({("orders", 0): 1})
         await fetcher.send({}, max_wait_ms=FOREVER_MS)
         await served(broker)
         await kafka.stream.send_eof()
+        assert (await kafka.reply())["error_code"] == ErrorCode.NONE
         assert await kafka.stream.receive_some() == b""
     assert caplog.records == []
 
