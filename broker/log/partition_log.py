@@ -199,7 +199,7 @@ class PartitionLog(AppendableLog):
             if segment is not None and segment.may_have_aborted and not self.is_untrimmed(base_offset):
                 snapshots = ProducerSnapshots(self._context.disk, self._context.directory)
                 snapshots.find()
-                rebuild_sealed(snapshots, self._segments.snapshot, self.log_start_offset, segment)
+                rebuild_sealed(snapshots, self._segments.snapshot, segment)
 
     # -- flush ---------------------------------------------------------------------------------------------------------
 
@@ -338,7 +338,7 @@ class PartitionLog(AppendableLog):
         self._segments, tail = cut_segments(self._context, self._segments, offset, self._appender.contiguity)
         end = tail.next_offset
         start = min(self.log_start_offset, end)
-        self._appender.restart(self._segments, tail, self._rebuild_producers(Bounds(start, end)))
+        self._appender.restart(self._segments, tail, self._rebuild_producers(end))
         self.log_start_offset, self.log_end_offset = start, end  # only now: reopening compares with it what is left
         self._show(min(self.high_watermark, end))
         self._find_unstable()
@@ -397,18 +397,18 @@ class PartitionLog(AppendableLog):
         snapshots = self._appender.snapshots
         snapshots.find()
         unstable = UnstableTransactions()
-        for state in states_at(snapshots, self._segments.snapshot, self.log_start_offset, shown).values():
+        for state in states_at(snapshots, self._segments.snapshot, shown).values():
             first_offset = state.transaction_first_offset
             if first_offset >= 0 and self.producers.open_transactions.get(state.producer_id) != first_offset:
                 unstable.add(first_offset, end - 1)
         self.producers.unstable = unstable
         self._show(shown)
 
-    def _rebuild_producers(self, bounds: Bounds) -> Producers:
+    def _rebuild_producers(self, end: int) -> Producers:
         snapshots = self._appender.snapshots
         snapshots.find()
         before = self.producers.capture()
-        return self._context.rebuild_producers(snapshots, self._segments.snapshot, bounds, before=before)
+        return self._context.rebuild_producers(snapshots, self._segments.snapshot, end, before=before)
 
     # -- close ---------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ Invariants:
    older segment for them. One at the log end is written only if it loses nothing: a snapshot has the last batch of each
    producer, while one that was not answered before a kill repeats up to five.
 3. Batches from before the snapshot are taken from the scans, and from the states known `before`.
+4. Batches below the log start count as long as their bytes are there: a producer may repeat one after its records were
+   deleted. Kafka reads from the log start on, and stores it twice.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, ProducerStateManager.truncateAndReload.
 """
@@ -65,54 +67,52 @@ def rebuild_producers(
     producers: Producers,
     snapshots: ProducerSnapshots,
     segments: Sequence[Segment],
-    bounds: Bounds,
+    end: int,
     *,
     scan_without: bool = True,
     scanned: Scanned = NOTHING_SCANNED,
     before: CapturedProducers | None = None,
 ) -> None:
-    """Fill the empty `producers` with the states at the log end. Blocking. Raises OSError.
+    """Fill the empty `producers` with the states at the log's `end`. Blocking. Raises OSError.
 
     Expired producers are included: see `Producers.forget_idle`. `scan_without`: read the whole log if there never was a
     snapshot. Batches in `scanned` are not read again. `before` are the states before the end of the log was cut.
     """
     had_any = bool(snapshots.offsets)
-    snapshots.remove_strays([segment.base_offset for segment in segments], bounds.end)
+    snapshots.remove_strays([segment.base_offset for segment in segments], end)
     if not had_any and not scan_without:
-        if bounds.end:
-            _write(snapshots, bounds.end, producers)
+        if end:
+            _write(snapshots, end, producers)
         return
-    begin, entries = _newest(snapshots, bounds.start, bounds.end)
+    begin, entries = _newest(snapshots, segments, end)
     producers.load(entries)
     _complete(producers, _scanned_before(scanned, begin))
     active = segments[-1].base_offset
     if begin < active:
         _advance(producers, segments, scanned, Bounds(begin, active))
         _write(snapshots, active, producers)
-    _advance(producers, segments, scanned, Bounds(max(begin, active), bounds.end))
+    _advance(producers, segments, scanned, Bounds(max(begin, active), end))
     if before is not None:
         _complete(producers, before.with_several_batches())
-    if begin < bounds.end and next(producers.capture().with_several_batches(), None) is None:
-        _write(snapshots, bounds.end, producers)
+    if begin < end and next(producers.capture().with_several_batches(), None) is None:
+        _write(snapshots, end, producers)
 
 
-def states_at(
-    snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, offset: int
-) -> dict[int, ProducerState]:
+def states_at(snapshots: ProducerSnapshots, segments: Sequence[Segment], offset: int) -> dict[int, ProducerState]:
     """Return the states at an offset, from the newest snapshot that is not past it. Blocking. Raises OSError."""
-    begin, entries = _newest(snapshots, log_start_offset, offset)
+    begin, entries = _newest(snapshots, segments, offset)
     states = {state.producer_id: state for state in decode_entries(entries)}
     replay(states, segments, Bounds(begin, offset))
     return states
 
 
-def _newest(snapshots: ProducerSnapshots, start: int, limit: int) -> tuple[int, memoryview]:
-    """Return the offset and entries of the newest valid snapshot up to `limit`; `start` and no entries if none."""
+def _newest(snapshots: ProducerSnapshots, segments: Sequence[Segment], limit: int) -> tuple[int, memoryview]:
+    """Return the offset and entries of the newest valid snapshot up to `limit`, or the first offset and no entries."""
     for offset in reversed(snapshots.offsets):
         entries = snapshots.read(offset) if offset <= limit else None
         if entries is not None:
             return offset, entries
-    return start, memoryview(b"")
+    return segments[0].base_offset, memoryview(b"")
 
 
 def _complete(states: States, earlier: Iterable[ProducerState]) -> None:

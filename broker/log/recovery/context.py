@@ -8,7 +8,7 @@ from warmlog.broker.log.append import Tail
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
-from warmlog.broker.log.producers.replay import NOTHING_SCANNED, Bounds, Scanned, rebuild_producers
+from warmlog.broker.log.producers.replay import NOTHING_SCANNED, Scanned, rebuild_producers
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots
 from warmlog.broker.log.producers.table import CapturedProducers, ProducerBudget, Producers
 from warmlog.broker.log.segments.segment import Segment
@@ -66,7 +66,7 @@ class LogContext:
         self,
         snapshots: ProducerSnapshots,
         segments: Sequence[Segment],
-        bounds: Bounds,
+        end: int,
         *,
         scan_without: bool = True,
         scanned: Scanned = NOTHING_SCANNED,
@@ -79,7 +79,7 @@ class LogContext:
         producers = Producers(self.clock, self.budget)
         try:
             rebuild_producers(
-                producers, snapshots, segments, bounds, scan_without=scan_without, scanned=scanned, before=before
+                producers, snapshots, segments, end, scan_without=scan_without, scanned=scanned, before=before
             )
         except BaseException:
             producers.release()

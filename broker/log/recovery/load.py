@@ -35,7 +35,6 @@ from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
 from warmlog.broker.log.errors import CheckpointError, IndexCorruptError
 from warmlog.broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
 from warmlog.broker.log.leader_epochs import LeaderEpochs
-from warmlog.broker.log.producers.replay import Bounds
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots
 from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.recovery.context import LogContext
@@ -124,7 +123,7 @@ class _Loader:
         epochs = self._epochs(end, recovered=not clean)
         epochs.truncate_from_start(start)
         epochs.truncate_from_end(end)  # an empty log has none
-        producers = self._producers(Bounds(start, end), scan_without=not was_sound)
+        producers = self._producers(end, scan_without=not was_sound)
         report = None
         if not was_sound or self._findings.rebuilt:
             report = self._findings.report(recovery_point, (self._context.clock() - started_ms) / 1000)
@@ -153,7 +152,7 @@ class _Loader:
             segments=Segments([segment]),
             tail=tail,
             epochs=epochs,
-            producers=self._producers(Bounds(base_offset, base_offset), scan_without=False),
+            producers=self._producers(base_offset, scan_without=False),
             contiguity=self._contiguity,
             log_start_offset=base_offset,
             recovery_point=base_offset,
@@ -197,16 +196,16 @@ class _Loader:
         headers = [] if last is None else [header for _, header in walk_end(last)]
         return [(header.leader_epoch, header.base_offset) for header in headers[-1:]]
 
-    def _producers(self, bounds: Bounds, *, scan_without: bool) -> Producers:
+    def _producers(self, end: int, *, scan_without: bool) -> Producers:
         snapshots = ProducerSnapshots(self._disk, self._context.directory, self._snapshots)
         scanned = self._findings.producers
         producers = self._context.rebuild_producers(
-            snapshots, self._segments, bounds, scan_without=scan_without, scanned=scanned
+            snapshots, self._segments, end, scan_without=scan_without, scanned=scanned
         )
         self._findings.snapshots += snapshots.removed
         try:
             if any(trail.has_transactions or _has_transaction_index(segment) for segment, trail in scanned.trails):
-                rebuilt = rebuild_scanned(snapshots, self._segments, bounds.start, scanned)
+                rebuilt = rebuild_scanned(snapshots, self._segments, scanned)
                 self._findings.rebuilt_transactions += rebuilt.base_offsets
                 self._stable_offset = rebuilt.stable_offset
             if self._findings.reason is not None or self._findings.snapshots:  # else these come back behind new records

@@ -47,14 +47,12 @@ def rebuild_transaction_indexes(segments: Sequence[Segment]) -> list[int]:
     return rebuilt
 
 
-def rebuild_sealed(
-    snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, segment: Segment
-) -> bool:
+def rebuild_sealed(snapshots: ProducerSnapshots, segments: Sequence[Segment], segment: Segment) -> bool:
     """Rebuild one sealed segment's transaction index if it is wrong; return whether it was. Blocking. Raises OSError.
 
     `segments` are all of the log's; the log may be in use.
     """
-    transactions = _Transactions(states_at(snapshots, segments, log_start_offset, segment.base_offset))
+    transactions = _Transactions(states_at(snapshots, segments, segment.base_offset))
     return _replace(segment, transactions.aborted_in(segment, _batches(segment)))
 
 
@@ -65,9 +63,7 @@ class Rebuilt(NamedTuple):
     stable_offset: int
 
 
-def rebuild_scanned(
-    snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, scanned: Scanned
-) -> Rebuilt:
+def rebuild_scanned(snapshots: ProducerSnapshots, segments: Sequence[Segment], scanned: Scanned) -> Rebuilt:
     """Rebuild the transaction indexes of scanned segments that are wrong.
 
     `segments` are all of the log's. Entries of transactions that ended before the scan began are kept; if these are
@@ -83,7 +79,7 @@ def rebuild_scanned(
         except IndexCorruptError:
             begin = first.base_offset
             missed = (each for each in _batches(first) if each[1].base_offset < scan_start)
-    transactions = _Transactions(states_at(snapshots, segments, log_start_offset, begin))
+    transactions = _Transactions(states_at(snapshots, segments, begin))
     stable_offset = min(begin, transactions.first_offset())
     rebuilt = []
     for segment, trail in scanned.trails:

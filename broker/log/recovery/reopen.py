@@ -162,7 +162,7 @@ class Reopening:
         before = [segment for segment in failed.segments if segment.base_offset < first.base_offset]
         trails = [(copy, scan.trail) for copy, scan in zip(copies, self._scans, strict=True)]
         scanned = Scanned(self._from_offset, trails)
-        rebuild_scanned(failed.snapshots, [*before, *copies], failed.bounds.start, scanned)
+        rebuild_scanned(failed.snapshots, [*before, *copies], scanned)
 
     def _copied(self, segment: Segment, check: Callable[[], None]) -> Segment:
         """Copy a segment to files with a temporary name; the copy is shorter if the file cannot be read to its end."""
@@ -281,8 +281,8 @@ class Reopening:
         if self._is_cut:
             failed.snapshots.write_taken()
             failed.snapshots.find()
-            bounds = Bounds(failed.bounds.start, tail.next_offset)
-            producers = self._context.rebuild_producers(failed.snapshots, segments, bounds, before=failed.producers)
+            end = tail.next_offset
+            producers = self._context.rebuild_producers(failed.snapshots, segments, end, before=failed.producers)
             try:
                 self._disk.sync_directory(self._context.directory)  # snapshots past the end were removed
             except OSError:

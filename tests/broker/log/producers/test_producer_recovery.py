@@ -314,6 +314,21 @@ def test_producers_outlive_the_records_that_retention_takes(bench: Bench, batch:
     assert base < 20
 
 
+@pytest.mark.parametrize("start", [3, 4, 5])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_batch_whose_records_were_deleted_is_a_duplicate_as_long_as_its_bytes_are_there(
+    bench: Bench, batch: Batch, start: int, clean: bool
+) -> None:
+    log = bench.open()
+    fill(log, batch, 5)
+    log.close(clean=clean)
+    for path in bench.directory.glob("*.snapshot"):
+        path.unlink()
+    log = bench.open(clean=False, log_start_offset=start)
+    assert (log.log_start_offset, log.log_end_offset) == (start, 5)
+    assert [send(log, batch, sequence) for sequence in (4, 3, 0, 5)] == [4, 3, 0, 5]
+
+
 class IdempotentMachine(RuleBasedStateMachine):
     """Two clients that send until they are told that it is stored, on a log whose disk fails and that is killed."""
 
