@@ -45,8 +45,6 @@ NEWER_GROUPS = "consumer groups of KIP-848, share groups, streams groups"
 
 #: Kafka's APIs that are not served: key to name and purpose.
 NOT_SERVED: Mapping[int, tuple[str, str]] = {
-    68: ("ConsumerGroupHeartbeat", NEWER_GROUPS),
-    69: ("ConsumerGroupDescribe", NEWER_GROUPS),
     76: ("ShareGroupHeartbeat", NEWER_GROUPS),
     77: ("ShareGroupDescribe", NEWER_GROUPS),
     78: ("ShareFetch", NEWER_GROUPS),

@@ -102,7 +102,6 @@ def test_both_commands_are_targets() -> None:
 @pytest.mark.parametrize(
     ("row", "api"),
     [
-        ("Consumer groups of KIP-848, share groups, streams groups", "ConsumerGroupHeartbeat"),
         ("Consumer groups of KIP-848, share groups, streams groups", "ShareGroupHeartbeat"),
         ("Consumer groups of KIP-848, share groups, streams groups", "StreamsGroupHeartbeat"),
     ],

@@ -284,3 +284,15 @@ def test_read_committed_reads_what_was_written_without_a_transaction(filled: str
     consumer = new_consumer(isolation_level="read_committed")
     consumer.assign([TopicPartition(filled, 0, OFFSET_BEGINNING)])
     assert places(read(consumer, 10)) == rows_from(0, 0)
+
+
+def test_the_consumer_protocol_fails_at_once_with_the_reason(filled: str, new_consumer: NewConsumer) -> None:
+    """If the API were missing, the library would retry for ever and report nothing."""
+    consumer = new_consumer(group_protocol="consumer")
+    consumer.subscribe([filled])
+    message = consumer.poll(LIMIT_S)
+    assert message is not None
+    error = message.error()
+    assert error is not None
+    assert error.name() == "_FATAL"
+    assert "API version not supported" in error.str()

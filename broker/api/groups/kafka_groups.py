@@ -5,10 +5,11 @@ Source: kafka.server.KafkaApis (handleFindCoordinatorRequest and those of groups
 
 from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from warmlog.broker.api.addresses import Advertised, described_brokers
 from warmlog.broker.api.context import Context
+from warmlog.broker.api.errors import RequestError
 from warmlog.broker.api.handler import Family, Handler
 from warmlog.broker.coordinator_log.log import CoordinatorLog
 from warmlog.broker.groups.commits import Committer, OffsetCommits
@@ -55,6 +56,7 @@ from warmlog.protocol.groups import (
     SyncGroupResponse,
     TopicPartition,
 )
+from warmlog.protocol.kafka.consumer_group_values import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata
 from warmlog.protocol.kafka.values import topic_id_text
 
@@ -286,7 +288,17 @@ class GroupsApi:
             ListGroupsRequest.api: self.list_groups,
             DescribeGroupsRequest.api: self.describe,
             DeleteGroupsRequest.api: self.delete,
+            ConsumerGroupHeartbeatRequest.api: self._refuse_consumer_protocol,
+            ConsumerGroupDescribeRequest.api: self._refuse_consumer_protocol,
         }
+
+    async def _refuse_consumer_protocol(self, _: Any, __: Context) -> None:
+        """Answer as Kafka does where groups of the classic protocol only are enabled.
+
+        The APIs are served for that: librdkafka retries for ever if they are missing, and fails at once with this.
+        """
+        message = "groups of the consumer protocol (KIP-848) are not supported; set group.protocol=classic"
+        raise RequestError(ErrorCode.UNSUPPORTED_VERSION, message)
 
     async def list_groups(self, request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
         """List the groups of the requested states and types."""

@@ -1,0 +1,91 @@
+"""ConsumerGroupHeartbeat, ConsumerGroupDescribe (0 and 1)."""
+
+from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, INT32, STRING, UUID, Array, Field, Struct, array
+from warmlog.protocol.kafka.consumer_group_values import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    UndescribedGroup,
+)
+from warmlog.protocol.kafka.messages.common import FAILURE, NOT_ASKED, THROTTLE_TIME, ignored, refused
+from warmlog.protocol.response import ErrorResponse
+
+_UNCHANGED = -1
+_NOT_TOLD = -1
+_PARTITIONS = (Field("topic_id", UUID), Field("partitions", Array(INT32)))
+
+HEARTBEAT_REQUEST = Struct(
+    *ignored(
+        Field("group_id", STRING),
+        Field("member_id", STRING),
+        Field("member_epoch", INT32),
+        Field("instance_id", STRING, nullable=0, default=None),
+        Field("rack_id", STRING, nullable=0, default=None),
+        Field("rebalance_timeout_ms", INT32, default=_UNCHANGED),
+        Field("subscribed_topic_names", Array(STRING), nullable=0, default=None),
+        Field("subscribed_topic_regex", STRING, since=1, nullable=1, default=None),
+        Field("server_assignor", STRING, nullable=0, default=None),
+        Field("topic_partitions", array(*_PARTITIONS), nullable=0, default=None),
+    ),
+    into=ConsumerGroupHeartbeatRequest,
+)
+HEARTBEAT_RESPONSE = Struct(
+    THROTTLE_TIME,
+    *FAILURE,
+    Field("member_id", STRING, nullable=0, default=None, attr=None),
+    Field("member_epoch", INT32, attr=None),
+    Field("heartbeat_interval_ms", INT32, attr=None),
+    Field(
+        "assignment",
+        Struct(Field("topic_partitions", array(*_PARTITIONS))),
+        nullable=0,
+        default=None,
+        get=lambda *_: None,
+    ),
+)
+failed_heartbeat = refused(ConsumerGroupHeartbeatResponse)
+
+_ASSIGNMENT = Struct(
+    Field("topic_partitions", array(Field("topic_id", UUID), Field("topic_name", STRING), _PARTITIONS[1]))
+)
+_MEMBER = (
+    Field("member_id", STRING),
+    Field("instance_id", STRING, nullable=0, default=None),
+    Field("rack_id", STRING, nullable=0, default=None),
+    Field("member_epoch", INT32),
+    Field("client_id", STRING),
+    Field("client_host", STRING),
+    Field("subscribed_topic_names", Array(STRING)),
+    Field("subscribed_topic_regex", STRING, nullable=0, default=None),
+    Field("assignment", _ASSIGNMENT),
+    Field("target_assignment", _ASSIGNMENT),
+    Field("member_type", INT8, since=1, default=_NOT_TOLD),
+)
+DESCRIBE_REQUEST = Struct(
+    Field("group_ids", Array(STRING), attr="groups"),
+    *ignored(Field("include_authorized_operations", BOOLEAN)),
+    into=ConsumerGroupDescribeRequest,
+)
+DESCRIBE_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "groups",
+        array(
+            *FAILURE,
+            Field("group_id", STRING, attr="group"),
+            Field("group_state", STRING, attr=None),
+            Field("group_epoch", INT32, attr=None),
+            Field("assignment_epoch", INT32, attr=None),
+            Field("assignor_name", STRING, attr=None),
+            Field("members", array(*_MEMBER), attr=None),
+            Field("authorized_operations", INT32, default=NOT_ASKED, attr=None),
+        ),
+    ),
+)
+
+
+def failed_describe(request: ConsumerGroupDescribeRequest, error: ErrorResponse) -> ConsumerGroupDescribeResponse:
+    """Answer with an error for each group."""
+    groups = [UndescribedGroup(group=group, error=error.error, message=error.message) for group in request.groups]
+    return ConsumerGroupDescribeResponse(groups=tuple(groups))
