@@ -320,7 +320,7 @@ class ClusterMember:
             text = as_text(value) or ""
             known = None if there is None else there.values.get(name)
             if known is None:
-                await admin.set_broker_configs(self.node, BROKER_DEFAULTS, partial(_with_default, name, text))
+                await admin.set_configs(self.node, BROKER_DEFAULTS, partial(_with_default, name, text))
             elif known != text:
                 logger.warning("%s is %s in the cluster, not %s as configured here", name, known, text)
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.documents import ROOT, command_directory, run_block, shell_blocks
 from warmlog import Client
-from warmlog.broker.settings.settings import durability_sentence, load_settings
+from warmlog.broker.settings.durability import durability_sentence
+from warmlog.broker.settings.settings import load_settings
 from warmlog.testing import Broker
 
 BLOCKS = shell_blocks("docs/operations.md")

@@ -176,14 +176,14 @@ async def set_topic_configs(node: ClusterNode, name: str, change: Callable[[Conf
     await node.commit(make)
 
 
-async def set_broker_configs(node: ClusterNode, broker: str, change: Callable[[Configs], Configs]) -> None:
-    """Replace the settings of one broker, or (image.BROKER_DEFAULTS) of all; see `set_topic_configs`."""
+async def set_configs(node: ClusterNode, scope: str, change: Callable[[Configs], Configs]) -> None:
+    """Replace the settings of a key of `ClusterImage.configs`; see `set_topic_configs`."""
 
     def old(image: ClusterImage) -> Configs:
-        found = image.configs.get(broker)
+        found = image.configs.get(scope)
         return {} if found is None else found.values
 
-    await node.commit(lambda image: topics.set_broker_configs(image, broker, change(old(image))))
+    await node.commit(lambda image: topics.set_configs(image, scope, change(old(image))))
 
 
 async def set_features(node: ClusterNode, levels: Mapping[str, int]) -> None:

@@ -44,7 +44,7 @@ class PartitionKey(NamedTuple):
 class ImageDelta:
     """What a step has changed: brokers (registered, fenced, draining or unregistered), topics, partitions, settings.
 
-    `topics` has, by name, the id that the name had before, or None. `configs` are names of brokers, or BROKER_DEFAULTS.
+    `topics` has, by name, the id that the name had before, or None. `configs` are keys of `ClusterImage.configs`.
     """
 
     brokers: set[int] = field(default_factory=set)
@@ -70,7 +70,7 @@ class ClusterImage:
         self.partitions: dict[PartitionKey, PartitionState] = {}
         self.counts = Counter[UUID]()  # of the partitions of each topic
         self.held: dict[int, set[PartitionKey]] = {}  # the partitions of which a broker has a replica
-        self.configs: dict[str, Configs] = {}  # by broker id as text; BROKER_DEFAULTS: of all brokers
+        self.configs: dict[str, Configs] = {}  # by broker id as text, BROKER_DEFAULTS (of all), or KIND:NAME
         self.features = Features()
         self.producer_ids = ProducerIds()
         self.gone: dict[UUID, set[int]] = {}  # brokers that still have data of a deleted topic
@@ -211,15 +211,13 @@ class ClusterImage:
                 self.held.setdefault(broker, set()).add(key)
 
     def _take_configs(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
-        of_brokers, _, broker = rest.partition("/")
-        if of_brokers != "broker":
-            logger.debug("unknown settings in the store: configs/%s", rest)
-            return
-        delta.configs.add(broker)
+        kind, _, name = rest.partition("/")
+        scope = name if kind == "broker" else f"{kind}:{name}"
+        delta.configs.add(scope)
         if value is None:
-            self.configs.pop(broker, None)
+            self.configs.pop(scope, None)
         else:
-            self.configs[broker] = msgspec.structs.replace(_decode(value, Configs), revision=revision)
+            self.configs[scope] = msgspec.structs.replace(_decode(value, Configs), revision=revision)
 
     def _take_features(self, _: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
         found = Features() if value is None else _decode(value, Features)

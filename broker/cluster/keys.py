@@ -41,9 +41,12 @@ def gone_key(topic: UUID, broker: int) -> str:
     return f"gone/{topic.hex}/{broker}"
 
 
-def configs_key(broker: str = BROKER_DEFAULTS) -> str:
-    """Return the key of the settings of one broker, or of those that all brokers share."""
-    return f"configs/broker/{broker}" if broker else "configs/broker"
+def configs_key(scope: str = BROKER_DEFAULTS) -> str:
+    """Return the key of the settings of one broker, of those that all brokers share, or of `KIND:NAME`."""
+    kind, colon, name = scope.partition(":")
+    if colon:
+        return f"configs/{kind}/{name}"
+    return f"configs/broker/{scope}" if scope else "configs/broker"
 
 
 def encode(value: msgspec.Struct) -> bytes:

@@ -211,9 +211,9 @@ def set_topic_configs(image: ClusterImage, name: str, configs: Mapping[str, str]
     return Transaction((Compare(topic_key(name), topic.revision),), (put,))
 
 
-def set_broker_configs(image: ClusterImage, broker: str, configs: Mapping[str, str]) -> Decision:
-    """Replace the settings of one broker, or (image.BROKER_DEFAULTS) of all."""
-    key = configs_key(broker)
+def set_configs(image: ClusterImage, scope: str, configs: Mapping[str, str]) -> Decision:
+    """Replace the settings of a key of `ClusterImage.configs`."""
+    key = configs_key(scope)
     put = Put(key, encode(Configs(values=dict(configs))))
     return Transaction((Compare(key, image.revision_of(key)),), (put,))
 

@@ -14,6 +14,7 @@ this comparison.
     topics/NAME         TopicState
     partitions/ID/P     PartitionState          ID is the topic's, as 32 hexadecimal digits
     configs/broker      Configs                 of all brokers; configs/broker/N of one
+    configs/KIND/NAME   Configs                 of a resource of another kind, such as a group
     features            Features
     producer-ids        ProducerIds             the first producer id that is not allocated yet
     gone/ID/N           empty                   broker N still has data of a deleted topic

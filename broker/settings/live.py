@@ -7,15 +7,19 @@ Invariants:
    from settings, such as the configuration of a log, are recomputed by their owner after a change.
 2. The settings in force are valid, each value and their combination.
 
+3. Settings that only Kafka has are kept and described, and change nothing.
+
 Precedence, lowest first: static configuration, defaults set for all brokers, values set for this broker.
 """
 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as dataclass_replace
 
 from msgspec.structs import replace
 
+from warmlog.broker.settings.kafka_settings import broker_setting, check_kept
 from warmlog.broker.settings.settings import FIELDS, Settings, check_together
 from warmlog.broker.settings.types import SettingError, as_text, check_value, nearest
 
@@ -84,24 +88,37 @@ class StaticSettingError(SettingError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """The settings changed while the broker runs, as text: for all brokers, and for this one."""
+    """The settings changed while the broker runs, as text: for all brokers, and for this one.
+
+    `resources`: those of other resources, which have no effect, by `group:NAME` or `client-metrics:NAME`.
+    """
 
     cluster: Mapping[str, str] = field(default_factory=dict)
     broker: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, kept: Mapping[str, str]) -> "Overrides":
         """Parse the names and values of `kept`."""
         scopes: dict[bool, dict[str, str]] = {True: {}, False: {}}
+        resources: dict[str, dict[str, str]] = {}
         for key, text in kept.items():
-            scope, _, name = key.partition("/")
-            scopes[scope == _ALL_BROKERS][name] = text
-        return cls(cluster=scopes[True], broker=scopes[False])
+            scope, _, name = key.rpartition("/")
+            if ":" in scope:
+                resources.setdefault(scope, {})[name] = text
+            else:
+                scopes[scope == _ALL_BROKERS][name] = text
+        return cls(cluster=scopes[True], broker=scopes[False], resources=resources)
 
     def kept(self, node_id: int) -> dict[str, str]:
-        """Return names and values to persist: `/NAME` for all brokers, `NODE_ID/NAME` for this one."""
-        cluster = {f"{_ALL_BROKERS}/{name}": text for name, text in self.cluster.items()}
-        return cluster | {f"{node_id}/{name}": text for name, text in self.broker.items()}
+        """Return names and values to persist: `/NAME` for all brokers, `NODE_ID/NAME`, `group:GROUP/NAME`."""
+        scopes = {_ALL_BROKERS: self.cluster, str(node_id): self.broker, **self.resources}
+        return {f"{scope}/{name}": text for scope, texts in scopes.items() for name, text in texts.items()}
+
+    def with_resource(self, resource: str, texts: Mapping[str, str]) -> "Overrides":
+        """Return the overrides with the settings of one of the other resources replaced."""
+        resources = {name: texts_of for name, texts_of in self.resources.items() if name != resource}
+        return dataclass_replace(self, resources={**resources, **({resource: texts} if texts else {})})
 
 
 class LiveSettings:
@@ -126,7 +143,9 @@ class LiveSettings:
         values = {}
         for changes in (overrides.cluster, overrides.broker):
             for name, text in changes.items():
-                values[FIELDS[name].name] = check_dynamic(name, text)
+                value = check_dynamic(name, text)
+                if name in FIELDS:
+                    values[FIELDS[name].name] = value
         settings = replace(self.static, **values)
         check_together(settings)
         return settings
@@ -139,11 +158,25 @@ class LiveSettings:
     def take_kept(self, kept: Mapping[str, str]) -> None:
         """Put persisted overrides into force; log and ignore those that are no longer valid."""
         overrides = Overrides.parse(kept)
-        sound = Overrides(cluster=_sound(overrides.cluster), broker=_sound(overrides.broker))
+        sound = dataclass_replace(overrides, cluster=_sound(overrides.cluster), broker=_sound(overrides.broker))
         try:
             self.take(sound)
         except SettingError as error:
             logger.warning("ignoring all persisted broker settings, because they conflict: %s", error)
+
+    def kept_settings(self) -> dict[str, list[tuple[str, str, str]]]:
+        """Return the settings of brokers that have no effect, with their values in the form of `sources`."""
+        scopes = {
+            "broker": self.overrides.broker,
+            "cluster": self.overrides.cluster,
+            "static": self.static.without_effect,
+        }
+        found: dict[str, list[tuple[str, str, str]]] = {}
+        for source, texts in scopes.items():
+            for name, text in texts.items():
+                if name not in FIELDS:
+                    found.setdefault(name, []).append((name, text, source))
+        return found
 
     def sources(self, name: str) -> list[tuple[str, str, str]]:
         """Return every value that a setting could take, in order of precedence, as (name, value, source).
@@ -166,15 +199,25 @@ class LiveSettings:
         return None if value == _value(_DEFAULTS, name) else as_text(value)
 
 
-def check_dynamic(name: str, text: str) -> object:
-    """Convert the value of a setting that can be changed while the broker runs. Raises SettingError."""
-    if name not in FIELDS:
+def check_dynamic(name: str, text: str, *, is_default: bool = False) -> object:
+    """Convert the value of a setting that can be changed while the broker runs. Raises SettingError.
+
+    `is_default`: for all brokers.
+    """
+    kafkas = None if name in FIELDS else broker_setting(name)
+    if name not in FIELDS and kafkas is None:
         raise SettingError(f"unknown setting {name!r}{nearest(name, FIELDS)}")
-    if name not in DYNAMIC_SETTINGS:
+    if name not in DYNAMIC_SETTINGS and (kafkas is None or kafkas.scope == "startup"):
         raise StaticSettingError(
             f"{name} cannot be changed while the broker runs: set it in the configuration and restart the broker"
         )
-    return check_value(name, text, FIELDS[name].type, origin="broker")
+    if kafkas is None:
+        return check_value(name, text, FIELDS[name].type, origin="broker")
+    if kafkas.scope == "listener":
+        raise SettingError(f"{name} can be set for a listener only: listener.name.NAME.{name}")
+    if kafkas.scope == "broker" and is_default:
+        raise SettingError(f"{name} can be set for one broker only, not for all")
+    return check_kept(name, text, kafkas.type, origin="broker")
 
 
 def _value(settings: Settings, name: str) -> object:

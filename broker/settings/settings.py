@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from warmlog.broker.settings.kafka_settings import check_at_startup
 from warmlog.broker.settings.mirrors import chosen_by, source_addresses
 from warmlog.broker.settings.types import (
     MAX_INT32,
@@ -226,6 +227,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """
         return getattr(self, _COMPUTED.get(name) or name.replace(".", "_"))
 
+    #: Kafka's settings that have no effect here, as text by name.
+    without_effect: Mapping[str, str] = msgspec.field(default_factory=dict)
+
     @property
     def selects_by_rack(self) -> bool:
         """Whether consumers are sent to a replica in their rack: `replica.selector.class`."""
@@ -301,7 +305,7 @@ _COMPUTED: Mapping[str, str] = {
 }
 
 FIELDS: Mapping[str, msgspec.structs.FieldInfo] = {
-    field.name.replace("_", "."): field for field in msgspec.structs.fields(Settings)
+    field.name.replace("_", "."): field for field in msgspec.structs.fields(Settings) if field.name != "without_effect"
 }
 
 _TLS_FILES = (
@@ -337,12 +341,16 @@ def load_settings(
     conflict, or a broker of a cluster without an id.
     """
     values: dict[str, Any] = {}
+    without_effect: dict[str, str] = {}
     for name, value, origin in _given(config_file, environ or {}, assignments):
         field = FIELDS.get(name)
-        if field is None:
+        if field is not None:
+            values[field.name] = check_value(name, value, field.type, origin=origin)
+        elif (text := check_at_startup(name, value, origin=origin)) is not None:
+            without_effect[name] = text
+        else:
             raise SettingError(f"{origin}: unknown setting {name!r}{nearest(name, FIELDS)}")
-        values[field.name] = check_value(name, value, field.type, origin=origin)
-    settings = Settings(**values)
+    settings = Settings(**values, without_effect=without_effect)
     if settings.warmlog_cluster_etcd and "node_id" not in values:
         raise SettingError("node.id: a broker of a cluster (warmlog.cluster.etcd) needs an id of its own")
     if data_dir is not None:
@@ -350,25 +358,6 @@ def load_settings(
         settings = msgspec.structs.replace(settings, log_dirs=",".join(map(str, paths)))
     check_together(settings)
     return settings
-
-
-def durability_sentence(settings: Settings) -> str:
-    """Return a sentence for startup that says what a power failure can lose with these settings."""
-    if settings.log_flush_interval_messages == 1:
-        return "power cut: loses nothing acknowledged (every append is synced before its reply)"
-    bounds = []
-    if settings.log_flush_interval_messages < MAX_INT64:
-        bounds.append(f"{settings.log_flush_interval_messages} records a partition")
-    if settings.flush_ms < MAX_INT64:
-        bounds.append(f"{(settings.flush_ms + settings.flush_check_ms) / 1000:g} s of appends")
-    if bounds:
-        least = ", whichever is less" if len(bounds) > 1 else ""
-        return f"power cut: can lose {' or '.join(bounds)}{least}; a crash of the process loses nothing"
-    return (
-        "power cut: can lose what the kernel has not written yet (usually the last 30 s);"
-        " a crash of the process loses nothing"
-        " (log.flush.interval.messages=1 syncs every append)"
-    )
 
 
 def _given(

@@ -129,7 +129,7 @@ def serve_nodes(
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
     with importing():
-        from warmlog.broker.settings.settings import durability_sentence
+        from warmlog.broker.settings.durability import durability_sentence
         from warmlog.cli.nodes import Node, Plan, run_nodes
 
     options = ["--log-level", log_level, *(["--log-json"] if log_json else [])]
@@ -166,7 +166,7 @@ def run_broker(settings: "Settings", *, kafka: str, native: str, http: str, unti
     """Serve until a signal asks to stop, or, if wanted, standard input ends. Raises CannotStart, Failure."""
     with importing():
         from warmlog.broker.app import run
-        from warmlog.broker.settings.settings import durability_sentence
+        from warmlog.broker.settings.durability import durability_sentence
         from warmlog.broker.start_errors import BrokenError, StartError
 
     def ready(addresses: "Addresses") -> None:

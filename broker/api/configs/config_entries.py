@@ -3,10 +3,11 @@
 Source: kafka.server.ConfigHelper.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 
 from warmlog.broker.settings.documentation import documentation_of
+from warmlog.broker.settings.kafka_settings import ResourceKind, broker_setting, resource_settings
 from warmlog.broker.settings.live import DYNAMIC_SETTINGS, LiveSettings
 from warmlog.broker.settings.settings import FIELDS
 from warmlog.broker.settings.topics import (
@@ -88,16 +89,51 @@ class TopicEntries:
 def broker_entries(settings: LiveSettings, replicas: int, *, synonyms: bool, documentation: bool) -> list[ConfigEntry]:
     """Return the broker's effective settings, sorted by name. `replicas`: the default replication factor."""
     found = [_broker_setting(name, settings, replicas) for name in sorted(FIELDS)]
-    return [_entry(setting, synonyms=synonyms, documentation=documentation, of_broker=True) for setting in found]
+    entries = [_entry(setting, synonyms=synonyms, documentation=documentation, of_broker=True) for setting in found]
+    entries += [_kept_entry(name, origins, synonyms=synonyms) for name, origins in settings.kept_settings().items()]
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 def cluster_entries(settings: LiveSettings, *, synonyms: bool, documentation: bool) -> list[ConfigEntry]:
     """Return the dynamic defaults set for all brokers, sorted by name."""
-    found = [
-        EffectiveSetting(name=name, value=text, kind=kind_of(FIELDS[name].type), origins=((name, text, "cluster"),))
-        for name, text in sorted(settings.overrides.cluster.items())
+    entries = []
+    for name, text in sorted(settings.overrides.cluster.items()):
+        origin = (name, text, "cluster")
+        if name in FIELDS:
+            setting = EffectiveSetting(name=name, value=text, kind=kind_of(FIELDS[name].type), origins=(origin,))
+            entries.append(_entry(setting, synonyms=synonyms, documentation=documentation, of_broker=True))
+        else:
+            entries.append(_kept_entry(name, [origin], synonyms=synonyms))
+    return entries
+
+
+def resource_entries(settings: LiveSettings, kind: ResourceKind, name: str) -> list[ConfigEntry]:
+    """Return the settings kept for a group or a client metrics subscription, sorted by name."""
+    types = resource_settings(kind)
+    source = ConfigSource.DYNAMIC_GROUP if kind == "group" else ConfigSource.DYNAMIC_CLIENT_METRICS
+    texts = settings.overrides.resources.get(f"{kind}:{name}", {})
+    return [
+        ConfigEntry(name=each, value=text, source=source, type=ConfigType[types[each].upper()])
+        for each, text in sorted(texts.items())
+        if each in types
     ]
-    return [_entry(setting, synonyms=synonyms, documentation=documentation, of_broker=True) for setting in found]
+
+
+def _kept_entry(name: str, origins: Sequence[tuple[str, str, str]], *, synonyms: bool) -> ConfigEntry:
+    """Return a setting of brokers that has no effect. `origins`: as of EffectiveSetting, at least one."""
+    kafkas = broker_setting(name)
+    assert kafkas is not None, "unknown settings are not kept"
+    _, text, source = origins[0]
+    given = [ConfigSynonym(name=each, value=value, source=_SOURCES[origin]) for each, value, origin in origins]
+    return ConfigEntry(
+        name=name,
+        value=text,
+        source=_SOURCES[source],
+        read_only=kafkas.scope == "startup",
+        is_sensitive=kafkas.type == "password",
+        type=ConfigType[kafkas.type.upper()],
+        synonyms=tuple(given) if synonyms else (),
+    )
 
 
 def _broker_setting(name: str, settings: LiveSettings, replicas: int) -> EffectiveSetting:

@@ -10,7 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from warmlog.broker.api.configs.config_entries import TopicEntries, broker_entries, cluster_entries
+from warmlog.broker.api.configs.config_entries import (
+    TopicEntries,
+    broker_entries,
+    cluster_entries,
+    resource_entries,
+)
 from warmlog.broker.api.configs.loggers import check_levels, logger_entries, set_levels
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
@@ -18,10 +23,11 @@ from warmlog.broker.api.handler import Handler
 from warmlog.broker.metadata.topic import check_name
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.topics.topic_changes import Change, UnknownTopicError
+from warmlog.broker.settings.kafka_settings import ResourceKind, broker_setting, check_kept, resource_settings
 from warmlog.broker.settings.live import Overrides, check_dynamic
 from warmlog.broker.settings.settings import FIELDS
 from warmlog.broker.settings.topics import topic_setting_default, topic_setting_kind
-from warmlog.broker.settings.types import Kind, SettingError, as_text, kind_of, parts
+from warmlog.broker.settings.types import Kind, SettingError, as_text, kind_of, nearest, parts
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
 from warmlog.protocol.kafka.config_values import (
@@ -42,12 +48,10 @@ from warmlog.protocol.kafka.config_values import (
 KEYS_PER_PIECE = 4096  # requested names filtered at once: 0.3 ms
 MAX_CHANGES = 1000  # per resource; no resource has as many settings
 _BROKER_ID = re.compile(r"-?[0-9]{1,10}")
-# Kafka has settings of groups for KIP-848, share and streams groups, and of client metrics for KIP-714; neither is
-# supported.
-_WITHOUT_SETTINGS: Mapping[int, str] = {
-    ResourceType.GROUP: "a group",
-    ResourceType.CLIENT_METRICS: "a client metrics subscription",
-}
+# Resources whose settings are kept and have no effect: they are for groups of KIP-848, share and streams groups, and
+# for client metrics (KIP-714).
+_KEPT: Mapping[int, ResourceKind] = {ResourceType.GROUP: "group", ResourceType.CLIENT_METRICS: "client-metrics"}
+MAX_KEPT = 1000  # such resources with settings
 _ALL_TYPES = frozenset(map(int, ResourceType))
 _LIST_OPERATIONS = {ConfigOperation.APPEND, ConfigOperation.SUBTRACT}
 
@@ -72,7 +76,7 @@ class ConfigsApi:
     async def list_resources(
         self, request: ListConfigResourcesRequest, context: Context
     ) -> ListConfigResourcesResponse:
-        """List the resources that have settings: brokers, their loggers, and topics."""
+        """List the resources that have settings: brokers, their loggers, topics, and groups with kept settings."""
         types = frozenset(request.types) or _ALL_TYPES
         if not types <= _ALL_TYPES:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown resource types {sorted(types - _ALL_TYPES)}")
@@ -86,6 +90,9 @@ class ConfigsApi:
             for topic in self._partitions.topics():
                 await context.checkpoint()
                 found.append((int(ResourceType.TOPIC), topic.name))
+        for resource in sorted(self._partitions.live_settings.overrides.resources):
+            kind, _, name = resource.partition(":")
+            found += [(int(each), name) for each, known in _KEPT.items() if known == kind and each in types]
         return ListConfigResourcesResponse(resources=tuple(found))
 
     # -- describe --
@@ -123,9 +130,9 @@ class ConfigsApi:
             replicas = self._partitions.catalog.replication_factor(topic)
             return self._topic_entries.of(topic.configs, replicas, synonyms=synonyms, documentation=documentation)
         _check_type(asked.resource_type)
-        if asked.resource_type in _WITHOUT_SETTINGS:
-            _check_named(asked)
-            return []
+        if (kind := _KEPT.get(asked.resource_type)) is not None:
+            _check_named(asked, kind)
+            return resource_entries(settings, kind, asked.name)
         if asked.resource_type == ResourceType.BROKER_LOGGER:
             self._check_broker(asked.name)
             return logger_entries()
@@ -173,9 +180,10 @@ class ConfigsApi:
             await self._partitions.alter(asked.name, change, validate_only=request.validate_only)
             return
         _check_type(asked.resource_type)
-        if asked.resource_type in _WITHOUT_SETTINGS:
-            _check_named(asked)
-            _refuse_changes(asked)
+        if (kind := _KEPT.get(asked.resource_type)) is not None:
+            _check_named(asked, kind)
+            kept = partial(_changed_resource, asked, kind, request.incremental)
+            await self._partitions.alter_broker(kept, validate_only=request.validate_only)
             return
         if asked.resource_type == ResourceType.BROKER_LOGGER:
             self._alter_levels(asked, request)
@@ -222,20 +230,9 @@ def _check_type(resource_type: int) -> None:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
 
 
-def _check_named(asked: ConfigQuery | ConfigAlteration) -> None:
+def _check_named(asked: ConfigQuery | ConfigAlteration, kind: ResourceKind) -> None:
     if not asked.name:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"the name of {_WITHOUT_SETTINGS[asked.resource_type]} is empty")
-
-
-def _refuse_changes(asked: ConfigAlteration) -> None:
-    """Raise RequestError for changes to a resource that has no settings here."""
-    if asked.changes:
-        names = ", ".join(change.name for change in asked.changes)
-        is_metrics = asked.resource_type == ResourceType.CLIENT_METRICS
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST if is_metrics else ErrorCode.INVALID_CONFIG,
-            f"settings of {_WITHOUT_SETTINGS[asked.resource_type]} are not supported: {names}",
-        )
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"the name of the {kind} resource is empty")
 
 
 def _check_changes(changes: Sequence[ConfigChange]) -> None:
@@ -288,6 +285,36 @@ def _joined(text: str, change: ConfigChange) -> str:
     return ",".join(dict.fromkeys([*members, *given]))
 
 
+def _changed_resource(
+    asked: ConfigAlteration, kind: ResourceKind, incremental: bool, overrides: Overrides
+) -> Overrides:
+    """Return the overrides with changed settings of a group or of a client metrics subscription.
+
+    Raises RequestError for an unknown setting and a value of the wrong type, with Kafka's codes, and for too many
+    resources.
+    """
+    known, resource = resource_settings(kind), f"{kind}:{asked.name}"
+    change = _change(
+        asked.changes,
+        incremental=incremental,
+        kind_of_setting=lambda name: Kind.LIST if known.get(name) == "list" else None,
+        default_of=lambda _: "",
+    )
+    changed = change(overrides.resources.get(resource, {}))
+    code = ErrorCode.INVALID_CONFIG if kind == "group" else ErrorCode.INVALID_REQUEST
+    checked = {}
+    for name, text in changed.items():
+        if name not in known:
+            raise RequestError(code, f"unknown {kind} setting {name!r}{nearest(name, known)}")
+        try:
+            checked[name] = check_kept(name, text, known[name], origin=kind)
+        except SettingError as error:
+            raise RequestError(code, str(error)) from None
+    if checked and resource not in overrides.resources and len(overrides.resources) >= MAX_KEPT:
+        raise RequestError(ErrorCode.POLICY_VIOLATION, f"{MAX_KEPT} resources have settings, the maximum")
+    return overrides.with_resource(resource, checked)
+
+
 def _broker_change(asked: ConfigAlteration, *, incremental: bool) -> Callable[[Overrides], Overrides]:
     """Return a function that changes the overrides of this broker, or of all brokers if no broker is named."""
     change = _change(
@@ -296,15 +323,19 @@ def _broker_change(asked: ConfigAlteration, *, incremental: bool) -> Callable[[O
 
     def changed(overrides: Overrides) -> Overrides:
         own = change(overrides.broker if asked.name else overrides.cluster)
-        checked = {name: as_text(check_dynamic(name, text)) or "" for name, text in own.items()}
+        check = partial(check_dynamic, is_default=not asked.name)
+        checked = {name: as_text(check(name, text)) or "" for name, text in own.items()}
         return replace(overrides, broker=checked) if asked.name else replace(overrides, cluster=checked)
 
     return changed
 
 
 def _broker_setting_kind(name: str) -> Kind | None:
-    return kind_of(FIELDS[name].type) if name in FIELDS else None
+    if name in FIELDS:
+        return kind_of(FIELDS[name].type)
+    kafkas = broker_setting(name)
+    return Kind.LIST if kafkas is not None and kafkas.type == "list" else None
 
 
 def _broker_setting_default(name: str) -> str:
-    return as_text(FIELDS[name].default) or ""
+    return (as_text(FIELDS[name].default) if name in FIELDS else None) or ""

@@ -10,6 +10,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -223,21 +224,19 @@ class ClusterTopics:
         _check_not_shared(set(overrides.broker.items()) - set(live.overrides.broker.items()))
         if validate_only:
             return
-        if overrides.cluster != live.overrides.cluster:
-            broker = live.overrides.broker
-            await admin.in_time(
-                lambda: admin.set_broker_configs(
-                    self._node, BROKER_DEFAULTS, lambda old: change(Overrides(cluster=old, broker=broker)).cluster
-                )
-            )
-        if overrides.broker != live.overrides.broker:
-            cluster = live.overrides.cluster
-            await admin.in_time(
-                lambda: admin.set_broker_configs(
-                    self._node, str(self._node.id), lambda old: change(Overrides(cluster=cluster, broker=old)).broker
-                )
-            )
+        before = live.overrides
+        if overrides.cluster != before.cluster:
+            await self._set(BROKER_DEFAULTS, lambda old: change(replace(before, cluster=old)).cluster)
+        if overrides.broker != before.broker:
+            await self._set(str(self._node.id), lambda old: change(replace(before, broker=old)).broker)
+        for name in overrides.resources.keys() | before.resources.keys():
+            if overrides.resources.get(name) != before.resources.get(name):
+                make = partial(_changed_resource, name, before, change)
+                await self._set(name, make)
         await checkpoint()
+
+    async def _set(self, scope: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        await admin.in_time(lambda: admin.set_configs(self._node, scope, change))
 
     # -- delete --------------------------------------------------------------------------------------------------------
 
@@ -317,7 +316,8 @@ class ClusterTopics:
             found = image.configs.get(broker)
             return {} if found is None else found.values
 
-        overrides = Overrides(cluster=values(BROKER_DEFAULTS), broker=values(str(self._node.id)))
+        resources = {name: found.values for name, found in image.configs.items() if ":" in name and found.values}
+        overrides = Overrides(cluster=values(BROKER_DEFAULTS), broker=values(str(self._node.id)), resources=resources)
         self._live_settings.take_kept(overrides.kept(self._node.id))
         self._reconfigure(list(self._map.topics))
 
@@ -345,6 +345,13 @@ class ClusterTopics:
 async def _finish(steps: Iterator[int]) -> None:
     for _ in steps:
         await trio.lowlevel.checkpoint()
+
+
+def _changed_resource(
+    name: str, before: Overrides, change: Callable[[Overrides], Overrides], old: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return the settings of a resource that `change` makes of its old ones."""
+    return change(before.with_resource(name, old)).resources.get(name, {})
 
 
 def _check_not_shared(changes: Iterable[tuple[str, str]]) -> None:

@@ -156,7 +156,7 @@ async def test_settings_are_changed_without_losing_those_of_others(autojump_cloc
             for number, each in enumerate(nodes):
                 added = {f"setting.{number}": str(number)}
                 nursery.start_soon(
-                    admin.set_broker_configs, each.node, BROKER_DEFAULTS, lambda old, added=added: {**old, **added}
+                    admin.set_configs, each.node, BROKER_DEFAULTS, lambda old, added=added: {**old, **added}
                 )
         await nodes[0].until(lambda: len(nodes[0].node.image.configs[BROKER_DEFAULTS].values) == 3)
 

@@ -73,7 +73,7 @@ async def test_a_partition_without_replicas_in_sync_has_no_leader_unless_that_is
 async def test_unclean_elections_can_be_allowed_for_all_topics(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         await leaderless(nodes)
-        await admin.set_broker_configs(nodes[1].node, BROKER_DEFAULTS, lambda old: {**old, UNCLEAN: "true"})
+        await admin.set_configs(nodes[1].node, BROKER_DEFAULTS, lambda old: {**old, UNCLEAN: "true"})
         await nodes[1].until(lambda: nodes[1].state().leader == nodes[1].node.me)
 
 

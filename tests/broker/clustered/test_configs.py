@@ -128,3 +128,12 @@ async def produced(cluster: Cluster) -> int:
     data = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": batch(b"more")}]}]
     reply = await cluster.clients[1].ask("Produce", acks=-1, timeout_ms=10_000, topic_data=data)
     return int(reply["responses"][0]["partition_responses"][0]["error_code"])
+
+
+async def test_settings_of_a_group_are_kept_for_all_brokers(cluster: Cluster) -> None:
+    name, setting = "a/group", "consumer.session.timeout.ms"
+    assert await alter(cluster, ResourceType.GROUP, name, setting, "50000", at=2) == NONE
+    assert await alter(cluster, ResourceType.GROUP, "other", "share.isolation.level", "read_committed", at=3) == NONE
+    for at in IDS:
+        await until(cluster, ResourceType.GROUP, name, setting, lambda one: one.get("value") == "50000", at=at)
+    assert await alter(cluster, ResourceType.GROUP, name, "no.such", "1", at=2) == ErrorCode.INVALID_CONFIG

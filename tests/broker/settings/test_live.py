@@ -100,3 +100,16 @@ def test_the_tables_name_settings_that_there_are() -> None:
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_setting_is_described(name: str) -> None:
     assert (documentation_of(name) or "").endswith(".")
+
+
+def test_settings_of_other_resources_are_kept_beside_those_of_brokers() -> None:
+    overrides = Overrides(
+        cluster={"num.io.threads": "5"},
+        resources={"group:a/b:c": {"consumer.session.timeout.ms": "50000"}, "client-metrics:m": {"match": ""}},
+    )
+    settings = live()
+    settings.take_kept(overrides.kept(node_id=1))
+    assert settings.overrides == overrides
+    assert settings.current == live().current
+    assert settings.kept_settings() == {"num.io.threads": [("num.io.threads", "5", "cluster")]}
+    assert overrides.with_resource("client-metrics:m", {}).resources.keys() == {"group:a/b:c"}

@@ -1,9 +1,11 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from warmlog.broker.settings.durability import durability_sentence
 from warmlog.broker.settings.mirrors import source_addresses
-from warmlog.broker.settings.settings import FIELDS, Settings, durability_sentence, load_settings
+from warmlog.broker.settings.settings import FIELDS, Settings, load_settings
 from warmlog.broker.settings.types import SettingError, as_text
 
 
@@ -177,3 +179,29 @@ def test_what_a_power_cut_can_take_is_said_as_configured(assignments: list[str],
 )
 def test_of_the_names_of_retention_the_finest_one_wins(assignments: list[str], retention_ms: int) -> None:
     assert load_settings(assignments=assignments).retention_ms == retention_ms
+
+
+def test_settings_that_only_kafka_has_are_accepted_and_have_no_effect(tmp_path: Path) -> None:
+    file = tmp_path / "warmlog.toml"
+    file.write_text('"sasl.kerberos.service.name" = "kafka"\n[metric]\nreporters = ["a.B", "c.D"]\n')
+    settings = load_settings(file, {"WARMLOG_NUM_IO_THREADS": "8"})
+    assert settings.without_effect == {
+        "sasl.kerberos.service.name": "kafka",
+        "metric.reporters": "a.B,c.D",
+        "num.io.threads": "8",
+    }
+    assert replace(settings, without_effect={}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("num.io.threads=many", r"--set: num\.io\.threads: expected int"),
+        ("num.io.thread=8", r"unknown setting 'num\.io\.thread'"),
+        ("authorizer.class.name=a.B", r"authorizer\.class\.name is not supported"),
+        ("listeners=SASL_SSL://:9093", r"listeners is not supported"),
+    ],
+)
+def test_settings_of_kafka_that_are_misspelled_or_protect_the_broker_are_refused(assignment: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        load_settings(assignments=[assignment])

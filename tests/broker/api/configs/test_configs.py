@@ -9,6 +9,8 @@ import pytest
 
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from warmlog.broker.api.configs import configs
+from warmlog.broker.settings import kafka_settings
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.config_values import ConfigOperation, ConfigSource, ConfigType, ResourceType
 
@@ -395,3 +397,92 @@ async def test_what_has_settings_is_listed_by_type(client: KafkaClient) -> None:
     assert await listed(version=0) == []
     reply = await client.ask("ListConfigResources", resource_types=[77])
     assert (reply["error_code"], reply["config_resources"]) == (ErrorCode.UNSUPPORTED_VERSION, ())
+
+
+# -- what only Kafka has --
+
+KEPT = [
+    (GROUP, "readers", "consumer.session.timeout.ms", "50000", 8),
+    (GROUP, "a/b", "share.auto.offset.reset", "earliest", 8),
+    (CLIENT_METRICS, "all", "interval.ms", "10000", 7),
+    (BROKER, "", "num.io.threads", "16", 3),
+    (BROKER, NODE, "num.io.threads", "16", 2),
+    (BROKER, NODE, "sasl.kerberos.kinit.cmd", "/usr/bin/kinit", 2),
+    (BROKER, NODE, "listener.name.internal.ssl.keystore.location", "/etc/keys", 2),
+    (BROKER, NODE, "listener.name.internal.plain.sasl.server.callback.handler.class", "a.B", 2),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "key", "text", "source"), KEPT)
+async def test_settings_that_only_kafka_has_are_kept_over_a_restart(
+    tmp_path: Path, kind: int, name: str, key: str, text: str, source: int
+) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        assert await incremental(client, kind, name, (key, SET, text), validate_only=True) == NONE
+        assert key not in await described(client, kind, name)
+        assert await incremental(client, kind, name, (key, SET, text)) == NONE
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        assert await value(client, kind, name, key) == (text, source)
+        assert await incremental(client, kind, name, (key, DELETE, None)) == NONE
+        assert key not in await described(client, kind, name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "text", "error"),
+    [
+        (GROUP, "g", "consumer.session.timeoutms", "50000", ErrorCode.INVALID_CONFIG),
+        (GROUP, "g", "consumer.session.timeout.ms", "long", ErrorCode.INVALID_CONFIG),
+        (CLIENT_METRICS, "m", "interval", "1", ErrorCode.INVALID_REQUEST),
+        (BROKER, NODE, "num.io.thread", "16", ErrorCode.INVALID_REQUEST),
+        (BROKER, NODE, "num.io.threads", "many", ErrorCode.INVALID_REQUEST),
+        (BROKER, NODE, "listener.name.internal.no.such", "1", ErrorCode.INVALID_REQUEST),
+        (BROKER, NODE, "authorizer.class.name", "x.Y", ErrorCode.INVALID_REQUEST),  # at startup only
+        (BROKER, NODE, "sasl.enabled.mechanisms", "PLAIN", ErrorCode.INVALID_REQUEST),
+        (BROKER, "", "sasl.kerberos.kinit.cmd", "x", ErrorCode.INVALID_REQUEST),  # of one broker only
+        (BROKER, NODE, "ssl.keystore.location", "x", ErrorCode.INVALID_REQUEST),  # of a listener only
+    ],
+)
+async def test_misspelled_and_misplaced_settings_of_kafka_are_refused(
+    client: KafkaClient, kind: int, name: str, key: str, text: str, error: ErrorCode
+) -> None:
+    assert await incremental(client, kind, name, (key, SET, text)) == error
+    assert key not in await described(client, kind, name)
+
+
+async def test_lists_that_only_kafka_has_grow_and_shrink(client: KafkaClient) -> None:
+    assert await incremental(client, CLIENT_METRICS, "m", ("metrics", APPEND, "a,b")) == NONE
+    assert await incremental(client, CLIENT_METRICS, "m", ("metrics", SUBTRACT, "a")) == NONE
+    assert await value(client, CLIENT_METRICS, "m", "metrics") == ("b", 7)
+
+
+async def test_a_password_is_kept_and_not_told(client: KafkaClient) -> None:
+    key = "listener.name.internal.ssl.key.password"
+    assert await incremental(client, BROKER, NODE, (key, SET, "secret")) == NONE
+    found = (await described(client, BROKER, NODE))[key]
+    assert (found["value"], found["is_sensitive"]) == (None, True)
+    assert [one["value"] for one in found["synonyms"]] == [None]
+
+
+async def test_resources_with_kept_settings_are_listed_and_bounded(
+    client: KafkaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configs, "MAX_KEPT", 2)
+    session = ("consumer.session.timeout.ms", SET, "50000")
+    assert await incremental(client, GROUP, "one", session) == NONE
+    assert await incremental(client, CLIENT_METRICS, "all", ("match", SET, "")) == NONE
+    assert await incremental(client, GROUP, "two", session) == ErrorCode.POLICY_VIOLATION
+    assert await incremental(client, GROUP, "one", ("consumer.heartbeat.interval.ms", SET, "5000")) == NONE
+    reply = await client.ask("ListConfigResources", resource_types=[GROUP, CLIENT_METRICS])
+    listed = [(one["resource_type"], one["resource_name"]) for one in reply["config_resources"]]
+    assert listed == [(CLIENT_METRICS, "all"), (GROUP, "one")]
+    reply = await client.ask("ListConfigResources", 0)
+    assert [one["resource_name"] for one in reply["config_resources"]] == ["all"]
+
+
+async def test_a_setting_without_effect_is_logged_once(client: KafkaClient, caplog: pytest.LogCaptureFixture) -> None:
+    kafka_settings._reported.clear()
+    for text in ("1", "2", "3"):
+        assert await incremental(client, BROKER, NODE, ("background.threads", SET, text)) == NONE
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker: background.threads is a setting of Kafka that has no effect here"
+    ]

@@ -61,24 +61,6 @@ async def test_members_who_leave_a_group_that_is_refused_have_no_entries(kafka: 
     assert (reply["error_code"], reply["members"]) == (ErrorCode.INVALID_GROUP_ID, ())
 
 
-@pytest.mark.parametrize("kind", [ResourceType.GROUP, ResourceType.CLIENT_METRICS])
-async def test_groups_and_client_metrics_have_no_settings(
-    kafka: KafkaClient, native: RawClient, kind: ResourceType
-) -> None:
-    await with_group(kafka, native)
-    resource: dict[str, Any] = {"resource_type": kind, "resource_name": "readers", "configuration_keys": None}
-    (described,) = (await kafka.ask("DescribeConfigs", resources=[resource]))["results"]
-    assert (described["error_code"], described["configs"]) == (ErrorCode.NONE, ())
-    (described,) = (await kafka.ask("DescribeConfigs", resources=[resource | {"resource_name": ""}]))["results"]
-    assert described["error_code"] == ErrorCode.INVALID_REQUEST
-    change = {"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "50000"}
-    altered = {"resource_type": kind, "resource_name": "readers", "configs": [change]}
-    (refused,) = (await kafka.ask("IncrementalAlterConfigs", resources=[altered]))["responses"]
-    is_group = kind == ResourceType.GROUP
-    assert refused["error_code"] == (ErrorCode.INVALID_CONFIG if is_group else ErrorCode.INVALID_REQUEST)
-    assert "consumer.session.timeout.ms" in refused["error_message"]
-
-
 # -- names and ids of topics --
 
 
