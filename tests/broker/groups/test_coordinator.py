@@ -54,13 +54,15 @@ async def test_members_that_join_during_the_initial_delay_share_a_generation(
         assert len(joined[0].members) == 3
 
 
-async def test_the_first_member_of_a_new_group_does_not_wait_by_default(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_the_first_member_of_a_new_group_waits_half_a_second_by_default(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     default_ms = Settings().group_initial_rebalance_delay_ms
     async with serving(tmp_path, group_initial_rebalance_delay_ms=default_ms) as group:
         began = trio.current_time()
         joined = await group.join()
         assert joined.generation == 1
-        assert trio.current_time() == began
+        assert trio.current_time() - began == pytest.approx(0.5)
 
 
 async def test_a_member_without_heartbeats_is_removed_at_its_session_timeout(
