@@ -4,6 +4,7 @@
 #   make cluster    run etcd and three brokers on 127.0.0.1 to 127.0.0.3, with data in ./data/cluster
 #   make test       run the whole suite, except what needs real Kafka or a container engine
 #   make interop    test with real Kafka, clients in Java, Node, Go and C, pip and the image in podman (says what is missing)
+#   make stacks     run Streams, MirrorMaker 2, Spring and librdkafka's own suite (5 minutes, the first time 10)
 #   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
 #   make simulate   simulate clusters with faults, from seed to seed, on all cores: SECONDS="60", ARGS="SEED ..."
 #   make lint       ruff, mypy, import-linter, commit subjects, words, links of the documentation
@@ -47,7 +48,7 @@ EXTRAS := .venv/extras
 SOURCES := $(shell sed -n 's/^    "\(.*\.py[xi]*\)".*,$$/\1/p' setup.py) $(wildcard protocol/*/*.pxi)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup pure run cluster test simulate lint interop interop-clients interop-packages sparks bench bench-guard \
+.PHONY: help setup pure run cluster test simulate lint interop interop-clients interop-packages stacks sparks bench bench-guard \
 	figures coverage fixtures docs lock dist clean
 
 help:
@@ -96,7 +97,7 @@ cluster: $(INSTALLED)
 # In as many processes as there are cores, up to four: each may start a Spark of its own. Files are kept whole for the
 # fixtures of their modules.
 test: setup
-	$(BIN)/pytest -m "not interop" --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/pytest -m "not interop and not stacks" --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 simulate: setup
 	$(BIN)/python -m tests.cluster.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
@@ -124,6 +125,9 @@ interop-clients:
 interop-packages:
 	$(INTEROP) -p no:cacheprovider tests/deploy tests/packaging tests/pipeline $(EMPTY_OK)
 
+stacks: setup
+	$(BIN)/pytest -m stacks tests/stacks $(ARGS)
+
 # Each is laid before the one of the environment. Its own sockets are not closed everywhere, which newer ones have mended.
 sparks: setup
 	@set -e; for version in $(SPARKS); do echo "Spark $$version"; \
@@ -144,7 +148,7 @@ figures: setup
 # Of what is compiled, coverage sees nothing.
 coverage: setup
 	$(MAKE) pure
-	$(BIN)/pytest -m "not interop" --cov --cov-report=term-missing:skip-covered $(ARGS)
+	$(BIN)/pytest -m "not interop and not stacks" --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 fixtures: setup
 	@set -e; for program in interop/generate_*.py; do echo "$$program"; $(BIN)/python "$$program"; done
@@ -168,6 +172,7 @@ dist: setup
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
-		.coverage htmlcov interop/kafka/target interop/go/target interop/node/node_modules
+		.coverage htmlcov interop/kafka/target interop/go/target interop/node/node_modules \
+		interop/spring/target interop/librdkafka/node_modules
 	find broker protocol warmlog \( -name '*.so' -o -name '_*.c' \) -delete
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -24,9 +24,9 @@ def create(bootstrap: str, *topics: str) -> None:
         each.result()
 
 
-def fill(bootstrap: str, topic: str, values: Sequence[bytes]) -> None:
-    """Produce values to the partitions in turn."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+def fill(bootstrap: str, topic: str, values: Sequence[bytes], *, idempotent: bool = False) -> None:
+    """Produce values to the partitions in turn; `idempotent`: once each, even if the broker is killed meanwhile."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": idempotent})
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % PARTITIONS)
     assert producer.flush(LIMIT_S) == 0
