@@ -75,8 +75,8 @@ async def read_partition(
 ) -> Replay:
     """Read a partition as it is now, or up to an offset, and wait until the high watermark covers that.
 
-    `takes`: which records to replay, besides control records. The records of a batch that cannot be read are skipped, and
-    reported. Raises OSError, LogError, StorageError, and CorruptBatchError for a damaged batch.
+    `takes`: which records to replay, besides control records. The records of a batch that cannot be read are skipped,
+    and reported. Raises OSError, LogError, StorageError, and CorruptBatchError for a damaged batch.
     """
     replay = Replay(partition.log.log_end_offset if end is None else end)
     async for header, found in _batches_of(partition, replay.end):
