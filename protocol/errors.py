@@ -140,9 +140,18 @@ class UnsupportedMagicError(ProtocolError):
 
 
 class CompressionError(ProtocolError):
-    """A compressed block cannot be decompressed, states a wrong size, or would exceed the size limit."""
+    """A compressed block cannot be decompressed, or states a wrong size."""
 
     code = ErrorCode.CORRUPT_MESSAGE
+
+
+class DecompressedSizeError(CompressionError):
+    """A compressed block would exceed the size limit when decompressed.
+
+    Java's producer divides such a batch and sends the parts; CORRUPT_MESSAGE would make it send the same bytes again.
+    """
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class UnsupportedCompressionError(ProtocolError):

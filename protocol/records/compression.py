@@ -46,7 +46,7 @@ from struct import Struct
 from types import ModuleType
 from typing import Protocol, TypeAlias
 
-from warmlog.protocol.errors import CompressionError
+from warmlog.protocol.errors import CompressionError, DecompressedSizeError
 from warmlog.protocol.records.layout import Codec
 from warmlog.protocol.records.record import Buffer
 
@@ -125,7 +125,8 @@ def decompress(
 ) -> Buffer:
     """Decompress one block of `codec` into new memory.
 
-    Raises CompressionError if the block is invalid, truncated, or larger than `max_size` bytes when decompressed.
+    Raises CompressionError if the block is invalid or truncated, and DecompressedSizeError if it is larger than
+    `max_size` bytes when decompressed.
     Thread-safe; releases the GIL.
     """
     return _gathered(_DECOMPRESSORS[codec](memoryview(data), strict, max_size), max_size)
@@ -136,14 +137,14 @@ def decompressed_parts(codec: Codec, data: Buffer) -> Iterator[Buffer]:
     return _DECOMPRESSORS[codec](memoryview(data), False, sys.maxsize)
 
 
-def _too_large(max_size: int) -> CompressionError:
-    return CompressionError(f"the compressed block exceeds the limit of {max_size} bytes when decompressed")
+def _too_large(max_size: int) -> DecompressedSizeError:
+    return DecompressedSizeError(f"the compressed block exceeds the limit of {max_size} bytes when decompressed")
 
 
 def _gathered(parts: Iterator[Buffer], max_size: int) -> Buffer:
     """Return the parts as one block: joined up to JOINED bytes, else in a mapping.
 
-    Raises CompressionError if they take more than `max_size` bytes.
+    Raises DecompressedSizeError if they take more than `max_size` bytes.
     """
     head: list[Buffer] = []
     size = 0

@@ -4,7 +4,8 @@ Offsets and append times are set later, by `validation.check_batches` and `codec
 thread; decompression and compression release the GIL.
 
 Invariants:
-1. No block is decompressed beyond the size limit, whatever size it states (see `compression`).
+1. No block is decompressed beyond the size limit, whatever size it states (see `compression`). The limit grows with
+   the block: a client pays for the time that its batches take with bytes that it sends.
 2. The bytes of records never change; only the compressed block and the header do.
 
 Source: org.apache.kafka.storage.internals.log.LogValidator.validateMessagesAndAssignOffsetsCompressed.
@@ -18,6 +19,11 @@ from warmlog.protocol.records.validation import BatchRules, check_each, check_re
 
 __all__ = ["reencode_batches"]
 
+# Every block may open to `FREE_SIZE` bytes, a larger one to `MAX_RATIO` times its size. Log lines compress by a factor
+# of 50 at best; zeros by 1,000 with gzip, and by 30,000 with zstd.
+FREE_SIZE = 16 << 20
+MAX_RATIO = 64
+
 
 def reencode_batches(
     buffer: Buffer, rules: BatchRules, now_ms: int, *, max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE
@@ -25,7 +31,8 @@ def reencode_batches(
     """Validate batches from a producer and return them in the topic's codec, with correct max timestamps.
 
     Returns the input if nothing had to change. `max_decompressed_size` limits the decompressed size of one batch, in
-    bytes. Raises what `check_batches` raises, and CompressionError for a block that is invalid or too large.
+    bytes. Raises what `check_batches` raises, CompressionError for a block that is invalid, and DecompressedSizeError
+    for one that opens to more than that, or to more than `FREE_SIZE` bytes and `MAX_RATIO` times its size.
     """
     view = memoryview(buffer)
     checked = check_each(view, rules, now_ms, reencoded=True)
@@ -41,7 +48,8 @@ def _reencode(batch: memoryview, header: BatchHeader, rules: BatchRules, now_ms:
     records = block
     codec = header.codec
     if codec is not Codec.NONE:
-        records = decompress(codec, block, max_size=max_size, strict=True)
+        limit = min(max_size, max(FREE_SIZE, MAX_RATIO * len(block)))
+        records = decompress(codec, block, max_size=limit, strict=True)
         max_timestamp = check_records(records, 0, len(records), header, rules, now_ms)
         if not rules.append_time:
             header = with_max_timestamp(header, max_timestamp)

@@ -1,5 +1,6 @@
 """A topic's rules: which records are rejected, which headers corrected, and which batches need reencoding."""
 
+import random
 from types import ModuleType
 
 import pytest
@@ -12,6 +13,7 @@ from tests.protocol.records.strategies import ROWS
 from warmlog.protocol.errors import (
     BatchTooLargeError,
     CompressionError,
+    DecompressedSizeError,
     ErrorCode,
     InvalidRecordError,
     RecordsRefusedError,
@@ -23,7 +25,7 @@ from warmlog.protocol.records.compression import Codec, compress, decompress
 from warmlog.protocol.records.layout import HEADER_SIZE, NO_TIMESTAMP, STALE_CRC, TimestampType
 from warmlog.protocol.records.reader import records_in
 from warmlog.protocol.records.record import MAX_FAULTS, MAX_INT64, MIN_INT64
-from warmlog.protocol.records.reencode import reencode_batches
+from warmlog.protocol.records.reencode import FREE_SIZE, MAX_RATIO, reencode_batches
 from warmlog.protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
 
 NOW = 1_700_000_000_000
@@ -253,8 +255,17 @@ class TestReencoding:
     def test_a_bomb_is_refused(self) -> None:
         for codec in COMPRESSED:
             sent = build_batch([(NOW, b"k", bytes(2_000_000), ())], compression=codec)
-            with pytest.raises(CompressionError, match=r"\d bytes"):
+            with pytest.raises(DecompressedSizeError, match=r"\d bytes"):
                 reencode_batches(sent, KEYED, NOW, max_decompressed_size=1_000_000)
+
+    def test_a_batch_may_open_to_a_multiple_of_its_size(self) -> None:
+        small = build_batch([(NOW, b"k", bytes(FREE_SIZE), ())], compression=Codec.ZSTD)
+        with pytest.raises(DecompressedSizeError, match=f"limit of {FREE_SIZE} bytes") as caught:
+            reencode_batches(small, KEYED, NOW)
+        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        noise = random.Random(0).randbytes(2 * FREE_SIZE // MAX_RATIO)
+        large = build_batch([(NOW, b"k", noise + bytes(FREE_SIZE), ())], compression=Codec.ZSTD)
+        assert reencode_batches(large, KEYED, NOW) == large
 
     @pytest.mark.parametrize("codec", COMPRESSED)
     def test_an_invalid_block_is_rejected(self, codec: Codec) -> None:
