@@ -7,6 +7,7 @@ from warmlog.protocol.records.record import Buffer
 from warmlog.protocol.records.record import RecordEncoder as RecordEncoder
 from warmlog.protocol.records.record import decode_records as decode_records
 from warmlog.protocol.records.record import murmur2 as murmur2
+from warmlog.protocol.records.record import rows_by_partition as rows_by_partition
 from warmlog.protocol.records.record import scan_records as scan_records
 from warmlog.protocol.records.record import walk_records as walk_records
 

@@ -604,13 +604,28 @@ cdef class RecordEncoder:
 
 # --- hashing
 
-def murmur2(data):
+cpdef int32_t murmur2(data) except? -1:
     cdef Py_buffer view
     cdef int32_t digest
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     digest = <int32_t>murmur2_of(<const uint8_t *>view.buf, view.len)
     PyBuffer_Release(&view)
     return digest
+
+
+def rows_by_partition(rows, Py_ssize_t partitions):
+    cdef Py_ssize_t place
+    cdef list found
+    if partitions < 1:
+        raise ValueError(f"a topic has at least one partition, not {partitions}")
+    found = [[] for _ in range(partitions + 1)]
+    for row in rows:
+        if not (PyTuple_Check(row) and PyTuple_GET_SIZE(row) == 4):
+            raise TypeError("each row must be a tuple (timestamp, key, value, headers)")
+        key = <object>PyTuple_GET_ITEM(row, 1)
+        place = partitions if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
+        (<list>found[place]).append(row)
+    return found
 
 
 cdef uint32_t murmur2_of(const uint8_t *data, Py_ssize_t length) noexcept nogil:

@@ -19,6 +19,7 @@ __all__ = [
     "decode_records",
     "is_plain_batch",
     "murmur2",
+    "rows_by_partition",
     "scan_records",
     "stamped_batch",
     "walk_records",
@@ -49,7 +50,14 @@ accept_batch: Callable[[Buffer, bool, bool, int, int, int, bool], BatchHeader | 
 
 if TYPE_CHECKING or not compiled:
     from warmlog.protocol.records.received import is_plain_batch, stamped_batch
-    from warmlog.protocol.records.record import RecordEncoder, decode_records, murmur2, scan_records, walk_records
+    from warmlog.protocol.records.record import (
+        RecordEncoder,
+        decode_records,
+        murmur2,
+        rows_by_partition,
+        scan_records,
+        walk_records,
+    )
 else:
     from warmlog.protocol.records._codec import (
         RecordEncoder,
@@ -57,6 +65,7 @@ else:
         decode_records,
         is_plain_batch,
         murmur2,
+        rows_by_partition,
         scan_records,
         stamped_batch,
         walk_records,

@@ -25,7 +25,7 @@ errors.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 # A record to encode: timestamp in ms, key, value, headers.
 Row: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 # The smallest record: one byte each for length, attributes, both deltas, both lengths and the header count.
 MIN_RECORD_SIZE = 7
@@ -409,3 +410,17 @@ def murmur2(data: bytes) -> int:
     digest = (digest ^ digest >> 13) * _MURMUR_M & MAX_UINT32
     digest ^= digest >> 15
     return digest - (1 << 32) if digest > MAX_INT32 else digest
+
+
+def rows_by_partition(rows: Iterable[AnyRow], partitions: int) -> list[list[AnyRow]]:
+    """Return rows by the partitions where Kafka's Java client puts their keys, then those without a key.
+
+    The result has `partitions` + 1 lists, which keep the order of the rows. Raises ValueError for less than 1.
+    """
+    if partitions < 1:
+        raise ValueError(f"a topic has at least one partition, not {partitions}")
+    found: list[list[AnyRow]] = [[] for _ in range(partitions + 1)]
+    for row in rows:
+        key = row[1]
+        found[partitions if key is None else (murmur2(key) & MAX_INT32) % partitions].append(row)
+    return found

@@ -27,6 +27,7 @@ from warmlog.pipeline.sink.sender import BatchSender, SinkBatch
 from warmlog.pipeline.sink.transactions import CompleteTask, TaskTransaction, Write
 from warmlog.protocol.native.producers import ProducerPosition
 from warmlog.protocol.records.builder import BatchBuilder
+from warmlog.protocol.records.codec import rows_by_partition
 
 MAX_SEQUENCE = (1 << 31) - 1
 SPREAD_ROWS = 256  # a batch of small rows holds several runs, and a few thousand rows reach all partitions
@@ -144,14 +145,7 @@ class TaskWriter:
         if not keyed:
             self._spread(target, records, largest)
             return
-        count, spread = len(target.open), []
-        found: list[list[Record]] = [[] for _ in range(count)]
-        for record in records:
-            key = record[1]
-            if key is None:
-                spread.append(record)
-            else:
-                found[partition_of(key, count)].append(record)
+        *found, spread = rows_by_partition(records, len(target.open))
         for batch, some in zip(target.open, found, strict=True):
             self._fill(batch, some, largest)
         self._spread(target, spread, largest)

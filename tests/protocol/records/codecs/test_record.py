@@ -324,3 +324,22 @@ def test_murmur2_is_a_signed_32_bit_number_and_the_same_in_both(compiled: Module
     digest = pure.murmur2(data)
     assert -(2**31) <= digest < 2**31
     assert compiled.murmur2(data) == digest
+
+
+@given(keys=st.lists(st.none() | st.binary(max_size=9)), partitions=st.integers(1, 5))
+def test_rows_are_divided_by_the_partitions_of_their_keys(
+    compiled: ModuleType, keys: list[bytes | None], partitions: int
+) -> None:
+    rows = [(at, key, None, ()) for at, key in enumerate(keys)]
+    found = pure.rows_by_partition(rows, partitions)
+    assert found[:-1] == [
+        [row for row in rows if row[1] is not None and (pure.murmur2(row[1]) & 0x7FFFFFFF) % partitions == partition]
+        for partition in range(partitions)
+    ]
+    assert found[-1] == [row for row in rows if row[1] is None]
+    assert compiled.rows_by_partition(rows, partitions) == found
+
+
+def test_rows_need_a_partition(variant: ModuleType) -> None:
+    with pytest.raises(ValueError, match="at least one partition"):
+        variant.rows_by_partition([(0, b"k", None, ())], 0)
