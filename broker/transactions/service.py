@@ -269,7 +269,7 @@ class TransactionService:
         match effect:
             case Answer(waiter=waiter):
                 assert isinstance(waiter, _PendingAnswer)
-                waiter.settle(effect)
+                waiter.settle(effect._replace(waiter=None))  # no cycle
             case Append(value=value):
                 if value is not None and len(value.partitions) > MAX_PARTITIONS_ENCODED_HERE:
                     self.log.spawn(partial(self._append_large, effect))

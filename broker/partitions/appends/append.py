@@ -28,8 +28,9 @@ class Append:
         """Set the outcome, and call the callback of `notify`."""
         self.done = True
         self.error = error
-        if self._notify is not None:
-            self._notify()
+        notify, self._notify = self._notify, None  # often a part of what owns this append
+        if notify is not None:
+            notify()
 
     def notify(self, settled: Callable[[], None]) -> None:
         """Call back when settled, at once if it is. Only the most recently registered callback is called.
