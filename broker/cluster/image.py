@@ -212,6 +212,8 @@ class ClusterImage:
 
     def _take_configs(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
         kind, _, name = rest.partition("/")
+        if kind != "broker" and not name:
+            return  # of a later version
         scope = name if kind == "broker" else f"{kind}:{name}"
         delta.configs.add(scope)
         if value is None:

@@ -258,8 +258,8 @@ def test_settings_are_replaced() -> None:
     assert isinstance(late, Transaction)
     assert not store.commit(late)
     assert store.image.topics["t"].configs == {"b": "2"}
-    done(store, topics.set_broker_configs(store.image, "", {"c": "3"}))
-    done(store, topics.set_broker_configs(store.image, "2", {"d": "4"}))
+    done(store, topics.set_configs(store.image, "", {"c": "3"}))
+    done(store, topics.set_configs(store.image, "2", {"d": "4"}))
     assert {name: found.values for name, found in store.image.configs.items()} == {"": {"c": "3"}, "2": {"d": "4"}}
 
 

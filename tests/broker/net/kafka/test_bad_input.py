@@ -249,6 +249,7 @@ async def test_a_compressed_batch_that_lies_is_refused_where_it_must_be_opened(b
         assert await produce(kafka, native, 13, LIARS[what]()) in {
             ErrorCode.CORRUPT_MESSAGE,
             ErrorCode.INVALID_RECORD,
+            ErrorCode.MESSAGE_TOO_LARGE,
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         }
         assert resident_bytes() - before < MAX_GROWTH_BYTES
