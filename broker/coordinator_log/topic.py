@@ -4,18 +4,12 @@ Source: org.apache.kafka.coordinator.group.GroupCoordinatorService (partitionFor
 (partitionFor, transactionTopicConfigs).
 """
 
-from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import mul
-from sys import byteorder
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from warmlog.broker.settings.settings import Settings
-
-_UTF_16: Final = "utf-16-le" if byteorder == "little" else "utf-16-be"
-_BITS_32: Final = 0xFFFFFFFF
-_POWERS: Final = [pow(31, exponent, 1 << 32) for exponent in range(256)]  # of longer names, more are computed
+from warmlog.protocol.records.codec import java_hash
 
 
 class TopicLayout(NamedTuple):
@@ -38,15 +32,6 @@ class CoordinatorTopic:
 def partition_of(name: str, count: int) -> int:
     """Return the partition of a name among `count`."""
     return abs_int32(java_hash(name)) % count
-
-
-def java_hash(text: str) -> int:
-    """Return Java's String.hashCode: over UTF-16 code units, 32 bits, signed."""
-    units = array("H", text.encode(_UTF_16, "surrogatepass"))
-    count = len(units)
-    powers = _POWERS if count <= len(_POWERS) else [pow(31, exponent, 1 << 32) for exponent in range(count)]
-    digest: int = sum(map(mul, reversed(units), powers)) & _BITS_32
-    return digest - (1 << 32) if digest >> 31 else digest
 
 
 def abs_int32(number: int) -> int:

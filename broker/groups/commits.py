@@ -348,8 +348,7 @@ class OffsetCommits:
     async def _clean_up(self, shard: GroupShard, group: Group) -> None:
         """Remove a group's expired offsets, and the group itself if it is empty and no offset is left."""
         name = group.group_id
-        is_served = shard.get(name) is group and self._groups.is_served(shard)
-        if not is_served or self._groups.available(name) is not ErrorCode.NONE:
+        if shard.get(name) is not group or not self._groups.is_available(shard):
             return
         retention_ms = self._groups.settings.offsets_retention_minutes * MS_PER_MINUTE
         expired = [

@@ -6,6 +6,7 @@ from warmlog.protocol.records.received import stamped_batch as stamped_batch
 from warmlog.protocol.records.record import Buffer
 from warmlog.protocol.records.record import RecordEncoder as RecordEncoder
 from warmlog.protocol.records.record import decode_records as decode_records
+from warmlog.protocol.records.record import java_hash as java_hash
 from warmlog.protocol.records.record import murmur2 as murmur2
 from warmlog.protocol.records.record import rows_by_partition as rows_by_partition
 from warmlog.protocol.records.record import scan_records as scan_records

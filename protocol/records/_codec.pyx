@@ -613,6 +613,17 @@ cpdef int32_t murmur2(data) except? -1:
     return digest
 
 
+def java_hash(str text not None):
+    cdef uint32_t digest = 0
+    cdef uint32_t unit
+    for unit in text:
+        if unit > 0xFFFF:
+            digest = digest * 31 + 0xD800 + (unit - 0x10000 >> 10)
+            unit = 0xDC00 + (unit & 0x3FF)
+        digest = digest * 31 + unit
+    return <int32_t>digest
+
+
 def rows_by_partition(rows, Py_ssize_t partitions):
     cdef Py_ssize_t place
     cdef list found

@@ -18,6 +18,7 @@ __all__ = [
     "compiled",
     "decode_records",
     "is_plain_batch",
+    "java_hash",
     "murmur2",
     "rows_by_partition",
     "scan_records",
@@ -53,6 +54,7 @@ if TYPE_CHECKING or not compiled:
     from warmlog.protocol.records.record import (
         RecordEncoder,
         decode_records,
+        java_hash,
         murmur2,
         rows_by_partition,
         scan_records,
@@ -64,6 +66,7 @@ else:
         accept_batch,
         decode_records,
         is_plain_batch,
+        java_hash,
         murmur2,
         rows_by_partition,
         scan_records,

@@ -424,3 +424,15 @@ def rows_by_partition(rows: Iterable[AnyRow], partitions: int) -> list[list[AnyR
         key = row[1]
         found[partitions if key is None else (murmur2(key) & MAX_INT32) % partitions].append(row)
     return found
+
+
+def java_hash(text: str) -> int:
+    """Return Java's String.hashCode: over UTF-16 code units, 32 bits, signed. Kafka chooses coordinators by it."""
+    digest = 0
+    for character in text:
+        unit = ord(character)
+        if unit > 0xFFFF:
+            digest = (digest * 31 + 0xD800 + (unit - 0x10000 >> 10)) & MAX_UINT32
+            unit = 0xDC00 + (unit & 0x3FF)
+        digest = (digest * 31 + unit) & MAX_UINT32
+    return digest - (1 << 32) if digest > MAX_INT32 else digest

@@ -3,9 +3,10 @@
 import pytest
 
 from warmlog.broker.coordinator_log.replay import Replay
-from warmlog.broker.coordinator_log.topic import abs_int32, java_hash
+from warmlog.broker.coordinator_log.topic import abs_int32
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.codec import java_hash
 from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from warmlog.protocol.records.reader import decode_batch
 

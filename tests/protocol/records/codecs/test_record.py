@@ -1,5 +1,6 @@
 """Both record codecs against handmade bytes, and each rule of the format separately."""
 
+import struct
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -343,3 +344,11 @@ def test_rows_are_divided_by_the_partitions_of_their_keys(
 def test_rows_need_a_partition(variant: ModuleType) -> None:
     with pytest.raises(ValueError, match="at least one partition"):
         variant.rows_by_partition([(0, b"k", None, ())], 0)
+
+
+@given(text=st.text())
+def test_javas_hash_is_that_of_its_definition_in_both(compiled: ModuleType, text: str) -> None:
+    units = struct.unpack(f"<{len(text.encode('utf-16-le')) // 2}H", text.encode("utf-16-le"))
+    expected = sum(unit * 31**place for place, unit in enumerate(reversed(units))) & 0xFFFFFFFF
+    assert pure.java_hash(text) & 0xFFFFFFFF == expected
+    assert compiled.java_hash(text) == pure.java_hash(text)
