@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 64 << 10  # per read: about 300 small requests; larger frames are received into their own buffer
 MAX_RECEIVE_BYTES = 1 << 20  # per read into such a buffer: half a millisecond
-MAX_REQUESTS = 64  # begun per turn and connection
+MAX_REQUESTS = 16  # begun at once; others come before this connection's next ones
 # How long a request of a group waits for other members after its peer has closed its side. Such a peer is hardly ever
 # half-closed, but a member that died, whose session should begin to expire.
 HALF_CLOSED_MEMBER_S = 5.0
@@ -105,7 +105,7 @@ class Channel:
                 self._send()
             if events & ~EPOLLOUT:
                 self._readable(events)
-            if self._is_behind:
+            if self._is_behind and not self.is_left_over:
                 self._advance()
             self._proceed()
         except (OSError, TruncatedSliceError) as error:
@@ -280,7 +280,7 @@ class Channel:
         elif events & EPOLLRDHUP:  # bytes may be left to read before the end of the stream
             self._set_interest(self._interest & ~READING)
             self._limit_wait()
-        elif not self.is_left_over:
+        else:
             self._set_interest(self._interest & ~EPOLLIN)
 
     def _receive(self) -> None:

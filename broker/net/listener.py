@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 # Out of descriptors or memory: accepting again at once would spin, since the connection stays in the backlog.
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 EXHAUSTED_PAUSE_S = 0.5
-ACCEPTS_PER_TURN = 64  # before other tasks run: each accept costs about 30 us
+ACCEPT_S = 0.002  # before other tasks run: an accept takes 30 us or more
+CLOSE_S = 0.002  # the same for closing connections
 OVERDUE_CHECK_S = 1.0
 WARNING_PAUSE_S = 10.0
 
@@ -106,7 +107,8 @@ class Listener:
             await self._accept_waiting()
 
     async def _accept_waiting(self) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        ends_at = perf_counter() + ACCEPT_S
+        while perf_counter() < ends_at:
             try:
                 sock, peer = self._sock.accept()
             except BlockingIOError:
@@ -168,8 +170,13 @@ class Listener:
         while True:
             await sleep_until_wakeup(OVERDUE_CHECK_S)
             now = perf_counter()
+            ends_at = now + CLOSE_S
             for channel in list(self._channels):
                 channel.close_overdue(now, self._limits.max_idle_s)
+                if perf_counter() > ends_at:
+                    await trio.lowlevel.checkpoint()
+                    now = perf_counter()
+                    ends_at = now + CLOSE_S
 
 
 def declare_listener_metrics(

@@ -11,9 +11,11 @@ request costs no task switch, no `epoll_ctl` and no checkpoint, and requests tha
 A request that cannot be answered in its turn is *pending*: it keeps its position in its connection's reply queue, and
 `due` schedules the connection when the response is ready. Only async handlers and disk reads run in tasks.
 
-Bounds: a turn begins requests for at most `RECEIVE_S`, then it writes and answers; ready sockets that were not served
-come first in the next turn. A connection begins at most `channel.MAX_REQUESTS` in a turn. Other tasks run every
-`STRETCH_S`.
+Bounds: a turn begins requests for at most `RECEIVE_S`, then it writes, and answers for at most `FINISH_S`. A connection
+begins at most `channel.MAX_REQUESTS` at once. What it has received besides waits in a backlog, and so do replies for
+which a turn has no time. Connections that became ready or due in this turn come before those that are left over, for at
+least half of the time. So a client with one request waits for one turn or two, however many others send without waiting
+for replies, or are closed together. Other tasks run every `STRETCH_S`.
 """
 
 import logging
@@ -34,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 MAX_EVENTS = 512  # per epoll call; RECEIVE_S usually ends a turn before
 RECEIVE_S = 0.0025  # to begin a turn's requests; writing and answering them takes about as long again
+FRESH_S = RECEIVE_S / 2  # of that, for sockets that became ready, while others are in the backlog
+FINISH_S = 0.005
 STRETCH_S = 0.001  # of turns between two checkpoints; a checkpoint costs as much as half a request
 PROMPT_S = 0.0002  # from a reply to the next request of a local client that does nothing in between
 CAN_LINGER = len(sched_getaffinity(0)) > 1  # on a single processor, lingering would take time from the client
@@ -44,10 +48,10 @@ class Served(Protocol):
     """A connection that takes part in turns."""
 
     is_due: bool  # scheduled for `finish`; initially False
-    is_left_over: bool  # scheduled to continue in the next turn; initially False
+    is_left_over: bool  # in the backlog; initially False
 
     def ready(self, events: int) -> None:
-        """Receive or send as epoll reports; with 0, continue with what was left over from the last turn."""
+        """Receive or send as epoll reports; with 0, continue with what was left over."""
 
     def finish(self, now: float) -> None:
         """Send finished replies."""
@@ -70,9 +74,10 @@ class ServingTurn:
         self.write_queued = write_queued
         self._epoll = select.epoll()
         self._served: dict[int, Served] = {}
-        self._ready: deque[tuple[Served, int]] = deque()  # to be served in this turn, or first in the next
-        self._left_over: list[Served] = []
-        self._due: list[Served] = []
+        self._ready: deque[tuple[Served, int]] = deque()  # as epoll reports
+        self._backlog: deque[Served] = deque()
+        self._due: deque[Served] = deque()
+        self._late: deque[Served] = deque()  # due, but the turn had no time for them
         self._in_turn = False
         self._settled = trio.Event()  # set when a connection is scheduled between turns
         self._has_spawned = False
@@ -115,10 +120,10 @@ class ServingTurn:
             self._wake()
 
     def again(self, served: Served) -> None:
-        """Schedule a connection to continue in the next turn."""
+        """Schedule a connection to continue when others have had their turn."""
         if not served.is_left_over:
             served.is_left_over = True
-            self._left_over.append(served)
+            self._backlog.append(served)
             self._wake()
 
     def spawn(self, served: Served, run: Callable[[], Awaitable[None]]) -> None:
@@ -189,26 +194,37 @@ class ServingTurn:
         """Serve every ready connection; return False if there was none."""
         if self._settled.is_set():
             self._settled = trio.Event()
-        ready = self._ready
-        is_idle = not ready and not self._find_ready() and not self._due
+        is_idle = not self._ready and not self._find_ready() and not (self._backlog or self._due or self._late)
         if is_idle and not self._sends:
             return False
         self._in_turn = True
         now = self.began_at = perf_counter()
         self.ends_at = now + RECEIVE_S
         self._hand_back(self._sends.take(wait=is_idle))
-        to_serve = len(ready)
-        while ready and now <= self.ends_at:
-            served, events = ready.popleft()
+        self._finish(self._begin(now))
+        self._in_turn = False
+        return True
+
+    def _begin(self, now: float) -> int:
+        """Begin requests; return of how many connections."""
+        ready, backlog, count = self._ready, self._backlog, 0
+        fresh_until = now + FRESH_S if backlog else self.ends_at
+        while now <= self.ends_at:
+            if ready and (now <= fresh_until or not backlog):
+                served, events = ready.popleft()
+            elif backlog:
+                served, events = backlog.popleft(), 0
+                served.is_left_over = False
+            else:
+                break
+            count += 1
             try:
                 served.ready(events)
             except Exception:  # error boundary of a connection: a defect closes this one only
                 logger.exception("a connection failed")
                 served.broke()
             now = perf_counter()
-        self._finish(to_serve - len(ready))
-        self._in_turn = False
-        return True
+        return count
 
     def _hand_back(self, results: Sequence[tuple[Served, int]]) -> None:
         """Continue with the connections whose replies were sent beside the turns."""
@@ -220,12 +236,8 @@ class ServingTurn:
                 served.broke()
 
     def _find_ready(self) -> bool:
-        """Queue connections left over from the last turn and newly ready ones; return whether there are any."""
+        """Queue connections that epoll reports; return whether there are any."""
         ready, served = self._ready, self._served
-        for each in self._left_over:
-            each.is_left_over = False
-            ready.append((each, 0))
-        self._left_over.clear()
         events = self._epoll.poll(0, MAX_EVENTS)
         for fd, event in events:
             ready.append((served[fd], event))
@@ -243,17 +255,28 @@ class ServingTurn:
         """Write the queued appends, then send replies. So many connections were served."""
         self.guard.begin("produce")
         self.write_queued(served)
-        due, self._due = self._due, []
-        if due:
-            now = self.guard.begin("replies")
-            self._sends.open(len(due), now - self.began_at)
-            for each in due:
+        due, late = self._due, self._late
+        if due or late:
+            now = at = self.guard.begin("replies")
+            self._due = deque()  # for those that become due meanwhile: they are not ready before the next write
+            self._sends.open(len(due) + len(late), now - self.began_at)
+            ends_at = now + FINISH_S
+            due_until = now + FINISH_S / 2 if late else ends_at
+            while at <= ends_at:
+                if due and (at <= due_until or not late):
+                    each = due.popleft()
+                elif late:
+                    each = late.popleft()
+                else:
+                    break
                 each.is_due = False
                 try:
                     each.finish(now)
                 except Exception:  # as above
                     logger.exception("a connection failed")
                     each.broke()
+                at = perf_counter()
+            late.extend(due)
             self._sends.close()
         self._finished_at = perf_counter()
 
