@@ -110,6 +110,7 @@ class Frontend:
         )
         limits = Limits(
             max_connections=lambda: connections_limit(core.live_settings.current),
+            max_connections_per_address=lambda: core.live_settings.current.max_connections_per_ip,
             max_idle_s=settings.connections_max_idle_ms / 1000,
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,

@@ -193,7 +193,9 @@ class Metrics:
                 "warmlog_connections_refused_total", "Connections closed because a limit was reached.", ("reason",)
             )
         )
-        self.refused_connections = {reason: refused.labels(reason) for reason in ("max_connections", "descriptors")}
+        self.refused_connections = {
+            reason: refused.labels(reason) for reason in ("max_connections", "max_connections_per_ip", "descriptors")
+        }
         evicted = self._add(
             CounterFamily(
                 "warmlog_connections_evicted_total",

@@ -4,8 +4,9 @@ import errno
 import logging
 import math
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import trio
@@ -34,12 +35,17 @@ SAME_MACHINE_BUFFER_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a listener: open connections, idle time, and socket buffer sizes in bytes (-1: the kernel's)."""
+    """Limits of listeners: open connections, idle time, and socket buffer sizes in bytes (-1: the kernel's).
+
+    Of each listener, except those of an address: these are counted for all listeners together in `addresses`.
+    """
 
     max_connections: Callable[[], int]  # the current setting
+    max_connections_per_address: Callable[[], int]
     max_idle_s: float
     send_buffer_bytes: int
     receive_buffer_bytes: int
+    addresses: Counter[str] = field(default_factory=Counter)
 
 
 def bind(address: tuple[str, int], backlog: int) -> socket.socket:
@@ -65,7 +71,7 @@ class Listener:
         self.name = name
         self._services = services
         self._limits = limits
-        self._channels: set[Channel] = set()
+        self._channels: dict[Channel, str] = {}  # with their addresses
         self._warn_at = -math.inf  # no warning before this time of trio's clock
         self._accepting = trio.CancelScope()  # cancelled by `stop`, possibly before `serve` is called
         self._emptied = trio.Event()
@@ -133,21 +139,34 @@ class Listener:
             logger.warning(f"%s: {message}", self.name, *arguments)  # noqa: G004  # the messages are those above
 
     def _open(self, sock: socket.socket, peer: tuple[str, int]) -> None:
-        if len(self._channels) >= self._limits.max_connections():
-            self._warn("refused %s:%d: %d connections are open, the maximum", *peer[:2], len(self._channels))
-            self._services.metrics.refused_connections["max_connections"].add()
-            sock.close()
+        limits, address = self._limits, peer[0]
+        open_count, of_address = len(self._channels), limits.addresses[address]
+        if open_count >= limits.max_connections():
+            self._refuse(sock, peer, "max_connections", f"{open_count} connections are open, the maximum")
+            return
+        if of_address >= limits.max_connections_per_address():
+            self._refuse(sock, peer, "max_connections_per_ip", f"its address has {of_address}, the maximum of one")
             return
         try:
             local = sock.getsockname()
             self._tune(sock, is_local=peer[0] == local[0])
             session = Session(listener=self.name, peer=peer[:2], local=local[:2])
-            self._channels.add(Channel(sock, session, self._services, self._closed))
+            self._channels[Channel(sock, session, self._services, self._closed)] = address
+            limits.addresses[address] += 1
         except OSError:  # the peer has disconnected
             sock.close()
 
+    def _refuse(self, sock: socket.socket, peer: tuple[str, int], reason: str, why: str) -> None:
+        self._warn("refused %s:%d: %s", *peer[:2], why)
+        self._services.metrics.refused_connections[reason].add()
+        sock.close()
+
     def _closed(self, channel: Channel) -> None:
-        self._channels.discard(channel)
+        address = self._channels.pop(channel)
+        addresses = self._limits.addresses
+        addresses[address] -= 1
+        if not addresses[address]:
+            del addresses[address]
         if not self._channels:
             self._emptied.set()
 

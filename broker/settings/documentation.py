@@ -134,6 +134,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "log.roll.hours": "Roll time in hours, used if log.roll.ms is not set.",
     "log.roll.jitter.hours": "Roll jitter in hours, used if log.roll.jitter.ms is not set.",
     "max.connections": "Maximum number of connections of each listener; further ones are refused.",
+    "max.connections.per.ip": "Maximum number of connections of each address, of all listeners together; further ones "
+    "are refused.",
     "max.incremental.fetch.session.cache.slots": "Maximum number of incremental fetch sessions.",
     "node.id": "ID of this broker. A broker of a cluster must be given one.",
     "num.partitions": "Number of partitions of a new topic, unless its creation names a number.",

@@ -58,6 +58,7 @@ DYNAMIC_SETTINGS = frozenset({
     "log.segment.bytes",
     "log.segment.delete.delay.ms",
     "max.connections",
+    "max.connections.per.ip",
     "message.max.bytes",
     "min.insync.replicas",
     "producer.id.expiration.ms",

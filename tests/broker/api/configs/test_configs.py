@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
@@ -302,6 +303,18 @@ async def test_a_smaller_max_connections_refuses_who_comes_next(broker: Running,
     async with kafka_client(broker.addresses.kafka) as second:
         assert await second.stream.receive_some() == b""
     assert await incremental(client, BROKER, "", ("max.connections", SET, "2")) == NONE
+    async with kafka_client(broker.addresses.kafka) as third:
+        assert (await third.ask("Metadata", topics=()))["topics"] == ()
+
+
+async def test_an_address_has_a_number_of_connections(broker: Running, client: KafkaClient) -> None:
+    assert await incremental(client, BROKER, "", ("max.connections.per.ip", SET, "1")) == NONE
+    async with kafka_client(broker.addresses.kafka) as second:
+        assert await second.stream.receive_some() == b""
+    host, _, port = broker.addresses.kafka.rpartition(":")
+    async with await trio.open_tcp_stream(host, int(port), local_address="127.0.0.2") as other:
+        assert (await KafkaClient(other).ask("Metadata", topics=()))["topics"] == ()
+    assert await incremental(client, BROKER, "", ("max.connections.per.ip", SET, "100")) == NONE
     async with kafka_client(broker.addresses.kafka) as third:
         assert (await third.ask("Metadata", topics=()))["topics"] == ()
 

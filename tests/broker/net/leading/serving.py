@@ -41,7 +41,13 @@ from warmlog.protocol.response import HelloResponse
 TOPIC = "orders"
 EPOCH = 5  # of the leader
 BROKER_EPOCH = 10
-LIMITS = Limits(max_connections=lambda: 100, max_idle_s=60.0, send_buffer_bytes=-1, receive_buffer_bytes=-1)
+LIMITS = Limits(
+    max_connections=lambda: 100,
+    max_connections_per_address=lambda: 100,
+    max_idle_s=60.0,
+    send_buffer_bytes=-1,
+    receive_buffer_bytes=-1,
+)
 
 
 class Serving:
