@@ -16,7 +16,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.clients.conftest import NewTopicFactory
+from tests.clients.conftest import NewTopicFactory, only_on_warmlog
 from tests.clients.libraries import Confluent, Row
 from tests.clients.waiting import LIMIT_S, until
 
@@ -286,6 +286,7 @@ def test_read_committed_reads_what_was_written_without_a_transaction(filled: str
     assert places(read(consumer, 10)) == rows_from(0, 0)
 
 
+@only_on_warmlog
 def test_the_consumer_protocol_fails_at_once_with_the_reason(filled: str, new_consumer: NewConsumer) -> None:
     """If the API were missing, the library would retry for ever and report nothing."""
     consumer = new_consumer(group_protocol="consumer")
