@@ -10,6 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET
 
+from warmlog.client.connection.background import BackgroundTasks
 from warmlog.client.connection.cluster import Cluster, Topic
 from warmlog.client.consuming.stream import BatchStream, RecordStream
 from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
@@ -68,7 +69,8 @@ async def connect(
     """
     addresses, checked, random = parse_bootstrap(bootstrap), Settings(**settings), Random()  # noqa: S311 - for jitter
     failure: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
+    async with anyio.create_task_group() as group:
+        tasks = BackgroundTasks(group)
         try:
             cluster = Cluster(addresses, tasks, checked, random)
             producer = Producer(cluster, tasks, checked, random, now_ms=_now_ms)
@@ -92,7 +94,7 @@ async def connect(
             failure = error
         except BaseException as error:  # noqa: BLE001 - raised below, outside the task group, which would wrap it
             failure = error
-        tasks.cancel_scope.cancel()
+        tasks.cancel()
     if failure is not None:
         raise failure
 

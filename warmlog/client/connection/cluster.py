@@ -14,9 +14,9 @@ from random import Random
 from typing import Any, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 from msgspec import structs
 
+from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.connection import Connection
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import ClosedError, ConnectError, ConnectionLostError, WarmlogError, broker_error
@@ -61,7 +61,7 @@ class Cluster:
     def __init__(
         self,
         bootstrap: Sequence[tuple[str, int]],
-        tasks: TaskGroup,
+        tasks: TaskStarter,
         settings: Settings,
         random: Random,
         *,
@@ -181,7 +181,7 @@ class Cluster:
 
         return await self._retry(attempt)
 
-    async def open_coordinator(self, kind: CoordinatorType, key: str, tasks: TaskGroup | None = None) -> Connection:
+    async def open_coordinator(self, kind: CoordinatorType, key: str, tasks: TaskStarter | None = None) -> Connection:
         """Open a connection to a coordinator, like `open_any`. Pass its errors to `lose_coordinator`."""
         address = self._coordinators.get((kind, key))
         if address is not None:
@@ -192,7 +192,7 @@ class Cluster:
         return await self._connect_any(tasks)
 
     async def lose_coordinator(
-        self, kind: CoordinatorType, key: str, error: WarmlogError, tasks: TaskGroup | None = None
+        self, kind: CoordinatorType, key: str, error: WarmlogError, tasks: TaskStarter | None = None
     ) -> None:
         """Find the coordinator again if the error says that it is another one, or may be.
 
@@ -222,7 +222,7 @@ class Cluster:
             raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"the address of broker {node_id} is unknown")
         return await self._connect(address)
 
-    async def open_any(self, tasks: TaskGroup | None = None) -> Connection:
+    async def open_any(self, tasks: TaskStarter | None = None) -> Connection:
         """Open a connection to any broker; the caller closes it. Raises WarmlogError.
 
         `tasks`: the task group it lives in; by default the client's. In a group of its own it outlives a cancelled
@@ -277,7 +277,7 @@ class Cluster:
             found = self._to_brokers[address] = await self._connect(address)
         return found
 
-    async def _connect_any(self, tasks: TaskGroup | None = None) -> Connection:
+    async def _connect_any(self, tasks: TaskStarter | None = None) -> Connection:
         error: WarmlogError | None = None
         for address in dict.fromkeys((*self._bootstrap, *self._brokers.values())):
             try:
@@ -286,7 +286,7 @@ class Cluster:
                 error = error or problem
         raise error or ConnectError("no broker address given")
 
-    async def _connect(self, address: tuple[str, int], tasks: TaskGroup | None = None) -> Connection:
+    async def _connect(self, address: tuple[str, int], tasks: TaskStarter | None = None) -> Connection:
         if self._closed:
             raise ClosedError
         return await Connection.open(*address, tasks or self._tasks, self._settings)

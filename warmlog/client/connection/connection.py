@@ -14,9 +14,9 @@ from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from warmlog.client.connection.async_socket import AsyncSocket
+from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.session import Session
 from warmlog.client.errors import (
     BrokerError,
@@ -101,7 +101,7 @@ class Connection:
     Not thread-safe. `submit` and `post` never wait; the caller bounds what is in flight.
     """
 
-    def __init__(self, connected: AsyncSocket, address: str, tasks: TaskGroup, settings: Settings) -> None:
+    def __init__(self, connected: AsyncSocket, address: str, tasks: TaskStarter, settings: Settings) -> None:
         self._socket = connected
         self._tasks = tasks
         self._timeout_s = settings.request_timeout_s
@@ -117,7 +117,7 @@ class Connection:
         self.hello: HelloResponse | None = None
 
     @classmethod
-    async def open(cls, host: str, port: int, tasks: TaskGroup, settings: Settings) -> "Connection":
+    async def open(cls, host: str, port: int, tasks: TaskStarter, settings: Settings) -> "Connection":
         """Connect and exchange hello. Raises ConnectError, or BrokerError if no protocol version is shared."""
         address = f"{host}:{port}"
         try:

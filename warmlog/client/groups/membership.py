@@ -20,8 +20,8 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
+from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.connection import Connection
 from warmlog.client.connection.request_parts import parts
@@ -88,7 +88,7 @@ class Membership:
         self._options = options
         self._tracker = tracker
         self._connection: Connection | None = None
-        self._leaving: TaskGroup | None = None  # in which connections live while the member leaves
+        self._leaving: TaskStarter | None = None  # in which connections live while the member leaves
         self._partition_counts: dict[str, int] = {}  # partitions per topic at the last assignment
         self._committed: dict[PartitionId, int] = {}
         self._commit_due_at = 0.0
@@ -433,7 +433,8 @@ class Membership:
         if self.member_id == NO_MEMBER:
             return
         with anyio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
-            async with anyio.create_task_group() as self._leaving:
+            async with anyio.create_task_group() as group:
+                self._leaving = group
                 try:
                     await self._leave()
                 except WarmlogError as error:
@@ -442,7 +443,7 @@ class Membership:
                         self._options.group,
                         error.message,
                     )
-                self._leaving.cancel_scope.cancel()
+                group.cancel_scope.cancel()
 
     async def _leave(self) -> None:
         if self._options.auto_commit:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from random import Random
 
 import anyio
-from anyio.abc import TaskGroup
 from msgspec import UNSET
 
+from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.connection import Connection, Reply
 from warmlog.client.errors import WarmlogError
@@ -28,7 +28,7 @@ class BrokerSender:
         self,
         node_id: int,
         cluster: Cluster,
-        tasks: TaskGroup,
+        tasks: TaskStarter,
         settings: Settings,
         random: Random,
         *,

@@ -17,8 +17,8 @@ from math import inf
 from random import Random
 
 import anyio
-from anyio.abc import TaskGroup
 
+from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import NO_LEADER, Cluster
 from warmlog.client.connection.connection import Reply
 from warmlog.client.errors import ClosedError, RequestTimeoutError, WarmlogError, broker_error
@@ -55,7 +55,7 @@ class BatchDispatcher:
     def __init__(
         self,
         cluster: Cluster,
-        tasks: TaskGroup,
+        tasks: TaskStarter,
         settings: Settings,
         random: Random,
         *,

@@ -16,9 +16,9 @@ from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 import anyio
-from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster, Topic
 from warmlog.client.errors import BufferFullError, ClosedError, WarmlogError
 from warmlog.client.producing.batches import Batch, Delivery, Headers, RecordMetadata
@@ -68,7 +68,7 @@ class Producer:
     def __init__(
         self,
         cluster: Cluster,
-        tasks: TaskGroup,
+        tasks: TaskStarter,
         settings: Settings,
         random: Random,
         *,

@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, Protocol
 
-from anyio.abc import TaskGroup
-
+from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.errors import ClosedError
 from warmlog.client.groups.delivery_tracker import PartitionId
@@ -128,7 +127,7 @@ class TransactionalProducers:
     """The producers of a client by transactional id. `close` it at the end."""
 
     def __init__(
-        self, cluster: Cluster, tasks: TaskGroup, settings: Settings, random: Random, *, now_ms: Callable[[], int]
+        self, cluster: Cluster, tasks: TaskStarter, settings: Settings, random: Random, *, now_ms: Callable[[], int]
     ) -> None:
         self._cluster = cluster
         self._tasks = tasks

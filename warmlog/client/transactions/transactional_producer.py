@@ -18,8 +18,8 @@ from random import Random
 from typing import TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
+from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import BrokerError, ClosedError, ProducerFencedError, WarmlogError, broker_error
@@ -51,7 +51,7 @@ class TransactionalProducer:
     def __init__(
         self,
         cluster: Cluster,
-        tasks: TaskGroup,
+        tasks: TaskStarter,
         settings: Settings,
         random: Random,
         transactional_id: str,
