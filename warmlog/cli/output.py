@@ -1,6 +1,7 @@
 """Output of commands: tables for people, JSON for scripts, raw bytes.
 
-1. On a terminal a table fits its width; in a pipe it is as wide as needed, one row per line, nothing cut, for awk.
+1. On a terminal a table fits its width; in a pipe it is as wide as needed, one row per line, for awk. No cell is ever
+   cut.
 2. Times are ISO 8601 in UTC: unambiguous, and accepted by `--from`.
 3. Rich is imported only to print a table on a terminal.
 """
@@ -14,6 +15,8 @@ from typing import Literal, NamedTuple, NoReturn
 
 from warmlog.cli.failure import OutputClosedError
 
+COLUMN_GAPS = (2, 1)  # between columns; the smaller one where the other does not fit
+MIN_TEXT_WIDTH = 12  # a text is not folded to less
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -34,20 +37,65 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> 
 
 
 def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table for a terminal, with long texts folded to its width."""
+    """Print a table for a terminal, with long texts folded to its width, and numbers always whole.
+
+    If the numbers alone are wider than the terminal, print each row as a list of titles and cells.
+    """
     from rich.box import SIMPLE_HEAD  # 40 ms of import time
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
-    for column in columns:
+    console = Console(file=sys.stdout)
+    by_column = zip(*([column.title for column in columns], *rows), strict=True)
+    lengths = [[cell_len(cell) for cell in cells] for cells in by_column]
+    for gap in COLUMN_GAPS:
+        widths = fit_widths(columns, lengths, console.width - gap * (len(columns) - 1))
+        if widths is not None:
+            break
+    else:
+        print_rows_as_lists(columns, rows)
+        return
+    table = Table(box=SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
+    for column, width in zip(columns, widths, strict=True):
         justify: Literal["left", "right"] = "right" if column.number else "left"
-        table.add_column(column.title, justify=justify, no_wrap=column.number, overflow="fold")
+        table.add_column(column.title, justify=justify, overflow="fold", width=width)
     for row in rows:
         table.add_row(*map(Text, row))
     with output_errors():
-        Console(file=sys.stdout).print(table)
+        console.print(table)
+
+
+def fit_widths(columns: Sequence[Column], lengths: Sequence[Sequence[int]], total: int) -> list[int] | None:
+    """Return column widths of at most `total` that keep numbers and words of titles whole; None if there are none.
+
+    `lengths`: by column, the length of its title, then those of its cells.
+    """
+    wanted = [max(of_column) for of_column in lengths]
+    widths = []
+    for column, (_, *cells) in zip(columns, lengths, strict=True):
+        longest = max(cells, default=0)
+        widths.append(max(*map(len, column.title.split()), longest if column.number else min(longest, MIN_TEXT_WIDTH)))
+    free = total - sum(widths)
+    if free < 0:
+        return None
+    by_need = sorted(range(len(columns)), key=lambda index: wanted[index] - widths[index])
+    for left, index in zip(range(len(columns), 0, -1), by_need, strict=True):
+        more = min(wanted[index] - widths[index], free // left)
+        widths[index] += more
+        free -= more
+    return widths
+
+
+def print_rows_as_lists(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print each row as lines of title and cell, with an empty line between rows; the terminal breaks long lines."""
+    width = max(len(column.title) for column in columns)
+    for number, row in enumerate(rows):
+        if number:
+            print_line()
+        for column, cell in zip(columns, row, strict=True):
+            print_line(f"{column.title:{width}}  {cell}".rstrip())
 
 
 def print_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
