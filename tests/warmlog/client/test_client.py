@@ -1,5 +1,7 @@
 """Connecting, topics, retries and brokers that restart."""
 
+from functools import partial
+
 import anyio
 import pytest
 
@@ -15,8 +17,9 @@ from warmlog import (
     WarmlogError,
     connect,
 )
+from warmlog.client import AsyncClient
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.request import CreateTopicsRequest, FetchRequest, HelloRequest, MetadataRequest
+from warmlog.protocol.request import CreateTopicsRequest, FetchRequest, HelloRequest, MetadataRequest, ProduceRequest
 
 
 @on_both_loops
@@ -128,6 +131,64 @@ async def test_refresh_waits_for_a_leader() -> None:
         cluster.faults.append(Fault(MetadataRequest, elect, times=3))
         assert (await client.topic("t")).leaders == (1,)
         assert (await client.produce("t", value=b"x")).offset == 0
+
+
+async def produce_at_once(client: AsyncClient, count: int) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(count):
+            tasks.start_soon(partial(client.produce, "t", value=b"x"))
+
+
+@on_both_loops
+async def test_concurrent_calls_share_one_metadata_request() -> None:
+    async with fake_cluster(brokers=2) as cluster, connect(cluster.address) as client:
+        await produce_at_once(client, 100)
+        assert len(cluster.asked(MetadataRequest)) == 1
+        cluster.topics["t"][0].leader = 2
+        await produce_at_once(client, 100)  # one after the refusal of each request at most
+        assert len(cluster.asked(MetadataRequest)) <= 1 + len(cluster.asked(ProduceRequest))
+
+
+@on_both_loops
+async def test_a_caller_that_is_cancelled_leaves_the_shared_request_to_others() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address) as client, anyio.create_task_group() as tasks:
+        arrived, answer = anyio.Event(), anyio.Event()
+
+        async def wait(_: object) -> None:
+            arrived.set()
+            await answer.wait()
+
+        cluster.faults.append(Fault(MetadataRequest, wait))
+        first = anyio.CancelScope()
+
+        async def ask_first() -> None:
+            with first:
+                await client.topic("t")
+
+        tasks.start_soon(ask_first)
+        await arrived.wait()
+        first.cancel()
+        answer.set()
+        assert (await client.topic("t")).leaders == (1,)
+        assert len(cluster.asked(MetadataRequest)) == 1
+
+
+@on_both_loops
+async def test_concurrent_calls_share_the_error_of_a_request() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address) as client:
+        cluster.auto_create = False
+        errors = []
+
+        async def produce() -> None:
+            with pytest.raises(UnknownTopicError) as caught:
+                await client.produce("t", value=b"x")
+            errors.append(caught.value)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(produce)
+        assert len(errors) == 10
+        assert len(cluster.asked(MetadataRequest)) == 1
 
 
 @on_both_loops

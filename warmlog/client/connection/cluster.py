@@ -52,6 +52,24 @@ class Topic:
         return len(self.leaders)
 
 
+class Lookup:
+    """A request for a topic's metadata, and its outcome for all who wait for it."""
+
+    __slots__ = ("ended", "error", "topic")
+
+    def __init__(self) -> None:
+        self.ended = anyio.Event()
+        self.topic: Topic | None = None
+        self.error: WarmlogError | None = None
+
+    async def wait(self) -> Topic:
+        """Wait for the outcome. Raises WarmlogError."""
+        await self.ended.wait()
+        if self.topic is None:
+            raise self.error.with_traceback(None) if self.error else ClosedError  # each waiter's traceback is its own
+        return self.topic
+
+
 class Cluster:
     """Metadata and connections. Call `start` first. Not thread-safe.
 
@@ -78,6 +96,7 @@ class Cluster:
         self._coordinators: dict[tuple[CoordinatorType, str], tuple[str, int]] = {}
         self._to_brokers: dict[tuple[str, int], Connection] = {}
         self._topics: dict[str, Topic] = {}
+        self._lookups: dict[tuple[str, bool], Lookup] = {}  # in progress, by name and whether to create the topic
         self._closed = False
 
     async def start(self) -> None:
@@ -313,8 +332,29 @@ class Cluster:
         return self.cached_topic(name) or await self.refresh(name, auto_create=auto_create)
 
     async def refresh(self, name: str, *, auto_create: bool = True) -> Topic:
-        """Request the topic's metadata, and wait until every partition has a leader. Raises as `topic`."""
+        """Request the topic's metadata, and wait until every partition has a leader. Raises as `topic`.
 
+        Callers that come meanwhile share the request, its retries and its error.
+        """
+        lookup = self._lookups.get((name, auto_create))
+        if lookup is None:
+            if self._closed:
+                raise ClosedError
+            lookup = self._lookups[name, auto_create] = Lookup()
+            self._tasks.start_soon(self._look_up, name, auto_create, lookup)
+        return await lookup.wait()
+
+    async def _look_up(self, name: str, auto_create: bool, lookup: "Lookup") -> None:
+        """Find a topic for all who wait for it: a task of the client, since each of them may be cancelled."""
+        try:
+            lookup.topic = await self._find(name, auto_create=auto_create)
+        except WarmlogError as error:
+            lookup.error = error
+        finally:
+            del self._lookups[name, auto_create]
+            lookup.ended.set()
+
+    async def _find(self, name: str, *, auto_create: bool) -> Topic:
         async def attempt() -> Topic:
             (described,) = (await self.metadata([name], auto_create=auto_create)).topics
             if described.error:

@@ -162,7 +162,7 @@ class Batch:
                 return half.metadata(index, timestamp)
             index -= half.count
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)  # without those of other records
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         return RecordMetadata(
             self.topic, self.partition, offset, timestamp if self.log_append_time < 0 else self.log_append_time
