@@ -8,13 +8,13 @@ from typing import Any, Unpack, overload
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
-from msgspec import UNSET
 
+from warmlog.client.admin.topics import TopicAdmin
 from warmlog.client.connection.background import BackgroundTasks
 from warmlog.client.connection.cluster import Cluster, Topic
 from warmlog.client.consuming.stream import BatchStream, RecordStream
 from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
-from warmlog.client.errors import ClosedError, broker_error
+from warmlog.client.errors import ClosedError
 from warmlog.client.groups.admin import GroupAdmin
 from warmlog.client.groups.group_stream import GroupBatchStream, GroupReader, GroupRecordStream
 from warmlog.client.groups.member_options import GroupConsumeOptions, make_group_subscription
@@ -24,36 +24,11 @@ from warmlog.client.producing.producer import GivenHeaders, Message, Producer, S
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction, TransactionAdmin
 from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S, Transaction, TransactionalProducers
-from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import ListedGroup
-from warmlog.protocol.native.explain import ExplainRequest, ExplainResponse
+from warmlog.protocol.native.explain import ExplainResponse
 from warmlog.protocol.native.groups import DescribedConsumerGroup
-from warmlog.protocol.native.messages import FIRST_WITH_REPLICATION_FACTOR
-from warmlog.protocol.native.mirrors import (
-    DescribeMirrorRequest,
-    DescribeMirrorResponse,
-    PromoteTopicsRequest,
-    PromoteTopicsResponse,
-)
-from warmlog.protocol.request import (
-    AlterTopicsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribeTopicsRequest,
-    NewTopic,
-    TopicAlteration,
-)
-from warmlog.protocol.response import (
-    AlterTopicsResponse,
-    CreatedTopic,
-    CreateTopicsResponse,
-    DeleteTopicsResponse,
-    DescribeTopicsResponse,
-    MetadataResponse,
-    TopicDescription,
-    TopicMetadata,
-    TopicResult,
-)
+from warmlog.protocol.native.mirrors import DescribeMirrorResponse
+from warmlog.protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
 from warmlog.protocol.transaction_requests import DescribedTransaction, ListedTransaction
 
 
@@ -119,6 +94,7 @@ class AsyncClient:
         self._transactions = transactions
         self._settings = settings
         self._random = random
+        self._topics = TopicAdmin(cluster)
         self._groups = GroupAdmin(cluster)
         self._transaction_admin = TransactionAdmin(cluster)
         self._memberships: list[Membership] = []
@@ -358,39 +334,31 @@ class AsyncClient:
         `partitions` -1, `replication_factor` None: the broker's default. Raises TopicExistsError and other
         BrokerErrors. After ConnectionLostError the topic may or may not exist.
         """
-        factor = UNSET if replication_factor is None else replication_factor
-        topic = NewTopic(name=name, partitions=partitions, replication_factor=factor, configs=dict(configs or {}))
-        request = CreateTopicsRequest(topics=(topic,), validate_only=validate_only)
-        since = 1 if factor is UNSET else FIRST_WITH_REPLICATION_FACTOR
-        reply = await self._cluster.ask(request, CreateTopicsResponse, repeatable=validate_only, since=since)
-        (made,) = reply.topics
-        if made.error is ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
-            return None
-        if made.error:
-            raise broker_error(made.error, made.message)
-        return made
+        return await self._topics.create(
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=configs or {},
+            validate_only=validate_only,
+            if_not_exists=if_not_exists,
+        )
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Raises UnknownTopicError and other BrokerErrors."""
-        request = DeleteTopicsRequest(topics=(name,))
-        _raise_first_error((await self._cluster.ask(request, DeleteTopicsResponse, repeatable=False)).topics)
-        self._cluster.forget(name)
+        await self._topics.delete(name)
 
     async def alter_topic(
         self, name: str, *, configs: Mapping[str, str | None] | None = None, partitions: int | None = None
     ) -> None:
         """Change settings (None resets to the default) or add partitions. Raises BrokerError."""
-        topic = TopicAlteration(name=name, configs=dict(configs or {}), partitions=partitions)
-        request = AlterTopicsRequest(topics=(topic,))
-        _raise_first_error((await self._cluster.ask(request, AlterTopicsResponse, repeatable=False)).topics)
-        self._cluster.forget(name)
+        await self._topics.alter(name, configs=configs or {}, partitions=partitions)
 
     async def describe_topics(self, *names: str) -> tuple[TopicDescription, ...]:
-        """Return settings, offsets and segments. Raises UnknownTopicError and other BrokerErrors."""
-        request = DescribeTopicsRequest(topics=names)
-        topics = (await self._cluster.ask(request, DescribeTopicsResponse)).topics
-        _raise_first_error(topics)
-        return topics
+        """Return settings, offsets and segments, each partition as its leader has it.
+
+        Raises UnknownTopicError and other BrokerErrors.
+        """
+        return await self._topics.describe(names)
 
     async def explain(
         self,
@@ -401,30 +369,24 @@ class AsyncClient:
         timestamp: int | None = None,
         plain: bool = False,
     ) -> ExplainResponse:
-        """Explain how a fetch from an offset or a time (ms) would be served, and which pages are resident.
+        """Explain how the leader would serve a fetch from an offset or a time (ms), and which pages are resident there.
 
-        `plain`: also explain a plain binary search. Raises OffsetOutOfRangeError, UnknownTopicError and other
-        BrokerErrors.
+        `plain`: also explain a plain binary search. Raises UnknownTopicError and other BrokerErrors.
         """
-        request = ExplainRequest(topic=topic, partition=partition, offset=offset, timestamp=timestamp, plain=plain)
-        return await self._cluster.ask(request, ExplainResponse)
+        return await self._topics.explain(topic, partition, offset=offset, timestamp=timestamp, plain=plain)
 
     # -- mirrors --
 
     async def describe_mirror(self) -> DescribeMirrorResponse:
         """Return what the broker mirrors, and how far the copies are. Raises WarmlogError."""
-        return await self._cluster.ask(DescribeMirrorRequest(), DescribeMirrorResponse)
+        return await self._topics.describe_mirror()
 
     async def promote_topic(self, name: str) -> dict[int, int]:
         """Stop mirroring a topic, and make it writable; return by partition where its own records begin.
 
         Transactions that are open in it are aborted. Raises UnknownTopicError and other BrokerErrors.
         """
-        request = PromoteTopicsRequest(topics=(name,))
-        (promoted,) = (await self._cluster.ask(request, PromoteTopicsResponse, repeatable=False)).topics
-        if promoted.error:
-            raise broker_error(promoted.error, promoted.message)
-        return dict(enumerate(promoted.offsets))
+        return await self._topics.promote(name)
 
     # -- groups --
 
@@ -447,9 +409,3 @@ class AsyncClient:
     async def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Delete a group's committed offsets, in topics that no member is subscribed to. Raises WarmlogError."""
         await self._groups.delete_offsets(group, partitions)
-
-
-def _raise_first_error(results: Iterable[TopicResult | TopicDescription]) -> None:
-    for result in results:
-        if result.error:
-            raise broker_error(result.error, result.message)

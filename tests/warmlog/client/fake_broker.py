@@ -47,6 +47,7 @@ from warmlog.protocol.response import (
     HelloResponse,
     ListOffsetsResponse,
     MetadataResponse,
+    PartitionDescription,
     PartitionMetadata,
     ProducedPartition,
     ProduceResponse,
@@ -217,6 +218,8 @@ class FakeCluster:
                 return response
             case ListOffsetsRequest():
                 return ListOffsetsResponse(partitions=tuple(self._offset(node_id, q) for q in request.partitions))
+            case DescribeTopicsRequest():
+                return DescribeTopicsResponse(topics=tuple(self._describe(node_id, name) for name in request.topics))
         return self._handle_topics(request)
 
     def _handle_topics(self, request: Request) -> Any:
@@ -229,8 +232,6 @@ class FakeCluster:
                 return DeleteTopicsResponse(topics=tuple(map(self._delete, request.topics)))
             case AlterTopicsRequest():
                 return AlterTopicsResponse(topics=tuple(map(self._alter, request.topics)))
-            case DescribeTopicsRequest():
-                return DescribeTopicsResponse(topics=tuple(map(self._describe, request.topics)))
         raise AssertionError(request)
 
     def _hello(self, node_id: int, request: HelloRequest) -> Response:
@@ -285,8 +286,26 @@ class FakeCluster:
         logs += [Log() for _ in range((topic.partitions or len(logs)) - len(logs))]
         return TopicResult(name=topic.name)
 
-    def _describe(self, name: str) -> TopicDescription:
-        return TopicDescription(name=name, **({} if name in self.topics else NO_SUCH))
+    def _describe(self, node_id: int, name: str) -> TopicDescription:
+        if name not in self.topics:
+            return TopicDescription(name=name, **NO_SUCH)
+        partitions = [self._describe_partition(node_id, name, index) for index in range(len(self.topics[name]))]
+        return TopicDescription(name=name, partitions=tuple(partitions))
+
+    def _describe_partition(self, node_id: int, topic: str, partition: int) -> PartitionDescription:
+        log, error = self._log(node_id, topic, partition)
+        return PartitionDescription(
+            partition=partition,
+            leader=self.topics[topic][partition].leader,
+            leader_epoch=0,
+            log_start_offset=-1 if error else log.start,
+            high_watermark=-1 if error else log.end,
+            log_end_offset=-1 if error else log.end,
+            flushed_offset=0,
+            size=0,
+            segments=(),
+            **error,
+        )
 
     # -- logs --
 

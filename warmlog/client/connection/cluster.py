@@ -128,7 +128,7 @@ class Cluster:
                 )
             return await connection.ask(request, response_type)
 
-        return await self._retry(attempt, repeatable=repeatable)
+        return await self.retry(attempt, repeatable=repeatable)
 
     async def ask_coordinator(
         self,
@@ -157,7 +157,7 @@ class Cluster:
                 raise
             return reply
 
-        return await self._retry(attempt, repeatable=repeatable)
+        return await self.retry(attempt, repeatable=repeatable)
 
     async def ask_leader(
         self,
@@ -166,7 +166,7 @@ class Cluster:
         request: NativeRequest,
         response_type: type[R],
         *,
-        check: Callable[[R], None],
+        check: Callable[[R], None] | None = None,
     ) -> R:
         """Send a request to a partition's leader and return the reply. Raises WarmlogError.
 
@@ -174,16 +174,23 @@ class Cluster:
         """
 
         async def attempt() -> R:
-            await self.topic(topic, auto_create=False)
+            found = await self.topic(topic, auto_create=False)
+            if not 0 <= partition < found.partitions:
+                message = f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {partition}"
+                error = broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+                error.is_final = True
+                raise error
             try:
-                reply = await self.ask_broker(self.leader(topic, partition), request, response_type)
-                check(reply)
-            except WarmlogError:
-                self.forget_leaders(topic)
+                reply = await self.ask_broker(found.leaders[partition], request, response_type)
+                if check is not None:
+                    check(reply)
+            except WarmlogError as error:
+                if error.is_retriable:
+                    self.forget_leaders(topic)
                 raise
             return reply
 
-        return await self._retry(attempt)
+        return await self.retry(attempt)
 
     async def ask_broker(self, node_id: int, request: NativeRequest, response_type: type[R]) -> R:
         """Send a request to a broker once, to any if its address is unknown; return the reply. Raises WarmlogError."""
@@ -198,7 +205,7 @@ class Cluster:
             await self.metadata(())
             return [await self.ask_broker(node_id, request, response_type) for node_id in self._brokers]
 
-        return await self._retry(attempt)
+        return await self.retry(attempt)
 
     async def open_coordinator(self, kind: CoordinatorType, key: str, tasks: TaskStarter | None = None) -> Connection:
         """Open a connection to a coordinator, like `open_any`. Pass its errors to `lose_coordinator`."""
@@ -263,7 +270,7 @@ class Cluster:
         """Run a task in the client's task group."""
         self._tasks.start_soon(function)
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
+    async def retry(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
         """Call `attempt` until it succeeds. Raises its last error if that is final or the time for retries is over.
 
         Unless `repeatable`, it is called again only if nothing can have been done.
@@ -366,7 +373,7 @@ class Cluster:
                 raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} has a partition without a leader")
             return topic
 
-        return await self._retry(attempt)
+        return await self.retry(attempt)
 
     async def metadata(self, names: Iterable[str] | None = None, *, auto_create: bool = False) -> MetadataResponse:
         """Request metadata (None: of all topics) and update the cache. Raises WarmlogError."""

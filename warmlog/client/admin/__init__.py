@@ -1,0 +1,1 @@
+"""Administration: topics, and what the files of their partitions look like."""
