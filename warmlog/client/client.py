@@ -1,7 +1,7 @@
 """The async client that users see: `connect` and `AsyncClient`."""
 
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 from typing import Any, Unpack, overload
@@ -140,14 +140,20 @@ class AsyncClient:
         return self._producer.produce_nowait(topic, Message(value, key, headers, timestamp, partition))
 
     async def produce_many(
-        self, topic: str, records: Iterable[Any] | AsyncIterable[Any], *, partition: int | None = None
+        self,
+        topic: str,
+        records: Iterable[Any] | AsyncIterable[Any],
+        *,
+        partition: int | None = None,
+        on_stored: Callable[[int], None] | None = None,
     ) -> Summary:
         """Produce many records as fast as they are acknowledged; return when all are.
 
         Each record is bytes (a value), a tuple (key, value) or a `Message`; an async iterable may also yield lists of
-        these. Raises the error of the first record that is not stored; others may be stored.
+        these. Raises the error of the first record that is not stored; others may be stored. `on_stored`: called again
+        and again with the number of records that have been acknowledged since the last call.
         """
-        return await self._producer.produce_many(topic, records, partition)
+        return await self._producer.produce_many(topic, records, partition, on_stored)
 
     async def flush(self) -> None:
         """Wait until every record produced so far is acknowledged. Raises the first error that no caller has seen."""

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -211,6 +212,23 @@ def test_ctrl_c_ends_a_writer_with_what_is_known_to_be_stored(start: Start, run:
     assert writer.wait() == 130
     assert writer.stderr is not None
     assert writer.stderr.read() in {b"at least 1 record stored in typed\n", b"at least 0 records stored in typed\n"}
+
+
+def test_ctrl_c_in_a_long_input_counts_the_records_that_are_stored(start: Start, run: Run) -> None:
+    """As in `yes | warmlog produce endless`. The client holds at most 32 MiB that are not acknowledged."""
+    writer = start("produce", "endless")
+    assert writer.stdin is not None
+    assert writer.stderr is not None
+    line = b"x" * 9999 + b"\n"
+    for _ in range(5000):
+        writer.stdin.write(line)
+    writer.send_signal(signal.SIGINT)
+    assert writer.wait() == 130
+    told = writer.stderr.read()
+    known = re.fullmatch(rb"at least ([0-9,]+) records stored in endless\n", told)
+    assert known is not None, told
+    (partition,) = run("topic", "describe", "endless", "--json").json()[0]["partitions"]
+    assert 1000 < int(known[1].replace(b",", b"")) <= partition["log_end_offset"]
 
 
 def test_a_closed_pipe_ends_the_command_quietly(start: Start, run: Run) -> None:

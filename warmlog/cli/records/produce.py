@@ -144,7 +144,9 @@ async def store(client: "AsyncClient", stream: RecordInputStream, stored: "Store
     while not stream.at_end:
         await wait_until_readable(stream.descriptor)
         try:
-            summary = await client.produce_many(stored.topic, messages(stream), partition=partition)
+            summary = await client.produce_many(
+                stored.topic, messages(stream), partition=partition, on_stored=stored.count
+            )
         except ValueError as error:  # an unknown partition, a timestamp out of range
             raise Failure(str(error)) from error
         stored.add(summary)
@@ -175,16 +177,19 @@ def messages(stream: RecordInputStream) -> Iterator[Any]:
 
 
 class Stored:
-    """The sum of the acknowledged records."""
+    """The acknowledged records: `records` is up to date at any time, the partitions after each `add`."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.records = 0
         self._partitions: dict[int, PartitionSummary] = {}
 
+    def count(self, records: int) -> None:
+        """Count acknowledged records."""
+        self.records += records
+
     def add(self, summary: "Summary") -> None:
-        """Add acknowledged records."""
-        self.records += summary.records
+        """Add the partitions and offsets of counted records."""
         for part in summary.partitions:
             before = self._partitions.get(part.partition)
             if before is not None:

@@ -111,11 +111,15 @@ class Producer:
         return self._add_single(topic_info, message)
 
     async def produce_many(
-        self, topic: str, records: Iterable[Any] | AsyncIterable[Any], partition: int | None
+        self,
+        topic: str,
+        records: Iterable[Any] | AsyncIterable[Any],
+        partition: int | None,
+        on_stored: Callable[[int], None] | None = None,
     ) -> Summary:
         """Add records as fast as they are acknowledged, and wait for all. Raises the first error."""
         topic_info = await self._cluster.topic(topic)
-        tally = _Tally(topic)
+        tally = _Tally(topic, on_stored)
         if isinstance(records, AsyncIterable):
             async for item in records:
                 items = iter(item if isinstance(item, list) else (item,))
@@ -283,8 +287,9 @@ class _BatchRecords:
 class _Tally:
     """The records that one `produce_many` added, and their outcome. Keeps only unsettled batches."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, on_stored: Callable[[int], None] | None) -> None:
         self._topic = topic
+        self._on_stored = on_stored
         self._current: dict[int, _BatchRecords] = {}
         self._unsettled: deque[_BatchRecords] = deque()
         self._sums: dict[int, PartitionSummary] = {}
@@ -324,3 +329,5 @@ class _Tally:
             first = before.first_offset
         records = added.records + (before.records if before else 0)
         self._sums[added.batch.partition] = PartitionSummary(added.batch.partition, records, first, last)
+        if self._on_stored is not None:
+            self._on_stored(added.records)

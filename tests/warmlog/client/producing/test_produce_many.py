@@ -1,6 +1,6 @@
 """`produce_many`, topics, flushing and closing, against an in-memory cluster."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio
@@ -38,6 +38,20 @@ async def test_produce_many_takes_async_iterables_and_lists() -> None:
         summary = await client.produce_many("t", source())
         assert summary.records == 7
         assert values(cluster, "t") == [b"first", *[b"x" * 60] * 5, b"last"]
+
+
+@on_both_loops
+async def test_records_are_reported_as_they_are_stored() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address, batch_bytes=100, max_in_flight=1) as client:
+        stored: list[int] = []
+
+        def source() -> Iterator[bytes]:
+            for index in range(100):
+                yield b"x" * 60
+                assert index < 50 or stored  # long before the end
+
+        await client.produce_many("t", source(), on_stored=stored.append)
+        assert sum(stored) == 100
 
 
 @on_both_loops
