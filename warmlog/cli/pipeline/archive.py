@@ -122,13 +122,13 @@ def archive(
     A run continues where the last one committed, however that ended. Each batch is added to the archive atomically.
     Read the archive with `spark.read.parquet(DIR)` or any other reader of Parquet.
     """
-    from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
-    from warmlog.pipeline.archive.store import ArchiveStore
-
     if once and every is not None:
         raise click.UsageError("--once and --every exclude each other.")
     job = JobOptions(**given)
-    with pipeline_errors():
+    with pipeline_errors("pyarrow"):
+        from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
+        from warmlog.pipeline.archive.store import ArchiveStore
+
         options = job.read_options(bootstrap=bootstrap, group=group)
         if partition_by != "none" and "timestamp" not in options.columns:
             raise click.UsageError(f"--partition-by {partition_by} needs the column timestamp.")
@@ -137,7 +137,7 @@ def archive(
         with _warnings_shown(), store.locked():
             archiving = ArchiveJob(options, store, settings)
             with (
-                running("archive", job, archiving.pending_bytes, archiving.reporter, "pyarrow") as run,
+                running("archive", job, archiving.pending_bytes, archiving.reporter) as run,
                 until_terminated(is_endless=every is not None),
                 _reported(archiving, job.report_file, as_json=as_json),
             ):

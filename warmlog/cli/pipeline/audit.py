@@ -77,20 +77,20 @@ def audit(
     The CRC of every batch is checked. Missing, compacted, damaged and duplicate offsets are counted by partition and
     hour, and both indexes are checked against the log. The exit status is 1 if there are findings.
     """
-    from warmlog.pipeline.job_stats import Reporter
-    from warmlog.pipeline.jobs.audit import audit_topics
-    from warmlog.pipeline.jobs.audit_plot import check_plot, plot_audit
-    from warmlog.pipeline.source.input import size_of
-
     job = JobOptions(**given)
-    with pipeline_errors():
+    with pipeline_errors("pyarrow", "numpy"):
+        from warmlog.pipeline.job_stats import Reporter
+        from warmlog.pipeline.jobs.audit import audit_topics
+        from warmlog.pipeline.jobs.audit_plot import check_plot, plot_audit
+        from warmlog.pipeline.source.input import size_of
+
         if plot_file is not None:
             check_plot(plot_file)
         options = job.read_options()
         if options.path is None:
             raise click.UsageError("audit reads directories: give --path.")
         reporter = Reporter("audit")
-        with running("audit", job, lambda: size_of(options), reporter, "pyarrow", "numpy") as run:
+        with running("audit", job, lambda: size_of(options), reporter) as run:
             found = audit_topics(run, options, reporter, None if table is None else table.absolute())
             report = reporter.report()
         if plot_file is not None:
@@ -151,15 +151,15 @@ def _table_row(one: "Compared") -> tuple[object, ...]:
 @json_option("One JSON object per partition.")
 def compact_report(bootstrap: str | None, top: int, as_json: bool, **given: Any) -> None:
     """Report what compaction would save, by partition, and which keys take the most bytes."""
-    from warmlog.pipeline.job_stats import Reporter
-    from warmlog.pipeline.jobs.compaction import report_compaction
-    from warmlog.pipeline.source.input import size_of
-
     job = JobOptions(**given)
-    with pipeline_errors():
+    with pipeline_errors("pyarrow"):
+        from warmlog.pipeline.job_stats import Reporter
+        from warmlog.pipeline.jobs.compaction import report_compaction
+        from warmlog.pipeline.source.input import size_of
+
         options = job.read_options(bootstrap=bootstrap)
         reporter = Reporter("compact-report")
-        with running("compact-report", job, lambda: size_of(options), reporter, "pyarrow") as run:
+        with running("compact-report", job, lambda: size_of(options), reporter) as run:
             found = report_compaction(run, options, top, reporter)
             report = reporter.report()
     if as_json:

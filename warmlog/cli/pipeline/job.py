@@ -118,17 +118,14 @@ def bootstrap_option(command: Command) -> Command:
 
 
 @contextmanager
-def running(
-    name: str, job: JobOptions, size: Callable[[], int], reporter: "Reporter", *needs: str
-) -> Iterator["Runner"]:
+def running(name: str, job: JobOptions, size: Callable[[], int], reporter: "Reporter") -> Iterator["Runner"]:
     """Yield a runner for the job's tasks, with progress on a terminal. Raises PipelineError.
 
-    `size`: returns how many bytes the job reads, called only if that matters. `needs`: required optional libraries.
+    `size`: returns how many bytes the job reads, called only if that matters.
     """
     from warmlog.pipeline.runner import LocalRunner, SparkRunner, choose_engine
-    from warmlog.pipeline.session import SUBMITTED, check_libraries, spark_session
+    from warmlog.pipeline.session import SUBMITTED, spark_session
 
-    check_libraries(*needs)
     for_spark = job.master is not None or SUBMITTED in os.environ
     reads = size() if job.engine == "auto" and not for_spark else 0
     engine, note = choose_engine(job.engine, reads, for_spark=for_spark)
@@ -166,12 +163,15 @@ class TaskProgress:
 
 
 @contextmanager
-def pipeline_errors() -> Iterator[None]:
-    """Convert a job's errors to a one-line Failure."""
+def pipeline_errors(*libraries: str) -> Iterator[None]:
+    """Convert a job's errors to a one-line Failure. `libraries`: optional ones that its modules import."""
     from warmlog.inspect.errors import InspectError
     from warmlog.pipeline.errors import PipelineError
+    from warmlog.pipeline.session import check_libraries
 
     try:
+        if libraries:
+            check_libraries(*libraries)
         yield
     except (PipelineError, InspectError, OSError) as error:
         raise Failure(str(error)) from error

@@ -55,19 +55,19 @@ def replay(
     created with the same number of partitions. A failed replay can be continued by its --id: records that are already
     stored are not sent again.
     """
-    from warmlog.pipeline.errors import PipelineError
-    from warmlog.pipeline.job_stats import Reporter
-    from warmlog.pipeline.jobs.replay import ReplayRules, prepare_target, sink_options, size_of_tasks
-    from warmlog.pipeline.jobs.replay import replay as replay_tasks
-    from warmlog.pipeline.source.input import size_of
-
     job = JobOptions(**given)
     if table is not None and (job.path is not None or bootstrap is not None):
         raise click.UsageError("--table cannot be combined with --path or --bootstrap.")
     if table is None and to_topic is None:
         raise click.UsageError("--to-topic is missing: it is optional only with --table.")
     name = replay_id or uuid4().hex[:12]
-    with pipeline_errors():
+    with pipeline_errors("pyarrow"):
+        from warmlog.pipeline.errors import PipelineError
+        from warmlog.pipeline.job_stats import Reporter
+        from warmlog.pipeline.jobs.replay import ReplayRules, prepare_target, sink_options, size_of_tasks
+        from warmlog.pipeline.jobs.replay import replay as replay_tasks
+        from warmlog.pipeline.source.input import size_of
+
         options = _read_options(job, bootstrap, table)
         target = to_topic or job.topic
         if "," in target:
@@ -77,7 +77,7 @@ def replay(
         tasks = _tasks(options, table)
         reporter = Reporter("replay")
         size = (lambda: size_of(options)) if table is None else (lambda: size_of_tasks(tasks))
-        with running("replay", job, size, reporter, "pyarrow") as run:
+        with running("replay", job, size, reporter) as run:
             rules = ReplayRules(
                 write=None if dry_run else sink_options(native, target),
                 replay_id=name,
