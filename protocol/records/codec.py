@@ -3,7 +3,6 @@
 WARMLOG_PURE=1 in the environment selects the pure one, for tests and comparisons.
 """
 
-import logging
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ __all__ = [
     "decode_records",
     "is_plain_batch",
     "java_hash",
+    "missing",
     "murmur2",
     "rows_by_partition",
     "scan_records",
@@ -27,21 +27,18 @@ __all__ = [
 ]
 
 
-def _load_compiled() -> bool:
+def _load_compiled() -> tuple[bool, ImportError | None]:
     if os.environ.get("WARMLOG_PURE", "") not in {"", "0"}:
-        return False
+        return False, None
     try:
         import warmlog.protocol.records._codec  # noqa: F401 - only checks that it exists
     except ImportError as error:
-        logging.getLogger(__name__).warning(
-            "cannot import the compiled record codec; falling back to the slower pure Python one: %s", error
-        )
-        return False
-    return True
+        return False, error.with_traceback(None)
+    return True, None
 
 
-# Whether the compiled codec is in use.
-compiled = _load_compiled()
+# Whether the compiled codec is in use; why it cannot be imported.
+compiled, missing = _load_compiled()
 
 # Validate a buffer that holds one plain batch (uncompressed, no unusual attributes) in one call: header, CRC and, if
 # `walk`, its records. Further arguments: whether to release the GIL for the CRC, the current time, the allowed distance

@@ -168,6 +168,10 @@ def run_broker(settings: "Settings", *, kafka: str, native: str, http: str, unti
         from warmlog.broker.app import run
         from warmlog.broker.settings.durability import durability_sentence
         from warmlog.broker.start_errors import BrokenError, StartError
+        from warmlog.protocol.records import codec
+
+    if codec.missing is not None:
+        logger.warning("no compiled record codec; using the slower one in pure Python: %s", codec.missing)
 
     def ready(addresses: "Addresses") -> None:
         try:
