@@ -45,17 +45,27 @@ class Broker:
 
     `data_dir`: directory of the logs (the first of `log.dirs`); by default a temporary directory, removed at the end.
     `settings`: names as for `warmlog serve --set` (`{"log.segment.bytes": 1 << 20}`). Environment variables are
-    ignored, so that a test behaves the same everywhere.
+    ignored, so that a test behaves the same everywhere. `kafka`, `native`, `http`: where to listen, "host:port"; by
+    default on a free port of 127.0.0.1.
 
-    Entering raises what `warmlog serve` reports: SettingError (`broker.settings`), StartError (`broker.start_errors`).
+    Entering raises what `warmlog serve` reports: SettingError (`warmlog.broker.settings.types`), StartError
+    (`warmlog.broker.start_errors`).
     Leaving raises the error of a broker that crashed. Call all methods from one thread.
     """
 
-    def __init__(self, *, data_dir: Path | str | None = None, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        data_dir: Path | str | None = None,
+        settings: Mapping[str, object] | None = None,
+        kafka: str = FREE_PORT,
+        native: str = FREE_PORT,
+        http: str = FREE_PORT,
+    ) -> None:
         self._given_dir = None if data_dir is None else Path(data_dir)
         self._temporary: Path | None = None
         self._assignments = tuple(f"{name}={_text(value)}" for name, value in (settings or {}).items())
-        self._listen = (FREE_PORT, FREE_PORT, FREE_PORT)
+        self._listen = (kafka, native, http)
         self._thread: threading.Thread | None = None
         self._running: _Running | None = None
         self._ended: Future[None] = Future()

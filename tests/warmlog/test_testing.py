@@ -110,3 +110,12 @@ def test_a_directory_in_use_is_what_entering_raises(tmp_path: Path) -> None:
 def test_settings_are_those_of_the_command_line() -> None:
     with Broker(settings={"num.partitions": 3, "auto.create.topics.enable": False}) as broker:
         assert accepts(broker.native)
+
+
+def test_a_broker_listens_where_it_is_told_to() -> None:
+    with Broker() as broker:
+        addresses = (broker.kafka, broker.native, broker.http)
+    kafka, native, http = addresses
+    with Broker(kafka=kafka, native=native, http=http) as broker:
+        assert (broker.kafka, broker.native, broker.http) == addresses
+        assert all(map(accepts, addresses))

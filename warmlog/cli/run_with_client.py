@@ -1,9 +1,14 @@
 """Run a coroutine with a client of a broker; errors become one line."""
 
+import logging
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
+import click
+
 from warmlog.cli.failure import Failure
+from warmlog.cli.progress import ERASE_LINE
 
 if TYPE_CHECKING:
     from warmlog.client import AsyncClient
@@ -25,6 +30,7 @@ def run_with_client(
     from warmlog.client import WarmlogError, connect
 
     settings.setdefault("client", CLIENT_NAME)
+    _show_outages()
 
     async def connect_and_run() -> T:
         async with connect(native, **settings) as client:
@@ -38,3 +44,20 @@ def run_with_client(
         if group.subgroup(KeyboardInterrupt):  # raised in any of the client's tasks
             raise KeyboardInterrupt from group
         raise
+
+
+class _Lines(logging.Handler):
+    """Log records as lines on standard error like those of failures."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line, in place of a progress line."""
+        start = ERASE_LINE if sys.stderr.isatty() else ""
+        click.echo(f"{start}warmlog: {record.getMessage()}", err=True)
+
+
+def _show_outages() -> None:
+    """Print what the client logs while it waits for a broker."""
+    logger = logging.getLogger("warmlog.client")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.handlers = [_Lines()]

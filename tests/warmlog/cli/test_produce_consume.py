@@ -4,9 +4,12 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from warmlog.testing import Broker
 
 Run = Callable[..., Any]
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -198,6 +201,23 @@ def test_ctrl_c_ends_a_reader_quietly(start: Start, run: Run) -> None:
     reader.send_signal(signal.SIGINT)
     assert reader.communicate() == (b"", b"")
     assert reader.returncode == 130
+
+
+def test_a_reader_says_that_its_broker_is_gone_and_back(start: Start, run: Run, tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path / "data") as broker:
+        address = broker.native
+        run("produce", "awaited", "--native", address, stdin=b"x\n")
+        reader = start("consume", "awaited", "--from", "beginning", "--count", 2, "--native", address)
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        assert reader.stdout.readline() == b"x\n"
+    line = reader.stderr.readline().decode()
+    assert line == f"warmlog: cannot connect to {address}: Connection refused; retrying\n"
+    with Broker(data_dir=tmp_path / "data", native=address):
+        run("produce", "awaited", "--native", address, stdin=b"y\n")
+        assert reader.stdout.readline() == b"y\n"
+        assert reader.wait() == 0
+    assert re.fullmatch(rb"warmlog: connected again after [0-9]+ s\n", reader.stderr.read())
 
 
 def test_ctrl_c_ends_a_writer_with_what_is_known_to_be_stored(start: Start, run: Run) -> None:

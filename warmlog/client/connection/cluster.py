@@ -18,6 +18,7 @@ from msgspec import structs
 
 from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.connection import Connection
+from warmlog.client.connection.outage import Outage
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import ClosedError, ConnectError, ConnectionLostError, WarmlogError, broker_error
 from warmlog.client.settings import Settings
@@ -97,6 +98,7 @@ class Cluster:
         self._to_brokers: dict[tuple[str, int], Connection] = {}
         self._topics: dict[str, Topic] = {}
         self._lookups: dict[tuple[str, bool], Lookup] = {}  # in progress, by name and whether to create the topic
+        self.outage = Outage()
         self._closed = False
 
     async def start(self) -> None:
@@ -276,14 +278,19 @@ class Cluster:
         Unless `repeatable`, it is called again only if nothing can have been done.
         """
         deadline = anyio.current_time() + self._retry_s
-        for delay_s in delays_s(self._random):
+        for number, delay_s in enumerate(delays_s(self._random)):
             try:
-                return await attempt()
+                result = await attempt()
             except WarmlogError as error:
                 is_undone = isinstance(error, ConnectError) or error.code in _NOT_DONE
                 can_retry = error.is_retriable if repeatable else is_undone
                 if not can_retry or anyio.current_time() + delay_s > deadline:
                     raise
+                self.outage.attempt_failed(error)
+            else:
+                if number:
+                    self.outage.end()
+                return result
             await anyio.sleep(delay_s)
         raise AssertionError("unreachable: the delays are endless")
 
@@ -315,7 +322,13 @@ class Cluster:
     async def _connect(self, address: tuple[str, int], tasks: TaskStarter | None = None) -> Connection:
         if self._closed:
             raise ClosedError
-        return await Connection.open(*address, tasks or self._tasks, self._settings)
+        try:
+            connection = await Connection.open(*address, tasks or self._tasks, self._settings)
+        except ConnectError as error:
+            self.outage.attempt_failed(error)
+            raise
+        self.outage.end()
+        return connection
 
     # -- metadata --
 

@@ -191,6 +191,7 @@ class BatchStream:
             self.close()
             raise error
         self._connected = False
+        self._cluster.outage.attempt_failed(error)
         if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
             for topic in self._subscription.topics:
                 self._cluster.forget_leaders(topic)
@@ -303,6 +304,8 @@ class BatchStream:
             elif len(part.partition.records):
                 self._arrived.append((part.cursor, self._batches(part)))
         if self._failure is None:
+            if self._failed_since is not None:
+                self._cluster.outage.end()
             self._attempts = 0
             self._failed_since = None
             fetcher.fetch_next()

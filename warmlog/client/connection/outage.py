@@ -1,0 +1,35 @@
+"""Log when the brokers cannot be reached, so that a program which waits for them does not look idle."""
+
+import logging
+
+import anyio
+
+from warmlog.client.errors import WarmlogError
+
+logger = logging.getLogger("warmlog.client")
+
+LOG_AFTER_S = 1.0  # leaders move, and brokers restart, within less
+
+
+class Outage:
+    """The time in which every attempt has failed. Logs once when it has lasted, and once when it is over."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._logged = False
+
+    def attempt_failed(self, error: WarmlogError) -> None:
+        """Note an error after which the client retries."""
+        now = anyio.current_time()
+        if self._since is None:
+            self._since = now
+        elif not self._logged and now - self._since >= LOG_AFTER_S:
+            self._logged = True
+            logger.warning("%s; retrying", error.message)
+
+    def end(self) -> None:
+        """Note that an attempt has succeeded."""
+        if self._logged and self._since is not None:
+            logger.info("connected again after %.0f s", anyio.current_time() - self._since)
+        self._since = None
+        self._logged = False
