@@ -4,12 +4,12 @@ An event loop in a thread of its own runs an `AsyncClient`. Passing a call betwe
 records cross in lists, and the next list is in progress while the caller works on the last one.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, islice
-from threading import Lock
 from time import perf_counter
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
@@ -22,15 +22,16 @@ from warmlog.client.client import AsyncClient, connect
 from warmlog.client.connection.cluster import Topic
 from warmlog.client.consuming.stream import BatchStream, ConsumedRecord
 from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
-from warmlog.client.errors import BufferFullError, ClosedError
+from warmlog.client.errors import ClosedError
 from warmlog.client.groups.blocking_stream import BlockingGroupStream
 from warmlog.client.groups.member_options import GroupConsumeOptions
 from warmlog.client.producing.batches import RecordMetadata
+from warmlog.client.producing.handoff import BlockingDelivery, ClientThread, Handoff
 from warmlog.client.producing.producer import GivenHeaders, Summary, Timestamp
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction
 from warmlog.client.transactions.blocking import BlockingTransaction
-from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S
+from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S, Transaction
 from warmlog.protocol.groups import ListedGroup
 from warmlog.protocol.native.explain import ExplainResponse
 from warmlog.protocol.native.groups import DescribedConsumerGroup
@@ -45,8 +46,7 @@ T = TypeVar("T")
 MAX_CHUNK_RECORDS = 2000
 # A source that takes longer for a chunk is slow: its records are sent without waiting for more.
 SLOW_CHUNK_S = 0.005
-# Unacknowledged calls of `produce_nowait`; each is a task of a few kB.
-MAX_UNACKNOWLEDGED = 10_000
+NOT_OPEN = "client not open: use it as `with Client(...) as client`"
 
 
 class Client:
@@ -63,9 +63,7 @@ class Client:
         Settings(**settings)
         self._stack = ExitStack()
         self._running: tuple[BlockingPortal, AsyncClient] | None = None
-        self._lock = Lock()
-        self._unacknowledged: set[Future[RecordMetadata]] = set()
-        self._unseen_error: BaseException | None = None
+        self._handing: Handoff | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -73,6 +71,8 @@ class Client:
             connected = portal.wrap_async_context_manager(connect(self._bootstrap, **self._settings))
             self._running = portal, stack.enter_context(connected)
             stack.callback(self._mark_closed)
+            thread = ClientThread(portal.call(_call_soon), portal.start_task_soon)
+            self._handing = stack.enter_context(self._handing_off(self._client, thread))
             self._stack = stack.pop_all()
         return self
 
@@ -83,6 +83,17 @@ class Client:
 
     def _mark_closed(self) -> None:
         self._running = None
+
+    @contextmanager
+    def _handing_off(self, producer: AsyncClient | Transaction, thread: ClientThread) -> Iterator[Handoff]:
+        """Yield a running queue; leaving the block hands over what is left in it, unless by an exception."""
+        handoff = self._portal.call(producer.handoff, thread)
+        try:
+            self._start(handoff.run)
+            yield handoff
+            self._call(handoff.drain)
+        finally:
+            handoff.close()
 
     # -- producing --
 
@@ -97,6 +108,7 @@ class Client:
         partition: int | None = None,
     ) -> RecordMetadata:
         """Produce a record; return its partition and offset once acknowledged. See `AsyncClient.produce`."""
+        self._call(self._handoff.drain)
         produce = partial(self._client.produce, topic, value=value, key=key)
         return self._call(produce, headers=headers, timestamp=timestamp, partition=partition)
 
@@ -109,31 +121,20 @@ class Client:
         headers: GivenHeaders = (),
         timestamp: Timestamp | None = None,
         partition: int | None = None,
-    ) -> "Future[RecordMetadata]":
-        """Produce a record without waiting; return a future of the result. `flush` raises the first error.
+    ) -> BlockingDelivery:
+        """Produce a record without waiting; the returned `BlockingDelivery` is like a future of the result.
 
-        Raises BufferFullError if 10,000 calls are not acknowledged. For many records use `produce_many`.
+        The topic is created on first use, as for `produce`. An error that nobody asks a delivery for is raised by the
+        next `flush`. Raises BufferFullError if `buffer_bytes` are unacknowledged: `flush`, then repeat the call.
         """
-        if len(self._unacknowledged) >= MAX_UNACKNOWLEDGED:
-            raise BufferFullError(f"{MAX_UNACKNOWLEDGED} records are not acknowledged yet: flush() first")
-        produce = partial(self._client.produce, topic, value=value, key=key)
-        future = self._start(produce, headers=headers, timestamp=timestamp, partition=partition)
-        with self._lock:
-            self._unacknowledged.add(future)
-        future.add_done_callback(self._acknowledged)
-        return future
-
-    def _acknowledged(self, future: "Future[RecordMetadata]") -> None:
-        with self._lock:
-            self._unacknowledged.discard(future)
-            if not future.cancelled():
-                self._unseen_error = self._unseen_error or future.exception()
+        return self._handoff.put(topic, (value, key, headers, timestamp, partition))
 
     def produce_many(self, topic: str, records: Iterable[Any], *, partition: int | None = None) -> Summary:
         """Produce many records; return when all are acknowledged. See `AsyncClient.produce_many`.
 
         `records` is iterated in the calling thread. It may be slow: earlier records are sent meanwhile.
         """
+        self._call(self._handoff.drain)
         return self._produce_chunks(self._client.produce_many, topic, records, partition)
 
     def _produce_chunks(
@@ -152,15 +153,9 @@ class Client:
         return summary.result()
 
     def flush(self) -> None:
-        """Wait until every record produced so far is acknowledged. Raises the first error of `produce_nowait`."""
-        with self._lock:
-            unacknowledged = list(self._unacknowledged)
+        """Wait until every record produced so far is acknowledged. Raises the first error that no caller has seen."""
+        self._call(self._handoff.drain)
         self._call(self._client.flush)
-        wait(unacknowledged)
-        with self._lock:
-            error, self._unseen_error = self._unseen_error, None
-        if error is not None:
-            raise error
 
     # -- transactions --
 
@@ -173,8 +168,12 @@ class Client:
         `with client.transaction("transfers") as transaction`. See `AsyncClient.transaction`.
         """
         opened = self._portal.call(partial(self._client.transaction, transactional_id, timeout_s=timeout_s))
-        with self._portal.wrap_async_context_manager(opened) as transaction:
-            yield BlockingTransaction(transaction, self._call, self._start, self._produce_chunks)
+        thread = self._handoff.thread
+        with (
+            self._portal.wrap_async_context_manager(opened) as transaction,
+            self._handing_off(transaction, thread) as handoff,
+        ):
+            yield BlockingTransaction(transaction, handoff, self._call, self._produce_chunks)
 
     def list_transactions(
         self,
@@ -350,8 +349,14 @@ class Client:
     @property
     def _client(self) -> AsyncClient:
         if self._running is None:
-            raise ClosedError("client not open: use it as `with Client(...) as client`")
+            raise ClosedError(NOT_OPEN)
         return self._running[1]
+
+    @property
+    def _handoff(self) -> Handoff:
+        if self._running is None or self._handing is None:
+            raise ClosedError(NOT_OPEN)
+        return self._handing
 
     @property
     def _portal(self) -> BlockingPortal:
@@ -366,6 +371,11 @@ class Client:
     def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Start a coroutine function in the client's thread."""
         return self._portal.start_task_soon(partial(function, *args, **kwargs))
+
+
+async def _call_soon() -> Callable[[Callable[[], object]], object]:
+    """Return a function by which another thread calls functions in this one."""
+    return asyncio.get_running_loop().call_soon_threadsafe
 
 
 async def _produce_from(

@@ -20,6 +20,7 @@ from warmlog.client.groups.group_stream import GroupBatchStream, GroupReader, Gr
 from warmlog.client.groups.member_options import GroupConsumeOptions, make_group_subscription
 from warmlog.client.groups.membership import Membership
 from warmlog.client.producing.batches import Delivery, RecordMetadata
+from warmlog.client.producing.handoff import ClientThread, Handoff
 from warmlog.client.producing.producer import GivenHeaders, Message, Producer, Summary, Timestamp
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction, TransactionAdmin
@@ -154,6 +155,10 @@ class AsyncClient:
         and again with the number of records that have been acknowledged since the last call.
         """
         return await self._producer.produce_many(topic, records, partition, on_stored)
+
+    def handoff(self, thread: ClientThread) -> Handoff:
+        """Return a queue into the producer for other threads. `thread`: this one."""
+        return Handoff(self._producer, self._cluster, self._settings.buffer_bytes, thread)
 
     async def flush(self) -> None:
         """Wait until every record produced so far is acknowledged. Raises the first error that no caller has seen."""

@@ -3,6 +3,7 @@
 import gc
 import threading
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -82,25 +83,93 @@ def test_an_error_of_the_broker_is_raised_and_stops_the_source(client: Client) -
         client.produce_many("t", ["text"])
 
 
-def test_produce_nowait_returns_futures(client: Client) -> None:
-    futures = [client.produce_nowait("t", value=b"%d" % number) for number in range(100)]
+def test_produce_nowait_returns_deliveries(client: Client) -> None:
+    deliveries = [client.produce_nowait("t", value=b"%d" % number) for number in range(1000)]
+    stored = [delivery.result() for delivery in deliveries]
+    assert [(each.topic, each.partition, each.offset) for each in stored] == [("t", 0, n) for n in range(1000)]
+    assert all(delivery.done() for delivery in deliveries)
+    assert deliveries[0].exception() is None
+
+
+def test_records_keep_the_order_of_the_calls(client: Client) -> None:
+    client.produce_nowait("t", value=b"1")
+    client.produce_nowait("u", value=b"elsewhere")
+    client.produce("t", value=b"2")
+    client.produce_nowait("t", value=b"3")
+    client.produce_many("t", [b"4"])
+    client.produce_nowait("t", value=b"5")
     client.flush()
-    offsets = [future.result(timeout=0).offset for future in futures]
-    assert sorted(offsets) == list(range(100))
+    assert [record.value for record in client.consume("t", until_end=True)] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_records_of_several_threads_are_stored(client: Client) -> None:
+    def produce(key: bytes) -> None:
+        for number in range(2000):
+            client.produce_nowait("t", key=key, value=b"%d" % number)
+
+    threads = [Thread(target=produce, args=(name,)) for name in (b"a", b"b", b"c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    client.flush()
+    records = list(client.consume("t", until_end=True))
+    for name in (b"a", b"b", b"c"):
+        assert [record.value for record in records if record.key == name] == [b"%d" % n for n in range(2000)]
 
 
 def test_flush_raises_an_error_once(client: Client) -> None:
-    future = client.produce_nowait("bad name", value=b"x")
+    delivery = client.produce_nowait("bad name", value=b"x")
     with pytest.raises(BrokerError):
         client.flush()
     client.flush()
-    assert isinstance(future.exception(), BrokerError)
+    assert isinstance(delivery.exception(), BrokerError)
+    with pytest.raises(BrokerError):
+        delivery.result()
 
 
-def test_produce_nowait_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking, "MAX_UNACKNOWLEDGED", 0)
-    with pytest.raises(BufferFullError):
+@pytest.mark.parametrize(
+    ("arguments", "error"), [({"partition": 7}, ValueError), ({"headers": [("h", "text")]}, TypeError)]
+)
+def test_an_invalid_record_fails_alone(client: Client, arguments: dict[str, Any], error: type[Exception]) -> None:
+    bad = client.produce_nowait("t", value=b"x", **arguments)
+    good = client.produce_nowait("t", value=b"x")
+    assert good.result().offset == 0
+    assert isinstance(bad.exception(), error)
+    with pytest.raises(error):
+        client.flush()
+    with pytest.raises(TypeError, match="must be bytes, not str"):
+        client.produce_nowait("t", value="text")  # type: ignore[arg-type]
+
+
+def test_produce_nowait_is_bounded(warmlog_broker: Broker) -> None:
+    with Client(warmlog_broker.native, buffer_bytes=1000, linger_ms=60_000) as client:
+        client.produce_nowait("t", value=b"x" * 999)
         client.produce_nowait("t", value=b"x")
+        with pytest.raises(BufferFullError):
+            client.produce_nowait("t", value=b"x")
+        client.flush()
+        client.produce_nowait("t", value=b"x")
+
+
+def test_leaving_the_client_stores_what_was_handed_over(warmlog_broker: Broker) -> None:
+    with Client(warmlog_broker.native, linger_ms=60_000) as client:
+        deliveries = [client.produce_nowait("t", value=b"x") for _ in range(5000)]
+    assert [delivery.result(timeout=0).offset for delivery in deliveries] == list(range(5000))
+    with pytest.raises(ClosedError):
+        client.produce_nowait("t", value=b"x")
+
+
+def test_leaving_the_client_by_an_exception_fails_what_is_not_sent(warmlog_broker: Broker) -> None:
+    delivery: Any = None
+    with pytest.raises(ZeroDivisionError), Client(warmlog_broker.native, linger_ms=60_000) as client:
+        delivery = client.produce_nowait("t", value=b"x")
+        with pytest.raises(TimeoutError):
+            delivery.result(timeout=0)
+        with pytest.raises(TimeoutError):
+            delivery.exception(timeout=0)
+        raise ZeroDivisionError
+    assert isinstance(delivery.exception(), ClosedError)
 
 
 def test_leaving_the_loop_closes_the_stream(client: Client) -> None:

@@ -27,7 +27,6 @@ from warmlog.client.producing.identity import ProducerIdentity
 from warmlog.client.producing.partitioner import StickyPartitions, partition_of
 from warmlog.client.settings import Settings
 
-Row: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]  # timestamp, key, value, headers
 GivenHeaders: TypeAlias = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 Timestamp: TypeAlias = int | datetime
 
@@ -85,7 +84,7 @@ class Producer:
         self._buffered_bytes = 0
         self._space = anyio.Event()
         self._filled_batches = 0
-        self._unseen_error: WarmlogError | None = None
+        self._unseen_error: Exception | None = None
         self._closed = False
 
     async def run(self) -> None:
@@ -109,6 +108,39 @@ class Producer:
                 f"buffer_bytes reached: {self._buffered_bytes} bytes are not acknowledged yet; flush() first"
             )
         return self._add_single(topic_info, message)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The size of the records that are not acknowledged."""
+        return self._buffered_bytes
+
+    def add(  # noqa: PLR0917  # a call per record: neither keywords nor an object
+        self,
+        topic_info: Topic,
+        value: bytes | None,
+        key: bytes | None,
+        headers: GivenHeaders,
+        given_time: Timestamp | None,
+        partition: int | None,
+    ) -> tuple[Batch, int]:
+        """Add a record; return its batch, whose last record it is, and its timestamp. Raises TypeError, ValueError.
+
+        Call `send_added` after one or more.
+        """
+        timestamp = self._now_ms() if given_time is None else _milliseconds(given_time)
+        batch = self._add(topic_info, partition, timestamp, key, value, _header_pairs(headers) if headers else ())
+        return batch, timestamp
+
+    def send_added(self) -> None:
+        """Make sure that added records are sent."""
+        if self._dispatcher.is_idle:
+            self._dispatcher.pump()
+        else:
+            self._dispatcher.pump_soon()
+
+    def report(self, error: Exception) -> None:
+        """Raise an error of a record that could not be added from the next `flush`."""
+        self._unseen_error = self._unseen_error or error
 
     async def produce_many(
         self,
@@ -146,7 +178,7 @@ class Producer:
             await batch.wait()
         error, self._unseen_error = self._unseen_error, None
         if self._identity is not None:
-            error = self._identity.error  # the transaction stays broken
+            error = self._identity.error or error  # the transaction stays broken
         if error is not None:
             raise error
 
@@ -169,13 +201,8 @@ class Producer:
 
     def _add_single(self, topic_info: Topic, message: Message) -> Delivery:
         """Add one record and make sure it is sent."""
-        value, key, headers, given_time, partition = message
-        timestamp = self._timestamp(given_time)
-        batch = self._add(topic_info, partition, (timestamp, key, value, _header_pairs(headers)))
-        if self._dispatcher.is_idle:
-            self._dispatcher.pump()
-        else:
-            self._dispatcher.pump_soon()
+        batch, timestamp = self.add(topic_info, *message)
+        self.send_added()
         return Delivery(batch, batch.count - 1, timestamp)
 
     def _add_some(self, topic_info: Topic, items: Iterator[Any], partition: int | None, tally: "_Tally") -> bool:
@@ -184,10 +211,10 @@ class Producer:
         for item in items:
             kind = type(item)
             if kind is bytes:
-                batch = self._add(topic_info, partition, (self._now_ms(), None, item, ()))
+                batch = self._add(topic_info, partition, self._now_ms(), None, item, ())
             elif kind is tuple:
                 key, value = item
-                batch = self._add(topic_info, partition, (self._now_ms(), key, value, ()))
+                batch = self._add(topic_info, partition, self._now_ms(), key, value, ())
             else:
                 batch = self._add_message(topic_info, partition, item)
             tally.count(batch)
@@ -200,11 +227,18 @@ class Producer:
             raise TypeError(f"produce_many takes bytes, (key, value) or Message, not {type(item).__name__}")
         value, key, headers, given_time, wanted = item
         where = partition if wanted is None else wanted
-        return self._add(topic_info, where, (self._timestamp(given_time), key, value, _header_pairs(headers)))
+        return self.add(topic_info, value, key, headers, given_time, where)[0]
 
-    def _add(self, topic_info: Topic, wanted: int | None, row: Row) -> Batch:
+    def _add(  # noqa: PLR0917  # as above
+        self,
+        topic_info: Topic,
+        wanted: int | None,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+    ) -> Batch:
         """Add a record to its partition's open batch; close the batch when it is full."""
-        timestamp, key, value, headers = row
         partition = self._choose(topic_info, key) if wanted is None else wanted
         if not 0 <= partition < topic_info.partitions:
             raise ValueError(
@@ -213,13 +247,14 @@ class Producer:
         batch = self._dispatcher.open_batch(topic_info.name, partition)
         if batch.count and batch.size + len(value or b"") + len(key or b"") > self._settings.batch_bytes:
             self._close_full(topic_info, batch)
-            return self._add(topic_info, wanted, row)
+            return self._add(topic_info, wanted, timestamp, key, value, headers)
         try:
             self._buffered_bytes += batch.append(key, value, timestamp, headers)
         finally:
             if not batch.count:
                 self._dispatcher.drop_batch(batch)
-        self._outstanding.setdefault(batch)
+        if batch.count == 1:
+            self._outstanding[batch] = None
         if batch.size >= self._settings.batch_bytes:
             self._close_full(topic_info, batch)
         return batch
@@ -233,11 +268,6 @@ class Producer:
         self._filled_batches += 1
         self._dispatcher.close_batch(batch)
         self._sticky.move_on(topic_info.name, batch.partition, topic_info.partitions)
-
-    def _timestamp(self, given: Timestamp | None) -> int:
-        if given is None:
-            return self._now_ms()
-        return round(given.timestamp() * 1000) if isinstance(given, datetime) else given
 
     # -- waiting --
 
@@ -266,9 +296,11 @@ class Producer:
             self._space = anyio.Event()
 
 
+def _milliseconds(given: Timestamp) -> int:
+    return round(given.timestamp() * 1000) if isinstance(given, datetime) else given
+
+
 def _header_pairs(given: GivenHeaders) -> Headers:
-    if not given:
-        return ()
     pairs = given.items() if isinstance(given, Mapping) else given
     return tuple((name, content) for name, content in pairs)
 

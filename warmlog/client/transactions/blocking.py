@@ -1,12 +1,13 @@
 """The blocking face of a transaction."""
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from warmlog.client.errors import ClosedError
 from warmlog.client.groups.delivery_tracker import PartitionId
 from warmlog.client.producing.batches import RecordMetadata
+from warmlog.client.producing.handoff import BlockingDelivery, Handoff
 from warmlog.client.producing.producer import GivenHeaders, Summary, Timestamp
 from warmlog.client.transactions.transaction import GroupConsumer, Transaction
 
@@ -19,17 +20,17 @@ class BlockingTransaction:
     def __init__(
         self,
         transaction: Transaction,
+        handoff: Handoff,
         call: Callable[..., Any],
-        start: Callable[..., "Future[RecordMetadata]"],
         produce_many: ProduceMany,
     ) -> None:
-        """Use `call` to await a coroutine function in the client's thread, `start` to start one.
+        """Use `call` to await a coroutine function in the client's thread.
 
         `produce_many(produce, topic, records, partition)` passes the records of an iterable to `produce` there.
         """
         self._transaction = transaction
+        self._handoff = handoff
         self._call = call
-        self._start = start
         self._produce_many = produce_many
 
     @property
@@ -53,6 +54,7 @@ class BlockingTransaction:
         partition: int | None = None,
     ) -> RecordMetadata:
         """Produce a record; return its partition and offset once stored. See `Transaction.produce`."""
+        self._call(self._handoff.drain)
         produce = partial(self._transaction.produce, topic, value=value, key=key)
         stored: RecordMetadata = self._call(produce, headers=headers, timestamp=timestamp, partition=partition)
         return stored
@@ -66,17 +68,20 @@ class BlockingTransaction:
         headers: GivenHeaders = (),
         timestamp: Timestamp | None = None,
         partition: int | None = None,
-    ) -> "Future[RecordMetadata]":
-        """Produce a record without waiting; return a future of the result. The commit waits for it."""
-        produce = partial(self._transaction.produce, topic, value=value, key=key)
-        return self._start(produce, headers=headers, timestamp=timestamp, partition=partition)
+    ) -> BlockingDelivery:
+        """Produce a record without waiting, as `Client.produce_nowait` does. The commit waits for it."""
+        if self.has_ended:
+            raise ClosedError("the transaction has ended")
+        return self._handoff.put(topic, (value, key, headers, timestamp, partition))
 
     def produce_many(self, topic: str, records: Iterable[Any], *, partition: int | None = None) -> Summary:
         """Produce many records; return when all are stored. See `Client.produce_many`."""
+        self._call(self._handoff.drain)
         return self._produce_many(self._transaction.produce_many, topic, records, partition)
 
     def flush(self) -> None:
         """Wait until every record produced so far is stored."""
+        self._call(self._handoff.drain)
         self._call(self._transaction.flush)
 
     def commit_offsets(self, consumer: GroupConsumer | str, offsets: Mapping[PartitionId, int] | None = None) -> None:
@@ -85,8 +90,11 @@ class BlockingTransaction:
 
     def commit(self) -> None:
         """Store what was produced, and commit. See `Transaction.commit`."""
+        self._call(self._handoff.drain)
+        self._handoff.close()
         self._call(self._transaction.commit)
 
     def abort(self) -> None:
         """Abort: nothing of the transaction becomes visible."""
+        self._handoff.close()
         self._call(self._transaction.abort)

@@ -12,6 +12,7 @@ from warmlog.client.groups.delivery_tracker import PartitionId
 from warmlog.client.groups.group_stream import GroupReader
 from warmlog.client.groups.membership import Member
 from warmlog.client.producing.batches import Delivery, RecordMetadata
+from warmlog.client.producing.handoff import ClientThread, Handoff
 from warmlog.client.producing.producer import GivenHeaders, Message, Producer, Summary, Timestamp
 from warmlog.client.settings import Settings
 from warmlog.client.transactions.transactional_producer import TransactionalProducer
@@ -76,6 +77,10 @@ class Transaction:
     ) -> Summary:
         """Produce many records as `AsyncClient.produce_many` does."""
         return await self._records.produce_many(topic, records, partition)
+
+    def handoff(self, thread: ClientThread) -> Handoff:
+        """Return a queue into the transaction for other threads. `thread`: this one."""
+        return self._producer.handoff(thread)
 
     async def flush(self) -> None:
         """Wait until every record produced so far is stored. Raises the first error that no caller has seen."""

@@ -25,6 +25,7 @@ from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import BrokerError, ClosedError, ProducerFencedError, WarmlogError, broker_error
 from warmlog.client.groups.delivery_tracker import PartitionId
 from warmlog.client.groups.membership import Member
+from warmlog.client.producing.handoff import ClientThread, Handoff
 from warmlog.client.producing.identity import ProducerIdentity
 from warmlog.client.producing.producer import Producer
 from warmlog.client.settings import Settings
@@ -78,6 +79,10 @@ class TransactionalProducer:
     def close(self) -> None:
         """Fail everything that is not settled."""
         self.records.close()
+
+    def handoff(self, thread: ClientThread) -> Handoff:
+        """Return a queue into the producer for other threads. `thread`: this one."""
+        return Handoff(self.records, self._cluster, self._settings.buffer_bytes, thread)
 
     async def begin(self, timeout_s: float) -> None:
         """Begin a transaction, which the broker aborts after `timeout_s`.
