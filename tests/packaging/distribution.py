@@ -78,13 +78,14 @@ def names_in(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def run_unpacked(wheel: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Run a program that finds warmlog in the unpacked wheel, ahead of the checkout."""
+def run_unpacked(wheel: Path, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run Python, in a directory, so that it finds warmlog in the unpacked wheel, ahead of the checkout."""
     target = wheel.parent / "unpacked"
     if not target.exists():
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(target)
     return subprocess.run(
-        [sys.executable, "-c", code],
-        env=user_environment(PYTHONPATH=str(target)), cwd=wheel.parent, capture_output=True, text=True, check=True,
+        [sys.executable, *arguments],
+        env=user_environment(PYTHONPATH=str(target)), cwd=directory or wheel.parent,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip

@@ -7,6 +7,26 @@ import pytest
 
 from tests.packaging.distribution import INSPECT, SERVE, build_offline, left_out, names_in, run_unpacked
 
+THEIRS_FIRST = "import broker, protocol, warmlog\n"
+OURS_FIRST = "import warmlog.testing, warmlog.protocol, warmlog.broker, broker, protocol\n"
+THEIR_PROGRAM = """
+from warmlog import Client
+from warmlog.testing import Broker
+with Broker() as running, Client(running.native) as client:
+    client.produce("orders", value=b"one")
+    values = [record.value for record in client.consume("orders", start="beginning", until_end=True)]
+print(broker.OWNER, protocol.OWNER, values)
+"""
+THEIR_TEST = """
+import broker, protocol
+from warmlog import Client
+
+def test_orders(warmlog_broker):
+    with Client(warmlog_broker.native) as client:
+        assert client.produce("orders", value=broker.OWNER.encode()).offset == 0
+    assert protocol.OWNER == "user"
+"""
+
 pytestmark = pytest.mark.timeout(600)  # mypyc's translation alone takes half a minute on a busy machine
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
 
@@ -30,7 +50,7 @@ def test_a_build_without_a_compiler_says_so_in_one_line(built: tuple[Path, str])
 
 
 def test_without_a_compiler_the_pure_codec_is_used_silently(built: tuple[Path, str]) -> None:
-    said = run_unpacked(built[0], INSPECT)
+    said = run_unpacked(built[0], "-c", INSPECT)
     compiled, paths = said.stdout.splitlines()
     assert compiled == "False False False"
     assert all(Path(path).is_relative_to(built[0].parent) for path in paths.split())
@@ -38,7 +58,18 @@ def test_without_a_compiler_the_pure_codec_is_used_silently(built: tuple[Path, s
 
 
 def test_without_a_compiler_a_broker_serves_all_the_same(built: tuple[Path, str]) -> None:
-    assert run_unpacked(built[0], SERVE).stdout.strip() == "[b'one']"
+    assert run_unpacked(built[0], "-c", SERVE).stdout.strip() == "[b'one']"
+
+
+def test_a_project_may_have_packages_named_broker_and_protocol(built: tuple[Path, str], tmp_path: Path) -> None:
+    for name in ("broker", "protocol"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text('"""A package of the user\'s."""\n\nOWNER = "user"\n')
+    (tmp_path / "test_orders.py").write_text(THEIR_TEST)
+    for order in (THEIRS_FIRST, OURS_FIRST):
+        assert run_unpacked(built[0], "-c", order + THEIR_PROGRAM, directory=tmp_path).stdout == "user user [b'one']\n"
+    tested = run_unpacked(built[0], "-m", "pytest", "-q", "-p", "no:cacheprovider", directory=tmp_path)
+    assert "1 passed" in tested.stdout
 
 
 @needs_compiler
@@ -66,8 +97,8 @@ def test_a_compiler_that_fails_on_one_module_leaves_out_all_of_mypyc(tmp_path: P
     assert "the modules that mypyc compiles" in line
     assert "the C compiler failed on" in line
     assert "out of memory" in output
-    assert run_unpacked(wheel, INSPECT).stdout.splitlines()[0] == "True False False"
-    assert run_unpacked(wheel, SERVE).stdout.strip() == "[b'one']"
+    assert run_unpacked(wheel, "-c", INSPECT).stdout.splitlines()[0] == "True False False"
+    assert run_unpacked(wheel, "-c", SERVE).stdout.strip() == "[b'one']"
 
 
 def test_the_wheel_holds_types_license_and_nothing_of_tests(built: tuple[Path, str]) -> None:
