@@ -325,7 +325,7 @@ ENVIRONMENT_PREFIX = "WARMLOG_"
 # Variables with this prefix that are no settings: the client's default address, the choice of uncompiled codecs, the
 # build, shell completion, and the variables that Kubernetes sets for a service named warmlog.
 FOREIGN_VARIABLES = re.compile(
-    r"WARMLOG_(NATIVE|PURE|COMPILED|CONFIG|SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_\w+)|_WARMLOG_COMPLETE"
+    r"WARMLOG_(NATIVE|KAFKA|PROFILE|PURE|COMPILED|CONFIG|SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_\w+)|_WARMLOG_COMPLETE"
 )
 
 

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from warmlog.protocol.native.groups import DescribedConsumerGroup
 
 MEMBER_COLUMNS = (Column("member"), Column("instance"), Column("client"), Column("host"), Column("partitions"))
+GROUP_COLUMNS = (
+    Column("group"),
+    Column("state"),
+    Column("members", number=True),
+    Column("partitions", number=True),
+    Column("lag", number=True),
+)
 POSITION_COLUMNS = (
     Column("topic"),
     Column("partition", number=True),
@@ -70,22 +77,44 @@ def list_groups(states: tuple[str, ...], native: str, as_json: bool) -> None:
 
 
 @click.command(short_help="Show members, offsets and lag of groups.")
-@groups_argument
+@click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=complete_groups)
+@click.option("--all", "describe_all", is_flag=True, help="All groups: a line for each, with its lag.")
 @native_option
 @json_option("One JSON object per group with all fields.")
-def describe(groups: tuple[str, ...], native: str, as_json: bool) -> None:
+def describe(groups: tuple[str, ...], describe_all: bool, native: str, as_json: bool) -> None:
     """Show members, offsets and lag of groups.
 
     A partition without `committed` is assigned but has no committed offset; one without `end` no longer exists.
     """
-    described = run_with_client(native, lambda client: client.describe_groups(*groups))
+    if bool(groups) == describe_all:
+        raise click.UsageError("Give either GROUP... or --all.")
+
+    async def ask(client: "AsyncClient") -> tuple["DescribedConsumerGroup", ...]:
+        names = [group.group for group in await client.list_groups()] if describe_all else groups
+        return await client.describe_groups(*names)
+
+    described = run_with_client(native, ask)
     if as_json:
         print_json(*map(description_json, described))
+        return
+    if describe_all:
+        print_table(GROUP_COLUMNS, [_group_row(group) for group in described])
         return
     for number, group in enumerate(described):
         if number:
             print_line()
         show_group(group)
+
+
+def _group_row(group: "DescribedConsumerGroup") -> tuple[object, ...]:
+    lag = total_lag(group)
+    return (
+        group.group,
+        group.state,
+        len(group.members),
+        len(group.positions),
+        "unknown" if lag is None else f"{lag:,}",
+    )
 
 
 def description_json(group: "DescribedConsumerGroup") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import click
 
 from warmlog.cli.command_groups import LazyGroup, RootGroup
+from warmlog.cli.profiles import use_profile
 from warmlog.protocol.version import VERSION
 
 COMMANDS = {
@@ -12,6 +13,10 @@ COMMANDS = {
     "consume": ("warmlog.cli.records.consume", "consume", "Print the records of a topic."),
     "group": ("warmlog.cli.root", "group", "List, describe, reset and delete consumer groups."),
     "cluster": ("warmlog.cli.root", "cluster", "Describe the brokers of a cluster and their partitions."),
+    "partition": ("warmlog.cli.root", "partition", "Move replicas between brokers; elect leaders."),
+    "broker": ("warmlog.cli.root", "broker", "Remove a broker that is gone from its cluster."),
+    "config": ("warmlog.cli.root", "config", "Show and change settings of topics, brokers and groups."),
+    "records": ("warmlog.cli.root", "records", "Delete records of a partition before an offset."),
     "mirror": ("warmlog.cli.mirror", "mirror", "Mirror topics of another cluster; promote the copies."),
     "transaction": ("warmlog.cli.root", "transaction", "List, describe and abort transactions; find hanging ones."),
     "log": ("warmlog.cli.root", "log", "Inspect and repair the files of a data directory, with or without a broker."),
@@ -40,6 +45,30 @@ CLUSTER_COMMANDS = {
         "describe",
         "Show brokers, leaders, in-sync replicas, and what is under-replicated.",
     ),
+}
+
+PARTITION_COMMANDS = {
+    "move": ("warmlog.cli.admin.partition", "move", "Move replicas of partitions to other brokers."),
+    "moves": ("warmlog.cli.admin.partition", "moves", "List the moves that have not finished."),
+    "elect": (
+        "warmlog.cli.admin.partition",
+        "elect",
+        "Let preferred replicas lead, or a replica that is not in sync.",
+    ),
+}
+
+BROKER_COMMANDS = {
+    "remove": ("warmlog.cli.admin.broker", "remove", "Forget a broker that is gone for good."),
+}
+
+CONFIG_COMMANDS = {
+    "show": ("warmlog.cli.admin.config", "show", "Show the settings of a topic, a broker or a group."),
+    "set": ("warmlog.cli.admin.config", "set_configs", "Change settings without a restart."),
+    "unset": ("warmlog.cli.admin.config", "unset", "Reset settings to their defaults."),
+}
+
+RECORDS_COMMANDS = {
+    "delete": ("warmlog.cli.admin.records", "delete", "Delete the records of a partition before an offset."),
 }
 
 TRANSACTION_COMMANDS = {
@@ -81,11 +110,20 @@ def print_version(context: click.Context, _parameter: click.Parameter, value: bo
 VERSION_OPTION = click.Option(
     ["--version"], is_flag=True, expose_value=False, is_eager=True, callback=print_version, help="Print the version."
 )
+PROFILE_OPTION = click.Option(
+    ["--profile"],
+    metavar="NAME",
+    envvar="WARMLOG_PROFILE",
+    show_envvar=True,
+    expose_value=False,
+    callback=use_profile,
+    help="Connect to the addresses of this profile in ~/.config/warmlog/profiles.toml.",
+)
 
 root = RootGroup(
     name="warmlog",
     table=COMMANDS,
-    params=[VERSION_OPTION],
+    params=[VERSION_OPTION, PROFILE_OPTION],
     help="A log broker: Kafka's storage engine, started in half a second.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,
@@ -94,6 +132,10 @@ topic = LazyGroup(name="topic", table=TOPIC_COMMANDS, help="Create, list, descri
 cluster = LazyGroup(
     name="cluster", table=CLUSTER_COMMANDS, help="Describe the brokers of a cluster and their partitions."
 )
+partition = LazyGroup(name="partition", table=PARTITION_COMMANDS, help="Move replicas between brokers; elect leaders.")
+broker = LazyGroup(name="broker", table=BROKER_COMMANDS, help="Remove a broker that is gone from its cluster.")
+config = LazyGroup(name="config", table=CONFIG_COMMANDS, help="Show and change settings of topics, brokers and groups.")
+records = LazyGroup(name="records", table=RECORDS_COMMANDS, help="Delete records of a partition before an offset.")
 group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, reset and delete consumer groups.")
 transaction = LazyGroup(
     name="transaction", table=TRANSACTION_COMMANDS, help="List, describe and abort transactions; find hanging ones."

@@ -97,10 +97,14 @@ def print_created(name: str, topic_id: str | None, partitions: int, *, created: 
 
 
 @click.command("list", short_help="List topics.")
+@click.option("--sizes", is_flag=True, help="Also records and bytes of each topic, without copies on replicas.")
 @native_option
-@json_option("One JSON object per topic: name, topic_id, partitions.")
-def list_topics(native: str, as_json: bool) -> None:
+@json_option("One JSON object per topic: name, topic_id, partitions, with --sizes also records, bytes.")
+def list_topics(sizes: bool, native: str, as_json: bool) -> None:
     """List topics."""
+    if sizes:
+        _list_sizes(native, as_json=as_json)
+        return
     topics = run_with_client(native, lambda client: client.list_topics())
     if as_json:
         forms = (
@@ -110,6 +114,29 @@ def list_topics(native: str, as_json: bool) -> None:
         return
     columns = (Column("topic"), Column("partitions", number=True), Column("id"))
     print_table(columns, [(topic.name, len(topic.partitions), topic.topic_id) for topic in topics])
+
+
+def _list_sizes(native: str, *, as_json: bool) -> None:
+    async def ask(client: "AsyncClient") -> tuple["TopicDescription", ...]:
+        names = [topic.name for topic in await client.list_topics()]
+        return await client.describe_topics(*names)
+
+    rows = [
+        (
+            topic.name,
+            topic.topic_id,
+            len(topic.partitions),
+            sum(partition.log_end_offset - partition.log_start_offset for partition in topic.partitions),
+            sum(partition.size for partition in topic.partitions),
+        )
+        for topic in run_with_client(native, ask)
+    ]
+    if as_json:
+        names = ("name", "topic_id", "partitions", "records", "bytes")
+        print_json(*(dict(zip(names, row, strict=True)) for row in rows))
+        return
+    columns = (Column("topic"), *(Column(name, number=True) for name in ("partitions", "records", "size")))
+    print_table(columns, [(name, count, f"{records:,}", binary_size(size)) for name, _, count, records, size in rows])
 
 
 @click.command(short_help="Show segments, sizes, offsets, times and settings of topics.")

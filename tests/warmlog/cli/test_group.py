@@ -207,3 +207,15 @@ def test_json_is_one_object_per_group(run: Run, topic: str) -> None:
             "log_start_offset": 0, "high_watermark": 3, "member_id": None, "lag": 2,
         }
     ]  # fmt: skip
+
+
+def test_all_groups_are_described_in_a_line_each(run: Run, topic: str) -> None:
+    run("consume", topic, "--group", topic, "--until-end")
+    run("produce", topic, "--partition", 1, stdin=b"a\nb\n")
+    rows = [line.split() for line in run("group", "describe", "--all").out.splitlines()]
+    assert rows[0] == [b"group", b"state", b"members", b"partitions", b"lag"]
+    assert [topic.encode(), b"Empty", b"0", b"2", b"2"] in rows
+    lags = {form["group"]: form["lag"] for form in run("group", "describe", "--all", "--json").json()}
+    assert lags[topic] == 2
+    for arguments in ((), (topic, "--all")):
+        assert run("group", "describe", *arguments).status == 2

@@ -154,3 +154,13 @@ def test_an_unreachable_broker_is_reported_in_one_line(run: Run) -> None:
     refused = run("topic", "list", "--native", "127.0.0.1:1")
     assert refused.status == 1
     assert refused.err == "warmlog: cannot connect to 127.0.0.1:1: Connection refused\n"
+
+
+def test_topics_are_listed_with_their_sizes(run: Run) -> None:
+    run("topic", "create", "sized", "--partitions", 2)
+    run("produce", "sized", stdin=b"x\n" * 1234)
+    (row,) = [line.split() for line in run("topic", "list", "--sizes").out.splitlines() if line.startswith(b"sized ")]
+    assert row[:3] == [b"sized", b"2", b"1,234"]
+    (form,) = [form for form in run("topic", "list", "--sizes", "--json").json() if form["name"] == "sized"]
+    assert (form["partitions"], form["records"]) == (2, 1234)
+    assert form["bytes"] > 1234

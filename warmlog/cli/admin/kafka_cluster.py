@@ -1,0 +1,193 @@
+"""Ask the brokers of a cluster over Kafka's protocol, one request after the other, with blocking sockets.
+
+Requests and responses are fields in the mapping form of Kafka's tables (`protocol/kafka/messages`).
+"""
+
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias
+
+import click
+
+from warmlog.cli.failure import Failure
+from warmlog.cli.options import Command, bootstrap
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.kafka.api import API_BY_KEY
+from warmlog.protocol.kafka.codec.schema import LAST_VERSION
+from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol
+from warmlog.protocol.kafka.peer_apis import API_VERSIONS, METADATA
+from warmlog.protocol.kafka.values import ApiVersionsRequest
+from warmlog.protocol.request import MetadataRequest
+from warmlog.protocol.response import MetadataResponse
+from warmlog.protocol.version import VERSION
+
+Fields: TypeAlias = Mapping[str, Any]
+Partition: TypeAlias = tuple[str, int]
+
+DEFAULT_KAFKA = "127.0.0.1:9092"
+TIMEOUT_S = 30.0
+TIMEOUT_MS = 20_000  # how long the broker may take
+MAX_RESPONSE_BYTES = 100 << 20
+
+
+def _api(key: int) -> PeerApi[Fields, Fields]:
+    return PeerApi(API_BY_KEY[key], 0, LAST_VERSION, lambda request, _: dict(request), lambda fields, _, __: fields)
+
+
+DELETE_RECORDS = _api(21)
+DESCRIBE_CONFIGS = _api(32)
+ELECT_LEADERS = _api(43)
+INCREMENTAL_ALTER_CONFIGS = _api(44)
+ALTER_REASSIGNMENTS = _api(45)
+LIST_REASSIGNMENTS = _api(46)
+UNREGISTER_BROKER = _api(64)
+
+
+def kafka_option(command: Command) -> Command:
+    """Add `--kafka H:P`: the broker to connect to."""
+    return click.option(
+        "--kafka",
+        metavar="H:P",
+        type=bootstrap,
+        envvar="WARMLOG_KAFKA",
+        default=DEFAULT_KAFKA,
+        show_default=True,
+        show_envvar=True,
+        help="Address of a broker's Kafka listener.",
+    )(command)
+
+
+class _Connection:
+    """A connection to one broker. All methods raise Failure."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._protocol = PeerProtocol(f"warmlog-{VERSION}")
+        try:
+            self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
+            while not self._protocol.is_ready:
+                self.ask(API_VERSIONS, ApiVersionsRequest(software_name="warmlog", software_version=VERSION))
+        except Failure:
+            self.close()
+            raise
+        except OSError as error:
+            raise Failure(f"cannot connect to {self._address}: {error.strerror or error}") from error
+
+    def ask(self, api: PeerApi[Any, Any], request: Any) -> Any:
+        """Send a request and return the response."""
+        try:
+            self._socket.sendall(self._protocol.send(api, request)[1])
+            size = int.from_bytes(self._read(4))
+            if size > MAX_RESPONSE_BYTES:
+                raise Failure(
+                    f"no Kafka listener at {self._address}: is it the native one? (--native is another option)"
+                )
+            frame = memoryview(self._read(size))
+            return self._protocol.decode(self._protocol.match(frame), frame)
+        except (TimeoutError, EOFError) as error:
+            reason = str(error) or "the broker closed the connection"
+            raise Failure(f"no reply from {self._address}: {reason}; is it the Kafka listener?") from error
+        except ProtocolError as error:
+            hint = "" if self._protocol.is_ready else "no Kafka listener (--native is for the other one): "
+            raise Failure(f"{self._address}: {hint}{error}") from error
+        except OSError as error:
+            raise Failure(f"connection to {self._address} lost: {error.strerror or error}") from error
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = self._socket.recv(min(size - len(data), 1 << 20))
+            if not piece:
+                raise EOFError
+            data += piece
+        return bytes(data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class KafkaCluster:
+    """The brokers of a cluster. All methods raise Failure."""
+
+    def __init__(self, first: _Connection, stack: ExitStack) -> None:
+        self._first = first
+        self._stack = stack
+        self._connections: dict[int, _Connection] = {}
+        self.metadata: MetadataResponse = first.ask(METADATA, MetadataRequest(topics=None))
+
+    def ask_controller(self, api: PeerApi[Fields, Fields], request: Fields) -> Fields:
+        """Ask the controller, or with Kafka a broker that forwards the request to it."""
+        return self.ask_broker(self.metadata.controller, api, request)
+
+    def ask_broker(self, node_id: int, api: PeerApi[Fields, Fields], request: Fields) -> Fields:
+        """Ask a broker. Raises the error that the response has as a whole."""
+        if node_id not in self._connections:
+            found = {broker.node_id: broker for broker in self.metadata.brokers}
+            if node_id not in found:
+                raise Failure(f"broker {node_id} is not in the cluster, which has {', '.join(map(str, sorted(found)))}")
+            self._connections[node_id] = _connected(found[node_id].host, found[node_id].port, self._stack)
+        response: Fields = self._connections[node_id].ask(api, request)
+        problem = problem_of(response)
+        if problem is not None:
+            raise Failure(problem)
+        return response
+
+    def replicas(self) -> dict[Partition, tuple[int, ...]]:
+        """Return the replicas of every partition, preferred leader first."""
+        return {
+            (topic.name, partition.partition): tuple(partition.replicas or ())
+            for topic in self.metadata.topics
+            for partition in topic.partitions
+        }
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return a partition's leader."""
+        for found in self.metadata.topics:
+            for one in found.partitions:
+                if (found.name, one.partition) == (topic, partition):
+                    if one.leader < 0:
+                        raise Failure(f"{topic}-{partition} has no leader")
+                    return one.leader
+        raise Failure(f"no partition {partition} of a topic {topic!r}")
+
+
+@contextmanager
+def kafka_cluster(addresses: str) -> Iterator[KafkaCluster]:
+    """Connect to the first of these addresses that answers. Raises Failure."""
+    from warmlog.client.settings import parse_bootstrap  # validated by `kafka_option`
+
+    with ExitStack() as stack:
+        failure: Failure | None = None
+        for host, port in parse_bootstrap(addresses):
+            try:
+                first = _connected(host, port, stack)
+            except Failure as problem:
+                failure = failure or problem
+            else:
+                yield KafkaCluster(first, stack)
+                return
+        raise failure or Failure("no broker address given")
+
+
+def _connected(host: str, port: int, stack: ExitStack) -> _Connection:
+    connection = _Connection(host, port)
+    stack.callback(connection.close)
+    return connection
+
+
+def problem_of(fields: Fields) -> str | None:
+    """Return the error in a response or in one of its entries as text, None if there is none."""
+    code = fields.get("error_code", 0)
+    if not code:
+        return None
+    known = code in ErrorCode._value2member_map_
+    return fields.get("error_message") or (ErrorCode(code).name if known else f"error {code}")
+
+
+def by_topic(partitions: Mapping[Partition, Any]) -> dict[str, list[tuple[int, Any]]]:
+    """Group partitions by topic."""
+    topics: dict[str, list[tuple[int, Any]]] = {}
+    for (topic, partition), value in sorted(partitions.items()):
+        topics.setdefault(topic, []).append((partition, value))
+    return topics
