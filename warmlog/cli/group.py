@@ -13,7 +13,7 @@ from warmlog.cli.output import Column, counted, print_json, print_line, print_ta
 from warmlog.cli.run_with_client import run_with_client
 
 if TYPE_CHECKING:
-    from warmlog.client import AsyncClient
+    from warmlog.client import AsyncClient, Start
     from warmlog.protocol.native.groups import DescribedConsumerGroup
 
 MEMBER_COLUMNS = (Column("member"), Column("instance"), Column("client"), Column("host"), Column("partitions"))
@@ -215,7 +215,7 @@ def total_lag(group: "DescribedConsumerGroup") -> int | None:
 @json_option("One JSON object per partition: group, topic, partition, before, after, committed.")
 def reset(
     group: str,
-    target: str,
+    target: "Start",
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
     dry_run: bool,
@@ -248,7 +248,7 @@ def reset(
 
 
 async def plan(
-    client: "AsyncClient", group: str, target: str, topics: tuple[str, ...], partitions: tuple[int, ...]
+    client: "AsyncClient", group: str, target: "Start", topics: tuple[str, ...], partitions: tuple[int, ...]
 ) -> list[Change]:
     """Return the changes of a reset. Raises Failure if the group has members or there is nothing to reset."""
     before = await committed(client, group)

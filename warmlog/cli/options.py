@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,7 +12,7 @@ from warmlog.cli.run_with_client import run_with_client
 from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES
 
 if TYPE_CHECKING:
-    from warmlog.client import AsyncClient
+    from warmlog.client import AsyncClient, Start
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def assignment(value: str) -> tuple[str, str]:
     return key, text
 
 
-def start_position(value: str) -> str:
+def start_position(value: str) -> "Start":
     """Validate `beginning`, `end`, an offset, or a time in ISO 8601."""
     from warmlog.client.consuming.subscription import parse_start  # as above
 
@@ -119,7 +119,7 @@ def start_position(value: str) -> str:
         raise click.BadParameter(
             f"{value!r} is not beginning, end, an offset or a time like 2026-11-20T10:00:00Z."
         ) from None
-    return value
+    return cast("Start", value)
 
 
 def separator(value: str) -> str:

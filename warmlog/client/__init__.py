@@ -7,7 +7,9 @@ on `broker`.
 
 from warmlog.client.blocking import Client
 from warmlog.client.client import AsyncClient, connect
+from warmlog.client.connection.cluster import Topic
 from warmlog.client.consuming.stream import BatchStream, ConsumedRecord, RecordStream
+from warmlog.client.consuming.subscription import IsolationName, OutOfRange, Start
 from warmlog.client.errors import (
     BrokerError,
     BufferFullError,
@@ -24,22 +26,28 @@ from warmlog.client.errors import (
     UnknownTopicError,
     WarmlogError,
 )
+from warmlog.client.groups.blocking_stream import BlockingGroupStream
 from warmlog.client.groups.group_stream import GroupBatchStream, GroupRecordStream
 from warmlog.client.producing.batches import Delivery, RecordMetadata
-from warmlog.client.producing.producer import Message, PartitionSummary, Summary
-from warmlog.client.settings import Settings
+from warmlog.client.producing.handoff import BlockingDelivery
+from warmlog.client.producing.producer import Message, PartitionSummary, Producible, Summary
+from warmlog.client.settings import Acks, Compression, Settings
 from warmlog.client.transactions.admin import OpenTransaction
 from warmlog.client.transactions.blocking import BlockingTransaction
 from warmlog.client.transactions.transaction import Transaction
 
 __all__ = [
+    "Acks",
     "AsyncClient",
     "BatchStream",
+    "BlockingDelivery",
+    "BlockingGroupStream",
     "BlockingTransaction",
     "BrokerError",
     "BufferFullError",
     "Client",
     "ClosedError",
+    "Compression",
     "ConnectError",
     "ConnectionLostError",
     "ConsumedRecord",
@@ -48,16 +56,21 @@ __all__ = [
     "GroupMovedOnError",
     "GroupNotEmptyError",
     "GroupRecordStream",
+    "IsolationName",
     "Message",
     "OffsetOutOfRangeError",
     "OpenTransaction",
+    "OutOfRange",
     "PartitionSummary",
     "ProducerFencedError",
+    "Producible",
     "RecordMetadata",
     "RecordStream",
     "RequestTimeoutError",
     "Settings",
+    "Start",
     "Summary",
+    "Topic",
     "TopicExistsError",
     "Transaction",
     "UnknownGroupError",

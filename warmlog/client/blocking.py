@@ -27,7 +27,7 @@ from warmlog.client.groups.blocking_stream import BlockingGroupStream
 from warmlog.client.groups.member_options import GroupConsumeOptions
 from warmlog.client.producing.batches import RecordMetadata
 from warmlog.client.producing.handoff import BlockingDelivery, ClientThread, Handoff
-from warmlog.client.producing.producer import GivenHeaders, Summary, Timestamp
+from warmlog.client.producing.producer import Content, GivenHeaders, Producible, Summary, Timestamp, content
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction
 from warmlog.client.transactions.blocking import BlockingTransaction
@@ -101,8 +101,8 @@ class Client:
         self,
         topic: str,
         *,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Content | None,
+        key: Content | None = None,
         headers: GivenHeaders = (),
         timestamp: Timestamp | None = None,
         partition: int | None = None,
@@ -116,8 +116,8 @@ class Client:
         self,
         topic: str,
         *,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Content | None,
+        key: Content | None = None,
         headers: GivenHeaders = (),
         timestamp: Timestamp | None = None,
         partition: int | None = None,
@@ -127,9 +127,9 @@ class Client:
         The topic is created on first use, as for `produce`. An error that nobody asks a delivery for is raised by the
         next `flush`. Raises BufferFullError if `buffer_bytes` are unacknowledged: `flush`, then repeat the call.
         """
-        return self._handoff.put(topic, (value, key, headers, timestamp, partition))
+        return self._handoff.put(topic, (content(value), content(key), headers, timestamp, partition))
 
-    def produce_many(self, topic: str, records: Iterable[Any], *, partition: int | None = None) -> Summary:
+    def produce_many(self, topic: str, records: Iterable[Producible], *, partition: int | None = None) -> Summary:
         """Produce many records; return when all are acknowledged. See `AsyncClient.produce_many`.
 
         `records` is iterated in the calling thread. It may be slow: earlier records are sent meanwhile.

@@ -1,7 +1,7 @@
 """The async client that users see: `connect` and `AsyncClient`."""
 
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 from typing import Any, Unpack, overload
@@ -21,7 +21,16 @@ from warmlog.client.groups.member_options import GroupConsumeOptions, make_group
 from warmlog.client.groups.membership import Membership
 from warmlog.client.producing.batches import Delivery, RecordMetadata
 from warmlog.client.producing.handoff import ClientThread, Handoff
-from warmlog.client.producing.producer import GivenHeaders, Message, Producer, Summary, Timestamp
+from warmlog.client.producing.producer import (
+    Content,
+    GivenHeaders,
+    Message,
+    Producer,
+    Producible,
+    Summary,
+    Timestamp,
+    content,
+)
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction, TransactionAdmin
 from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S, Transaction, TransactionalProducers
@@ -106,28 +115,29 @@ class AsyncClient:
         self,
         topic: str,
         *,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Content | None,
+        key: Content | None = None,
         headers: GivenHeaders = (),
         timestamp: Timestamp | None = None,
         partition: int | None = None,
     ) -> RecordMetadata:
         """Produce a record; return its partition and offset once acknowledged.
 
-        Concurrent calls share batches. `value` None with a key is a tombstone. `headers`: a mapping or pairs.
+        Concurrent calls share batches. Key and value are bytes, bytearray or memoryview; `value` None with a key is a
+        tombstone. `headers`: a mapping or pairs.
         `timestamp`: ms since the epoch or a datetime, by default now. `partition`: by default the key's (as in Kafka's
         clients); records without a key stick to one partition per batch. The topic is created on first use if the
         broker allows that. A cancelled call may still store the record. Raises WarmlogError if the record is not stored
         or its fate is unknown; TypeError, ValueError for invalid arguments.
         """
-        return await self._producer.produce(topic, Message(value, key, headers, timestamp, partition))
+        return await self._producer.produce(topic, Message(content(value), content(key), headers, timestamp, partition))
 
     def produce_nowait(
         self,
         topic: str,
         *,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Content | None,
+        key: Content | None = None,
         headers: GivenHeaders = (),
         timestamp: Timestamp | None = None,
         partition: int | None = None,
@@ -138,12 +148,14 @@ class AsyncClient:
         error that nobody reads from the `Delivery` is raised by the next `flush`. Raises BufferFullError if
         `buffer_bytes` are unacknowledged.
         """
-        return self._producer.produce_nowait(topic, Message(value, key, headers, timestamp, partition))
+        return self._producer.produce_nowait(
+            topic, Message(content(value), content(key), headers, timestamp, partition)
+        )
 
     async def produce_many(
         self,
         topic: str,
-        records: Iterable[Any] | AsyncIterable[Any],
+        records: Iterable[Producible] | AsyncIterable[Producible | Sequence[Producible]],
         *,
         partition: int | None = None,
         on_stored: Callable[[int], None] | None = None,
@@ -241,8 +253,8 @@ class AsyncClient:
     ) -> RecordStream | GroupRecordStream:
         """Consume records: `async for record in client.consume("orders", start="beginning")`.
 
-        `start`: "beginning", "end", an offset, a time (a datetime or ISO 8601 text; local time without a zone), or a
-        mapping from partition to offset. Options:
+        `start`: "beginning", "end", an offset, a time (a datetime; local time without a zone), or a mapping from
+        partition to offset. Options:
         `partitions`: by default all, or those of that mapping.
         `until_end`: stop at the log end as of opening the stream; otherwise wait for more records forever.
         `out_of_range`: if the offset does not exist (any more), raise OffsetOutOfRangeError ("error"), or continue at

@@ -138,7 +138,7 @@ def test_an_invalid_record_fails_alone(client: Client, arguments: dict[str, Any]
     assert isinstance(bad.exception(), error)
     with pytest.raises(error):
         client.flush()
-    with pytest.raises(TypeError, match="must be bytes, not str"):
+    with pytest.raises(TypeError, match="must be bytes, bytearray, memoryview or None, not str"):
         client.produce_nowait("t", value="text")  # type: ignore[arg-type]
 
 

@@ -27,7 +27,7 @@ from warmlog.cli.records.record_json import record_lines
 from warmlog.cli.run_with_client import run_with_client
 
 if TYPE_CHECKING:
-    from warmlog.client import AsyncClient, ConsumedRecord
+    from warmlog.client import AsyncClient, ConsumedRecord, IsolationName, Start
 
 Lines: TypeAlias = "Callable[[Sequence[ConsumedRecord]], bytes]"
 
@@ -70,11 +70,11 @@ Lines: TypeAlias = "Callable[[Sequence[ConsumedRecord]], bytes]"
 @json_option("One JSON object per record: topic, partition, offset, timestamp (ms), key, value, headers.")
 def consume(
     topic: str,
-    start: str | None,
+    start: "Start | None",
     until_end: bool,
     count: int | None,
     partitions: tuple[int, ...],
-    isolation: str,
+    isolation: "IsolationName",
     group: str | None,
     print_key: bool,
     key_separator: str | None,

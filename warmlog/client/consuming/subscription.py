@@ -7,9 +7,10 @@ from typing import Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
 
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Isolation
 
-# "beginning", "end", an offset, a time (a datetime or ISO 8601 text; local time without a zone), or a mapping from
-# partition to offset.
-Start: TypeAlias = str | int | datetime | Mapping[int, int]
+# An end, an offset, a time (local time without a zone), or a mapping from partition to offset. Text with an offset or a
+# time in ISO 8601 is understood, too; it is not in the type, so that a misspelt end is found.
+Start: TypeAlias = Literal["beginning", "end"] | int | datetime | Mapping[int, int]
+IsolationName: TypeAlias = Literal["read_uncommitted", "read_committed"]
 OutOfRange: TypeAlias = Literal["error", "beginning", "end"]
 
 MAX_OFFSET = (1 << 63) - 1
@@ -27,7 +28,7 @@ class AtTime(NamedTuple):
     timestamp: int
 
 
-def parse_start(start: Start, partition: int) -> AtOffset | AtTime:
+def parse_start(start: Start | str, partition: int) -> AtOffset | AtTime:
     """Return where a partition starts. Raises ValueError, TypeError; KeyError if a mapping lacks the partition."""
     if isinstance(start, Mapping):
         start = start[partition]
@@ -74,7 +75,7 @@ class ConsumeOptions(TypedDict, total=False):
     partitions: Iterable[int] | None
     until_end: bool
     out_of_range: OutOfRange
-    isolation: str
+    isolation: IsolationName
     auto_create: bool | None
 
 

@@ -4,7 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack, cast
 
-from warmlog.client.consuming.subscription import ConsumeOptions, OutOfRange, Start, Subscription, make_subscription
+from warmlog.client.consuming.subscription import (
+    ConsumeOptions,
+    IsolationName,
+    OutOfRange,
+    Start,
+    Subscription,
+    make_subscription,
+)
 from warmlog.protocol.native.groups import DEFAULT_REBALANCE_TIMEOUT_MS, DEFAULT_SESSION_TIMEOUT_MS
 
 DEFAULT_COMMIT_INTERVAL_S = 5.0  # Kafka's auto.commit.interval.ms
@@ -20,7 +27,7 @@ class GroupConsumeOptions(TypedDict, total=False):
     instance_id: str | None
     until_end: bool
     out_of_range: OutOfRange
-    isolation: str
+    isolation: IsolationName
     auto_create: bool | None
 
 

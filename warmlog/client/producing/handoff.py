@@ -121,9 +121,9 @@ class Handoff:
     # -- the caller's thread --
 
     def put(self, topic: str, message: Fields) -> BlockingDelivery:
-        """Hand over a record. Raises BufferFullError, ClosedError, TypeError."""
+        """Hand over a record. Raises BufferFullError, ClosedError."""
         value, key, _, _, _ = message
-        size = len(value) if type(value) is bytes and key is None else _size(value, key)
+        size = len(value or b"") + len(key or b"")
         delivery = BlockingDelivery(self, topic, message, size)
         with self._lock:
             if self._closed:
@@ -242,11 +242,3 @@ class Handoff:
         del self._waiting[name]
         self._changed.set()
         self._changed = anyio.Event()
-
-
-def _size(*contents: bytes | None) -> int:
-    """Return the size of value and key. Raises TypeError."""
-    for content in contents:
-        if content is not None and not isinstance(content, bytes):
-            raise TypeError(f"key and value must be bytes, not {type(content).__name__}")
-    return sum(len(content) for content in contents if content)

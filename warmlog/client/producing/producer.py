@@ -29,16 +29,31 @@ from warmlog.client.settings import Settings
 
 GivenHeaders: TypeAlias = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 Timestamp: TypeAlias = int | datetime
+Content: TypeAlias = bytes | bytearray | memoryview  # of a key or value
 
 
 class Message(NamedTuple):
     """A record for `produce_many`. `timestamp`: ms since the epoch or a datetime; None means now."""
 
-    value: bytes | None
-    key: bytes | None = None
+    value: Content | None
+    key: Content | None = None
     headers: GivenHeaders = ()
     timestamp: Timestamp | None = None
     partition: int | None = None
+
+
+Producible: TypeAlias = Content | tuple[Content | None, Content | None] | Message  # a value, (key, value), or a message
+
+
+def content(given: Content | None) -> bytes | None:
+    """Return a key or value as bytes: a copy if the caller could change it. Raises TypeError."""
+    if given is None or type(given) is bytes:
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    if isinstance(given, bytes):
+        return given
+    raise TypeError(f"key and value must be bytes, bytearray, memoryview or None, not {type(given).__name__}")
 
 
 class PartitionSummary(NamedTuple):
@@ -117,8 +132,8 @@ class Producer:
     def add(  # noqa: PLR0917  # a call per record: neither keywords nor an object
         self,
         topic_info: Topic,
-        value: bytes | None,
-        key: bytes | None,
+        value: Content | None,
+        key: Content | None,
         headers: GivenHeaders,
         given_time: Timestamp | None,
         partition: int | None,
@@ -128,6 +143,8 @@ class Producer:
         Call `send_added` after one or more.
         """
         timestamp = self._now_ms() if given_time is None else _milliseconds(given_time)
+        if type(value) is not bytes or key is not None:
+            value, key = content(value), content(key)
         batch = self._add(topic_info, partition, timestamp, key, value, _header_pairs(headers) if headers else ())
         return batch, timestamp
 
@@ -145,7 +162,7 @@ class Producer:
     async def produce_many(
         self,
         topic: str,
-        records: Iterable[Any] | AsyncIterable[Any],
+        records: Iterable[Producible] | AsyncIterable[Producible | Sequence[Producible]],
         partition: int | None,
         on_stored: Callable[[int], None] | None = None,
     ) -> Summary:
@@ -214,7 +231,7 @@ class Producer:
                 batch = self._add(topic_info, partition, self._now_ms(), None, item, ())
             elif kind is tuple:
                 key, value = item
-                batch = self._add(topic_info, partition, self._now_ms(), key, value, ())
+                batch = self._add(topic_info, partition, self._now_ms(), content(key), content(value), ())
             else:
                 batch = self._add_message(topic_info, partition, item)
             tally.count(batch)
@@ -224,7 +241,9 @@ class Producer:
 
     def _add_message(self, topic_info: Topic, partition: int | None, item: object) -> Batch:
         if not isinstance(item, Message):
-            raise TypeError(f"produce_many takes bytes, (key, value) or Message, not {type(item).__name__}")
+            if not isinstance(item, Content):
+                raise TypeError(f"produce_many takes bytes, (key, value) or Message, not {type(item).__name__}")
+            item = Message(item)
         value, key, headers, given_time, wanted = item
         where = partition if wanted is None else wanted
         return self.add(topic_info, value, key, headers, given_time, where)[0]

@@ -8,7 +8,7 @@ from warmlog.client.errors import ClosedError
 from warmlog.client.groups.delivery_tracker import PartitionId
 from warmlog.client.producing.batches import RecordMetadata
 from warmlog.client.producing.handoff import BlockingDelivery, Handoff
-from warmlog.client.producing.producer import GivenHeaders, Summary, Timestamp
+from warmlog.client.producing.producer import Content, GivenHeaders, Producible, Summary, Timestamp, content
 from warmlog.client.transactions.transaction import GroupConsumer, Transaction
 
 ProduceMany = Callable[..., Summary]
@@ -47,8 +47,8 @@ class BlockingTransaction:
         self,
         topic: str,
         *,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Content | None,
+        key: Content | None = None,
         headers: GivenHeaders = (),
         timestamp: Timestamp | None = None,
         partition: int | None = None,
@@ -63,8 +63,8 @@ class BlockingTransaction:
         self,
         topic: str,
         *,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Content | None,
+        key: Content | None = None,
         headers: GivenHeaders = (),
         timestamp: Timestamp | None = None,
         partition: int | None = None,
@@ -72,9 +72,9 @@ class BlockingTransaction:
         """Produce a record without waiting, as `Client.produce_nowait` does. The commit waits for it."""
         if self.has_ended:
             raise ClosedError("the transaction has ended")
-        return self._handoff.put(topic, (value, key, headers, timestamp, partition))
+        return self._handoff.put(topic, (content(value), content(key), headers, timestamp, partition))
 
-    def produce_many(self, topic: str, records: Iterable[Any], *, partition: int | None = None) -> Summary:
+    def produce_many(self, topic: str, records: Iterable[Producible], *, partition: int | None = None) -> Summary:
         """Produce many records; return when all are stored. See `Client.produce_many`."""
         self._call(self._handoff.drain)
         return self._produce_many(self._transaction.produce_many, topic, records, partition)

@@ -1,9 +1,9 @@
 """One transaction, as a program works with it, and the transactional ids that a client uses."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
 from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
@@ -13,7 +13,16 @@ from warmlog.client.groups.group_stream import GroupReader
 from warmlog.client.groups.membership import Member
 from warmlog.client.producing.batches import Delivery, RecordMetadata
 from warmlog.client.producing.handoff import ClientThread, Handoff
-from warmlog.client.producing.producer import GivenHeaders, Message, Producer, Summary, Timestamp
+from warmlog.client.producing.producer import (
+    Content,
+    GivenHeaders,
+    Message,
+    Producer,
+    Producible,
+    Summary,
+    Timestamp,
+    content,
+)
 from warmlog.client.settings import Settings
 from warmlog.client.transactions.transactional_producer import TransactionalProducer
 from warmlog.protocol.transaction_requests import DEFAULT_TRANSACTION_TIMEOUT_MS
@@ -50,30 +59,34 @@ class Transaction:
         self,
         topic: str,
         *,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Content | None,
+        key: Content | None = None,
         headers: GivenHeaders = (),
         timestamp: Timestamp | None = None,
         partition: int | None = None,
     ) -> RecordMetadata:
         """Produce a record as `AsyncClient.produce` does; it becomes visible when the transaction is committed."""
-        return await self._records.produce(topic, Message(value, key, headers, timestamp, partition))
+        return await self._records.produce(topic, Message(content(value), content(key), headers, timestamp, partition))
 
     def produce_nowait(
         self,
         topic: str,
         *,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Content | None,
+        key: Content | None = None,
         headers: GivenHeaders = (),
         timestamp: Timestamp | None = None,
         partition: int | None = None,
     ) -> Delivery:
         """Produce a record without waiting, as `AsyncClient.produce_nowait` does. The commit waits for it."""
-        return self._records.produce_nowait(topic, Message(value, key, headers, timestamp, partition))
+        return self._records.produce_nowait(topic, Message(content(value), content(key), headers, timestamp, partition))
 
     async def produce_many(
-        self, topic: str, records: Iterable[Any] | AsyncIterable[Any], *, partition: int | None = None
+        self,
+        topic: str,
+        records: Iterable[Producible] | AsyncIterable[Producible | Sequence[Producible]],
+        *,
+        partition: int | None = None,
     ) -> Summary:
         """Produce many records as `AsyncClient.produce_many` does."""
         return await self._records.produce_many(topic, records, partition)

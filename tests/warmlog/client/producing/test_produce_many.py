@@ -41,6 +41,17 @@ async def test_produce_many_takes_async_iterables_and_lists() -> None:
 
 
 @on_both_loops
+async def test_keys_and_values_may_be_any_bytes_like_object_and_are_copied() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address, linger_ms=60_000) as client:
+        reused = bytearray(b"first")
+        await client.topic("t")
+        client.produce_nowait("t", key=memoryview(b"key"), value=reused)
+        reused[:] = b"later"
+        await client.produce_many("t", [reused, (memoryview(b"k"), reused), Message(memoryview(b"abc")[1:])])
+        assert values(cluster, "t") == [b"first", b"later", b"later", b"bc"]
+
+
+@on_both_loops
 async def test_records_are_reported_as_they_are_stored() -> None:
     async with fake_cluster() as cluster, connect(cluster.address, batch_bytes=100, max_in_flight=1) as client:
         stored: list[int] = []

@@ -1,0 +1,46 @@
+"""What a type checker finds in programs that use the client."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+from warmlog import Client, Message, connect
+
+async def right() -> None:
+    async with connect("127.0.0.1:9091", acks="all", compression="zstd") as client:
+        stored = await client.produce("t", key=b"k", value=bytearray(b"v"), headers={"a": b"1"})
+        print(stored.offset + 1)
+        await client.produce_many("t", [b"v", (b"k", None), Message(b"v", timestamp=1)])
+        await client.produce_many("t", (b"%d" % number for number in range(3)))
+        async for record in client.consume("t", start="beginning", isolation="read_committed"):
+            print(record.value)
+
+async def wrong() -> None:
+    async with connect(linger=5) as client:  # wrong
+        await client.produce("t", value="text")  # wrong
+        await client.produce("t", value=b"v", key=5)  # wrong
+        await client.produce_many("t", ["text"])  # wrong
+        await client.produce_many("t", [(b"k", b"v", b"h")])  # wrong
+        client.consume("t", start="begining")  # wrong
+        client.consume("t", isolation="read_commited")  # wrong
+        async for record in client.consume("t"):
+            print(record.valeu)  # wrong
+
+def wrong_too() -> None:
+    with Client(compression="zip") as client:  # wrong
+        client.produce("t", value=b"v").ofset  # wrong
+        client.produce_many("t", [5])  # wrong
+"""
+
+
+def test_mistakes_are_found_and_nothing_else(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", str(program)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = {int(line) for line in re.findall(r"program.py:(\d+): error", done.stdout)}
+    wrong = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
+    assert found == wrong, done.stdout
