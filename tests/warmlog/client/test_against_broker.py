@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from tests.warmlog.client.both_loops import on_both_loops
-from warmlog import BrokerError, Message, OffsetOutOfRangeError, UnknownTopicError, connect
+from warmlog import BrokerError, ConnectError, Message, OffsetOutOfRangeError, UnknownTopicError, connect
 from warmlog.client.producing.partitioner import partition_of
 from warmlog.protocol.errors import ErrorCode
 from warmlog.testing import Broker
@@ -165,3 +165,14 @@ async def test_producing_and_consuming_survive_a_broker_restart(warmlog_broker: 
                 seen.append((await anext(stream)).value)
         # Records in flight at the stop may be stored twice; none is missing.
         assert list(dict.fromkeys(seen)) == WORDS
+
+
+@on_both_loops
+async def test_a_kafka_listener_is_named_at_once(warmlog_broker: Broker) -> None:
+    with pytest.raises(ConnectError, match="is a Kafka listener") as caught:
+        async with connect(warmlog_broker.kafka):
+            pass
+    assert not caught.value.is_retriable
+    with pytest.raises(ConnectError, match="no warmlog broker at"):
+        async with connect(warmlog_broker.http):
+            pass
