@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import click
 
+from interop.python_reference import python_api
 from warmlog.broker.partitions.partition_metrics import LABELS
 from warmlog.broker.settings.documentation import documentation_of
 from warmlog.broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
@@ -37,6 +38,7 @@ PAGES: Mapping[Path, tuple[str, ...]] = {
     DOCS / "settings.md": ("broker-settings", "topic-settings", "fixed-settings"),
     DOCS / "metrics.md": ("metrics", "cluster-metrics", "partition-metrics"),
     DOCS / "command-line.md": ("commands",),
+    DOCS / "python-api.md": ("python-api",),
 }
 Kafka = Mapping[str, Any]  # what a real Kafka serves, from SERVED
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -268,6 +270,7 @@ BLOCKS: Mapping[str, Callable[[Kafka], str]] = {
     "cluster-metrics": cluster_metrics,
     "partition-metrics": partition_metrics,
     "commands": commands,
+    "python-api": lambda _: python_api(),
 }
 
 

@@ -1,11 +1,12 @@
-"""A real broker inside a test: `Broker`, and the pytest fixture `warmlog_broker`.
+"""A real broker inside a test: `Broker`, and the pytest fixtures `warmlog_broker` and `warmlog_shared_broker`.
 
     from warmlog.testing import Broker
 
     with Broker() as broker:
         broker.kafka, broker.native, broker.http      # each "host:port"
 
-    def test_orders(warmlog_broker): ...      # the same as a fixture, a new broker for each test
+    def test_orders(warmlog_broker): ...          # the same as a fixture, a new broker for each test
+    def test_orders(warmlog_shared_broker): ...   # one broker for all tests of the run
 
 1. Importing this module imports neither the broker nor trio: pytest loads the plugin in every run, whether or not a
    test uses it.
@@ -209,5 +210,11 @@ else:
     @pytest.fixture
     def warmlog_broker() -> Iterator[Broker]:
         """Provide a running broker in a temporary directory, a new one for each test."""
+        with Broker() as broker:
+            yield broker
+
+    @pytest.fixture(scope="session")
+    def warmlog_shared_broker() -> Iterator[Broker]:
+        """Provide one running broker for all tests of a run, which use topics of their own."""
         with Broker() as broker:
             yield broker
