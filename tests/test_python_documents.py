@@ -23,6 +23,7 @@ PRINTED = {
     "async": "0 b'customer-7' b'two apples'\n",
     "many": "100000 stored\n100002\n",
     "start": "[b'a', b'b', b'c']\n[b'c']\n{0: 3}\n",
+    "seek": "b'a' lag 2\nb'c'\n",
     "group": "done: b'one'\ndone: b'two'\ndone: b'three'\n0 records behind\n",
     "commit": "stored: b'one'\nstored: b'two'\nstored: b'three'\n",
     "errors": "no such topic: ",

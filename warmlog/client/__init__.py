@@ -8,7 +8,8 @@ on `broker`.
 from warmlog.client.blocking import Client
 from warmlog.client.client import AsyncClient, connect
 from warmlog.client.connection.cluster import Topic
-from warmlog.client.consuming.stream import BatchStream, ConsumedRecord, RecordStream
+from warmlog.client.consuming.record_stream import RecordStream
+from warmlog.client.consuming.stream import BatchStream, ConsumedRecord
 from warmlog.client.consuming.subscription import IsolationName, OutOfRange, Start
 from warmlog.client.errors import (
     BrokerError,

@@ -12,7 +12,8 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from warmlog.client.admin.topics import TopicAdmin
 from warmlog.client.connection.background import BackgroundTasks
 from warmlog.client.connection.cluster import Cluster, Topic
-from warmlog.client.consuming.stream import BatchStream, RecordStream
+from warmlog.client.consuming.record_stream import RecordStream
+from warmlog.client.consuming.stream import BatchStream
 from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
 from warmlog.client.errors import ClosedError
 from warmlog.client.groups.admin import GroupAdmin

@@ -27,7 +27,7 @@ class Cursor:
     `end`: where to stop, None for never.
     """
 
-    __slots__ = ("end", "fetch_offset", "high_watermark", "partition", "position", "topic")
+    __slots__ = ("end", "fetch_offset", "high_watermark", "is_paused", "partition", "position", "topic")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
@@ -36,14 +36,20 @@ class Cursor:
         self.fetch_offset = 0
         self.end: int | None = None
         self.high_watermark = -1
+        self.is_paused = False
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
     @property
     def wants_more(self) -> bool:
-        """Whether there is more to fetch."""
+        """Whether there is more to read."""
         return self.end is None or self.fetch_offset < self.end
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether the next fetch should name it."""
+        return not self.is_paused and self.wants_more
 
     def seek(self, offset: int) -> None:
         """Continue at this offset."""
@@ -80,7 +86,7 @@ class BrokerFetcher:
 
     def fetch_next(self) -> None:
         """Send the next fetch, unless one is in flight or nothing is wanted."""
-        wanted = [cursor for cursor in self.cursors if cursor.wants_more]
+        wanted = [cursor for cursor in self.cursors if cursor.is_fetched]
         if self._reply is not None or not wanted:
             return
         part = next(parts(wanted, attrgetter("topic")))
@@ -113,7 +119,7 @@ class BrokerFetcher:
         fetched = [
             Fetched(cursor, offset, partition)
             for (cursor, offset), partition in zip(self._requested, reply.result().partitions, strict=True)
-            if cursor.fetch_offset == offset  # else the cursor was moved meanwhile
+            if cursor.fetch_offset == offset and not cursor.is_paused  # else it was moved or paused meanwhile
         ]
         for cursor, offset, partition in fetched:
             cursor.high_watermark = max(cursor.high_watermark, partition.high_watermark)

@@ -11,7 +11,7 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from random import Random
@@ -25,7 +25,7 @@ from msgspec import Struct
 from warmlog.client.connection.cluster import NO_LEADER, Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.consuming.broker_fetcher import BrokerFetcher, Cursor, Fetched
-from warmlog.client.consuming.subscription import AtOffset, Subscription
+from warmlog.client.consuming.subscription import MAX_OFFSET, AtOffset, Subscription
 from warmlog.client.errors import OffsetOutOfRangeError, WarmlogError, broker_error
 from warmlog.client.settings import Settings
 from warmlog.protocol.backoff import delay_s
@@ -103,6 +103,48 @@ class BatchStream:
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         """By topic and partition, the last known high watermark, -1 before the first."""
         return {(cursor.topic, cursor.partition): cursor.high_watermark for cursor in self._cursors}
+
+    @property
+    def lag(self) -> dict[tuple[str, int], int]:
+        """By topic and partition, how many offsets the position is behind the last known high watermark."""
+        return lag_of(self.positions, self.high_watermarks)
+
+    def seek(self, offset: int, *, partition: int = 0, topic: str | None = None) -> None:
+        """Continue at an offset, of the only topic unless one is named. Raises ValueError. Open the stream first."""
+        if not 0 <= offset <= MAX_OFFSET:
+            raise ValueError(f"offset must be from 0 to {MAX_OFFSET}, not {offset}")
+        self._move(self._cursor(topic, partition), offset)
+
+    def pause(self, *partitions: int, topic: str | None = None) -> None:
+        """Stop reading partitions, by default all, until `resume`. Raises ValueError. Open the stream first."""
+        for cursor in self._chosen(topic, partitions):
+            cursor.is_paused = True
+            self._move(cursor, cursor.position)
+
+    def resume(self, *partitions: int, topic: str | None = None) -> None:
+        """Read paused partitions again, by default all, from where they were paused. Raises ValueError."""
+        for cursor in self._chosen(topic, partitions):
+            cursor.is_paused = False
+        self._signal.set()
+
+    def _move(self, cursor: Cursor, offset: int) -> None:
+        """Read a partition from another offset; records of it that were received are discarded."""
+        cursor.seek(offset)
+        self._arrived = deque((each, batches) for each, batches in self._arrived if each is not cursor)
+        self._signal.set()
+
+    def _chosen(self, topic: str | None, partitions: tuple[int, ...]) -> list[Cursor]:
+        if partitions:
+            return [self._cursor(topic, partition) for partition in partitions]
+        return [cursor for cursor in self._cursors if topic in {None, cursor.topic}]
+
+    def _cursor(self, topic: str | None, partition: int) -> Cursor:
+        if topic is None and len({cursor.topic for cursor in self._cursors}) > 1:
+            raise ValueError("the stream reads several topics: name one")
+        for cursor in self._cursors:
+            if cursor.partition == partition and topic in {None, cursor.topic}:
+                return cursor
+        raise ValueError(f"the stream does not read partition {partition}{f' of {topic!r}' if topic else ''}")
 
     async def __aenter__(self) -> Self:
         with self._exclusive():
@@ -284,9 +326,9 @@ class BatchStream:
 
     async def _receive(self) -> None:
         """Wait until a reply arrives, and take it."""
-        for fetcher in self._fetchers.values():
-            fetcher.fetch_next()
         while not self._closed and not any(fetcher.has_arrived for fetcher in self._fetchers.values()):
+            for fetcher in self._fetchers.values():
+                fetcher.fetch_next()  # again after `seek` and `resume`
             await self._signal.wait()
         for fetcher in list(self._fetchers.values()):
             if fetcher.has_arrived:
@@ -369,46 +411,6 @@ class BatchStream:
         self._fetchers = {}
 
 
-class RecordStream:
-    """An async iterator of records, and an async context manager. For one task at a time."""
-
-    def __init__(self, batches: BatchStream) -> None:
-        self._batches = batches
-        self._records: Iterator[ConsumedRecord] = iter(())
-
-    @property
-    def positions(self) -> dict[tuple[str, int], int]:
-        """By topic and partition, the offset after the last decoded record."""
-        return self._batches.positions
-
-    @property
-    def high_watermarks(self) -> dict[tuple[str, int], int]:
-        """By topic and partition, the last known high watermark, -1 before the first."""
-        return self._batches.high_watermarks
-
-    async def __aenter__(self) -> Self:
-        await self._batches.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._batches.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ConsumedRecord:
-        for record in self._records:
-            return record
-        self._records = iter(await self._batches.__anext__())
-        return next(self._records)
-
-    def close(self) -> None:
-        """Stop reading; the iterator ends at its next step."""
-        self._records = iter(())
-        self._batches.close()
-
-    async def aclose(self) -> None:
-        """Stop reading; for `contextlib.aclosing`."""
-        self.close()
+def lag_of(positions: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    """Return how far positions are behind the ends of their partitions, where these are known."""
+    return {key: max(ends[key] - position, 0) for key, position in positions.items() if ends.get(key, -1) >= 0}

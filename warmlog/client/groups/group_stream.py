@@ -17,7 +17,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from warmlog.client.connection.cluster import Cluster
-from warmlog.client.consuming.stream import BatchStream, ConsumedRecord
+from warmlog.client.consuming.stream import BatchStream, ConsumedRecord, lag_of
 from warmlog.client.consuming.subscription import Start, Subscription
 from warmlog.client.errors import WarmlogError
 from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
@@ -84,6 +84,13 @@ class GroupReader:
     def after(self) -> dict[PartitionId, int]:
         """The positions behind the last list of records."""
         return {} if self._stream is None else self._stream.positions
+
+    @property
+    def lag(self) -> dict[PartitionId, int]:
+        """How many offsets the records taken are behind the ends of the partitions."""
+        if self._stream is None:
+            return {}
+        return lag_of(self.tracker.committable(include_last=True), self._stream.high_watermarks)
 
     # -- the end --
 
@@ -198,6 +205,11 @@ class GroupStream:
     def positions(self) -> dict[PartitionId, int]:
         """By (topic, partition) of the assignment, the offset after the last record taken."""
         return self._reader.tracker.committable(include_last=True)
+
+    @property
+    def lag(self) -> dict[PartitionId, int]:
+        """By (topic, partition) of the assignment, how many offsets are left to the last known high watermark."""
+        return self._reader.lag
 
     @property
     def member_id(self) -> str:
