@@ -86,7 +86,7 @@ def member(owner: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """Describe a method or a property."""
     if any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list):
         returned = ast.unparse(node.returns) if node.returns else ""
-        return f"#### {owner}.{node.name}\n\n`{returned}`. {text(node)}"
+        return f"#### {owner}.{node.name}\n\nA property: `{returned}`.\n\n{text(node)}"
     return f"#### {owner}.{node.name}\n\n{signature(node, node.name)}\n{text(node)}"
 
 
