@@ -71,3 +71,9 @@ def follow(broker: "subprocess.Popen[str]", bin_directory: Path, directory: Path
     assert value == "100001"
     assert min(cold_values(metrics)[f"warmlog_cold_{name}"] for name in COLD) > 0
     assert "100 % resident" not in residency.splitlines()[0]
+    assert run("index") == "indexed created: 1 partition\n"
+    recent = run("warm-section")
+    assert re.search(r"^offset index  warm    warm     11 12 13 +11 12 13 +3 ", recent, re.MULTILINE)
+    assert re.search(r"^offset index  plain +0 6 10 11 12 13 +0 6 10 11 12 13 +6 ", recent, re.MULTILINE)
+    assert "major faults expected: 3 (plain search: 6)" in recent
+    assert re.search(r"^offset index  warm    cold ", run("cold-section"), re.MULTILINE)
