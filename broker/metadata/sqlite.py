@@ -164,11 +164,11 @@ class SqliteMetadataStore:
     def take_producer_ids(self, count: int, *, at_least: int = 0) -> int:
         """Allocate `count` consecutive new producer ids, none below `at_least`, and return the first."""
         raised = """
-            INSERT INTO counters (name, next) VALUES (?1, ?2 + ?3)
-            ON CONFLICT (name) DO UPDATE SET next = max(next, ?2) + ?3 RETURNING next
+            INSERT INTO counters (name, next) VALUES (?, ? + ?)
+            ON CONFLICT (name) DO UPDATE SET next = max(next, ?) + ? RETURNING next
         """
         next_id: int
-        ((next_id,),) = self._write([(raised, (_PRODUCER_IDS, at_least, count))])
+        ((next_id,),) = self._write([(raised, (_PRODUCER_IDS, at_least, count, at_least, count))])
         return next_id - count
 
     def close(self) -> None:

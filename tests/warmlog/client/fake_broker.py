@@ -60,6 +60,9 @@ from warmlog.protocol.response import (
 NO_SUCH = {"error": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "message": "no such topic or partition"}
 
 
+KAFKA_API_VERSIONS = b"\0\x12\0\0"  # key and version
+
+
 class HangUpError(Exception):
     """Close the connection."""
 
@@ -179,6 +182,8 @@ class FakeCluster:
             self._streams.discard(stream)
 
     async def _answer(self, stream: SocketStream, node_id: int, frame: memoryview) -> None:
+        if frame[:4] == KAFKA_API_VERSIONS:
+            raise HangUpError
         request_id, request = decode_request(frame)
         self.requests.append((node_id, request))
         fault = self._fault(request)

@@ -18,10 +18,11 @@ from msgspec import structs
 
 from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.connection import Connection
+from warmlog.client.connection.kafka_probe import speaks_kafka
 from warmlog.client.connection.outage import Outage
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import ClosedError, ConnectError, ConnectionLostError, WarmlogError, broker_error
-from warmlog.client.settings import Settings
+from warmlog.client.settings import DEFAULT_PORT, Settings
 from warmlog.protocol.backoff import delays_s
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import CoordinatorType, FindCoordinatorRequest, FindCoordinatorResponse
@@ -103,7 +104,23 @@ class Cluster:
 
     async def start(self) -> None:
         """Connect, without retries, so that a wrong address fails at once. Raises ConnectError, BrokerError."""
-        await self._control_connection()
+        try:
+            await self._control_connection()
+        except ConnectError as error:
+            if isinstance(error.__cause__, ConnectionLostError):  # something listens there
+                await self._report_kafka(error)
+            raise
+
+    async def _report_kafka(self, error: ConnectError) -> None:
+        """Raise a final ConnectError if an address is that of a Kafka listener."""
+        for host, port in self._bootstrap:
+            if await speaks_kafka(host, port):
+                found = ConnectError(
+                    f"{host}:{port} is a Kafka listener. warmlog's client uses the native protocol: connect to a warmlog"
+                    f" broker's native listener (port {DEFAULT_PORT} by default), or use a client of Kafka's here"
+                )
+                found.is_final = True
+                raise found from error
 
     def close(self) -> None:
         """Refuse new connections. Open ones end with the task group."""

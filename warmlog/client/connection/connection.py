@@ -17,7 +17,6 @@ import anyio
 
 from warmlog.client.connection.async_socket import AsyncSocket
 from warmlog.client.connection.background import TaskStarter
-from warmlog.client.connection.kafka_probe import speaks_kafka
 from warmlog.client.connection.session import Session
 from warmlog.client.errors import (
     BrokerError,
@@ -130,13 +129,6 @@ class Connection:
         except OSError as problem:
             raise ConnectError(f"cannot connect to {address}: {problem.strerror or problem}") from problem
         except ConnectionLostError as problem:
-            if await speaks_kafka(host, port):
-                error = ConnectError(
-                    f"{address} is a Kafka listener. warmlog's client uses the native protocol: connect to a warmlog"
-                    f" broker's native listener (port {DEFAULT_PORT} by default), or use a client of Kafka's here"
-                )
-                error.is_final = True
-                raise error from problem
             error = ConnectError(
                 f"no warmlog broker at {address}: {problem.message}; is it the native listener"
                 f" (port {DEFAULT_PORT} by default)?"
