@@ -17,13 +17,14 @@
 #   make fixtures   write tests/fixtures/kafka again with real Kafka
 #   make docs       generate the reference pages in docs from the code, and build the site in build/docs
 #   make lock       update requirements/*.lock from pyproject.toml
-#   make dist       build the sdist and the wheel in dist/
+#   make dist       build the sdist, and a wheel for each Python of PYTHONS="3.11 ..." that is here, in dist/
 #   make clean      delete everything that can be made again (never ./data)
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 ARGS ?=
+PYTHONS ?= 3.11 3.12 3.13 3.14
 SECONDS ?=
 SPARKS ?= 4.0.5 4.1.4 4.2.1
 # uv installs a lock file in a fraction of pip's time. pip, which reads its own configuration, is tried where uv fails.
@@ -168,7 +169,17 @@ lock: $(TOOLS)
 
 dist: setup
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --sdist --outdir dist .
+	@for version in $(PYTHONS); do \
+		python=$$(ls -d $$HOME/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -n 1); \
+		python=$$(command -v python$$version || echo $$python); \
+		if $$python -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$version')" 2>/dev/null; then \
+			echo "warmlog: building the wheel for Python $$version"; \
+			$$python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist dist/*.tar.gz || exit 1; \
+		else \
+			echo "warmlog: Python $$version is not here: no wheel for it"; \
+		fi; \
+	done
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \

@@ -32,7 +32,7 @@ def test_importing_the_pipeline_loads_nothing_heavy() -> None:
 def test_without_the_libraries_the_extra_is_named() -> None:
     program = "import sys; sys.modules['pyspark'] = None; from warmlog.pipeline import WarmlogDataSource"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, text=True).stderr
-    assert "the pipeline needs pyspark: pip install 'warmlog[spark]'" in said
+    assert "the pipeline needs pyspark: install warmlog with its extra `spark`" in said
 
 
 def test_without_java_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

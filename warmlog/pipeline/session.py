@@ -41,7 +41,7 @@ def check_libraries(*names: str) -> None:
     """Raise PipelineError if any of these libraries (pyspark and pyarrow by default) is not installed."""
     missing = [name for name in names or LIBRARIES if find_spec(name) is None]
     if missing:
-        raise PipelineError(f"the pipeline needs {' and '.join(missing)}: pip install 'warmlog[spark]'")
+        raise PipelineError(f"the pipeline needs {' and '.join(missing)}: install warmlog with its extra `spark`")
 
 
 def check_java() -> None:

@@ -48,7 +48,7 @@ def run_without_libraries(*arguments: object) -> "subprocess.CompletedProcess[st
 def test_a_missing_library_is_named_in_one_line(data: Path, command: tuple[str, ...], libraries: str) -> None:
     done = run_without_libraries(*command, "--path", data, "--topic", "t")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"warmlog: the pipeline needs {libraries}: pip install 'warmlog[spark]'\n"
+    assert done.stderr == f"warmlog: the pipeline needs {libraries}: install warmlog with its extra `spark`\n"
     assert not Path("archive").exists()
 
 
