@@ -11,7 +11,9 @@ import yaml
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
-NODE_DASHBOARDS = [path for path in DASHBOARDS if path.stem != "cluster"]
+NODE_DASHBOARDS = [path for path in DASHBOARDS if path.stem not in {"cluster", "mirror"}]
+MIRROR_DASHBOARDS = [path for path in DASHBOARDS if path.stem == "mirror"]
+OPTIONAL = {"warmlog-cluster", "warmlog-mirror"}  # groups of alerts whose metrics not every broker has
 CLUSTER_DASHBOARDS = [path for path in DASHBOARDS if path.stem == "cluster"]
 _SELECTOR = re.compile(r"\b((?:warmlog|process)_\w+|up)\b(\{[^}]*\})?")
 
@@ -23,12 +25,17 @@ def load(path: Path) -> Any:
 
 def alerts() -> list[dict[str, Any]]:
     """Every rule of alerts.yml."""
-    return node_alerts() + cluster_alerts()
+    return node_alerts() + mirror_alerts() + cluster_alerts()
 
 
 def node_alerts() -> list[dict[str, Any]]:
     """Return the rules about brokers."""
-    return [rule for group in _groups() if group["name"] != "warmlog-cluster" for rule in group["rules"]]
+    return [rule for group in _groups() if group["name"] not in OPTIONAL for rule in group["rules"]]
+
+
+def mirror_alerts() -> list[dict[str, Any]]:
+    """Return the rules about mirrors."""
+    return [rule for group in _groups() if group["name"] == "warmlog-mirror" for rule in group["rules"]]
 
 
 def cluster_alerts() -> list[dict[str, Any]]:

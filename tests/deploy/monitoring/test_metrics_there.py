@@ -5,7 +5,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.deploy.files import NODE_DASHBOARDS, asked, names, node_alerts
+from tests.deploy.files import MIRROR_DASHBOARDS, NODE_DASHBOARDS, ROOT, asked, mirror_alerts, names, node_alerts
 from warmlog import Client
 from warmlog.testing import Broker
 
@@ -48,6 +48,14 @@ def scraped() -> dict[str, set[str]]:
 def test_names_that_scripts_rely_on(scraped: dict[str, set[str]]) -> None:
     assert [name for name in FIXED if name not in scraped] == []
     assert {name: scraped[name] for name in LABELS} == LABELS
+
+
+def test_what_mirrors_are_asked_for_is_documented() -> None:
+    documented = (ROOT / "docs" / "metrics.md").read_text()
+    wanted = {name for _, expression in asked(MIRROR_DASHBOARDS) for name in names(expression)}
+    wanted |= {name for rule in mirror_alerts() for name in names(rule["expr"])}
+    assert len(wanted) >= 5
+    assert [name for name in wanted if f"| `{name}` |" not in documented] == []
 
 
 def test_everything_that_is_asked_for_is_there(scraped: dict[str, set[str]]) -> None:
