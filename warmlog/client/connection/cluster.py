@@ -116,8 +116,8 @@ class Cluster:
         for host, port in self._bootstrap:
             if await speaks_kafka(host, port):
                 found = ConnectError(
-                    f"{host}:{port} is a Kafka listener. warmlog's client uses the native protocol: connect to a warmlog"
-                    f" broker's native listener (port {DEFAULT_PORT} by default), or use a client of Kafka's here"
+                    f"{host}:{port} is a Kafka listener. warmlog's client uses the native protocol: connect to a"
+                    f" warmlog broker's native listener (port {DEFAULT_PORT} by default), or use a client of Kafka's"
                 )
                 found.is_final = True
                 raise found from error
