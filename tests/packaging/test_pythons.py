@@ -40,7 +40,7 @@ def interpreter(version: str) -> Path:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.stdout.strip() == version:
                 return Path(found)
-    lacks(f"no Python {version} on this machine")
+    return lacks(f"no Python {version} on this machine")
 
 
 def run(directory: Path, *command: object) -> str:
