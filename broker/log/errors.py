@@ -93,6 +93,10 @@ class CheckpointError(LogError):
     """A checkpoint or another small text file is malformed."""
 
 
+class MissingFilesError(LogError):
+    """Files of a log that held records are missing; the log cannot be opened until somebody restores them."""
+
+
 class DataDirectoryError(LogError):
     """A data directory cannot be used: it is locked, not writable, or of another version or node."""
 

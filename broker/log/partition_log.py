@@ -89,14 +89,16 @@ class PartitionLog(AppendableLog):
         scanned: Callable[[int], None] = lambda _: None,
         budget: ProducerBudget | None = None,
         high_watermark: int | None = None,
+        known_end: int | None = None,
     ) -> Self:
-        """Open a log's directory, creating it if needed. Blocking. Raises OSError.
+        """Open a log's directory, creating it if needed. Blocking. Raises MissingFilesError, OSError.
 
         `clock` returns ms since the epoch. `recovery_point` and `log_start_offset` come from the checkpoints. `clean`:
         the last shutdown was clean, so that only the end of the active segment is read; otherwise the log is recovered
         from the recovery point, `scanned` is called with the number of bytes checked since its last call, and
         `recovery` reports the repairs. `space_status` is that of its data directory; `uses_reserve`: accept appends
-        even if space is short. `high_watermark` comes from the checkpoint if it follows replicas.
+        even if space is short. `high_watermark` comes from the checkpoint if it follows replicas; `known_end` is the
+        largest offset in the checkpoints if it does not (`load_log`).
         """
         path = fspath(directory)
         context = LogContext(
@@ -108,7 +110,13 @@ class PartitionLog(AppendableLog):
             scanned=scanned,
             budget=budget or ProducerBudget(),
         )
-        loaded = load_log(context, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean)
+        loaded = load_log(
+            context,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean=clean,
+            known_end=known_end,
+        )
         log = cls(context, loaded, topic=topic, partition=partition, high_watermark=high_watermark)
         log.space_status = space_status or SpaceStatus()
         log.uses_reserve = uses_reserve

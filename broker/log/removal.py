@@ -7,8 +7,8 @@
 
 Invariants:
 1. Reads of a removed segment finish: an open descriptor or mapping outlives the name (`files`).
-2. After a crash between any two steps the directory can be opened: startup removes `.deleted` files and indexes without
-   a log; a segment whose log still has its name is kept, with indexes rebuilt if necessary.
+2. After a crash between any two steps the directory can be opened: startup removes `.deleted` files and the indexes of
+   a log that is `.deleted`; a segment whose log still has its name is kept, with indexes rebuilt if necessary.
 3. No segment is removed because of a timestamp that its log does not confirm. A time index that lost its end reports
    too small a timestamp (KAFKA-10207), so the batches after its last entry are checked first. If a file with old
    records was written recently, it holds a replay, or batches whose headers have a wrong timestamp: then all of it is

@@ -1,12 +1,26 @@
 """List a log's directory when the log is opened: find its segments, remove leftovers.
 
 Leftovers are files that a crash caught between two names: deleted segments, unfinished compactions, temporary files,
-and index files without a log file.
+and index files whose log file was renamed as deleted, or never became part of the log.
+
+Below the recovery point, all names are on the disk, so that any other index file without a log file shows that the log
+file was lost. The log is not opened then, and nothing is removed, until the file is back or somebody accepts the loss
+(`accepted_loss`):
+
+    log file        index at 0, next log file at 880
+    log start       0             below 880, if records were deleted
+    recovery point  1000          0 to 879 are lost. With 500: 0 to 499. With 0: as far as is known, they never were
+
+A segment of which no file is left cannot be missed.
 """
 
+import os
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
+from warmlog.broker.log.accepted_loss import ACCEPT_LOSS, how_to_accept
+from warmlog.broker.log.errors import MissingFilesError
 from warmlog.broker.log.io.directory_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -35,38 +49,74 @@ class Listing(NamedTuple):
     segments: list[Segment]
     snapshots: list[int]
     is_new: bool  # the directory did not exist
+    accepts_loss: bool  # it has the file by which an operator accepts that records are lost
 
 
-def list_directory(context: LogContext, findings: Findings) -> Listing:
-    """Return what a log's directory holds, creating it if it is missing and removing leftovers. Raises OSError."""
+def list_directory(context: LogContext, findings: Findings, *, recovery_point: int, log_start_offset: int) -> Listing:
+    """Return what a log's directory holds, creating it if it is missing and removing leftovers.
+
+    Raises MissingFilesError if a log file was lost that held records past `log_start_offset`, and OSError.
+    """
     entries, is_new = _settled_entries(context, findings)
-    sizes: dict[int, int] = {}
+    names = {entry.name for entry in entries}
+    sizes = {
+        base_offset: entry.size
+        for entry in entries
+        if (base_offset := base_offset_of(entry.name)) is not None and entry.name[OFFSET_DIGITS:] == LOG_SUFFIX
+    }
+    if ACCEPT_LOSS not in names:
+        _refuse_lost_segments(context.directory, names, sizes, recovery_point, log_start_offset)
+    leftovers: list[str] = []
     indexes: list[tuple[int, str]] = []
     snapshots: list[int] = []
     for entry in entries:
         name = entry.name
         base_offset = base_offset_of(name)
         if name.endswith(_LEFTOVER_SUFFIXES):
-            findings.leftovers.append(name)
-            context.disk.unlink(f"{context.directory}/{name}")
+            leftovers.append(name)
         elif base_offset is not None:
             suffix = name[OFFSET_DIGITS:]
-            if suffix == LOG_SUFFIX:
-                sizes[base_offset] = entry.size
-            elif suffix in INDEX_SUFFIXES:
+            if suffix in INDEX_SUFFIXES:
                 indexes.append((base_offset, suffix))
             elif suffix == SNAPSHOT_SUFFIX:
                 snapshots.append(base_offset)
-    for base_offset, suffix in indexes:
-        if base_offset not in sizes:
-            findings.leftovers.append(f"{base_offset:0{OFFSET_DIGITS}d}{suffix}")
-            context.disk.unlink(segment_path(context.directory, base_offset, suffix))
+    orphans = [
+        f"{base_offset:0{OFFSET_DIGITS}d}{suffix}" for base_offset, suffix in indexes if base_offset not in sizes
+    ]
+    _remove(context, orphans, leftovers)
+    findings.leftovers += orphans + leftovers
     bases = sorted(sizes)
     segments = [context.segment(base, sizes[base], after) for base, after in zip_longest(bases, bases[1:])]
     with_aborted = {base_offset for base_offset, suffix in indexes if suffix == TRANSACTION_INDEX_SUFFIX}
     for segment in segments:
         segment.may_have_aborted = segment.base_offset in with_aborted
-    return Listing(segments, snapshots, is_new)
+    return Listing(segments, snapshots, is_new, ACCEPT_LOSS in names)
+
+
+def _refuse_lost_segments(
+    directory: str, names: Collection[str], sizes: Mapping[int, int], recovery_point: int, log_start_offset: int
+) -> None:
+    """Raise MissingFilesError if an index shows that there was a log file with records that were not deleted."""
+    for name in sorted(names):
+        base_offset = base_offset_of(name)
+        if base_offset is None or base_offset in sizes or name[OFFSET_DIGITS:] not in INDEX_SUFFIXES:
+            continue
+        path = segment_path(directory, base_offset, LOG_SUFFIX)
+        end = min([recovery_point, *(base for base in sizes if base > base_offset)])
+        if end > max(base_offset, log_start_offset) and os.path.basename(path) + DELETED_SUFFIX not in names:
+            raise MissingFilesError(
+                f"{path} is missing, with the records from {base_offset} to {end - 1}: {how_to_accept(directory)}"
+            )
+
+
+def _remove(context: LogContext, orphans: Sequence[str], leftovers: Sequence[str]) -> None:
+    """Unlink indexes without a log file, and other leftovers."""
+    for name in orphans:
+        context.disk.unlink(f"{context.directory}/{name}")
+    if orphans and leftovers:
+        context.disk.sync_directory(context.directory)  # a `.log.deleted` explains them until they are gone
+    for name in leftovers:
+        context.disk.unlink(f"{context.directory}/{name}")
 
 
 def _settled_entries(context: LogContext, findings: Findings) -> tuple[list[DirectoryEntry], bool]:

@@ -27,12 +27,14 @@ Invariants:
 Source: org.apache.kafka.storage.internals.log.LogLoader.
 """
 
+import logging
 from typing import NamedTuple
 
+from warmlog.broker.log.accepted_loss import ACCEPT_LOSS, forget_acceptance, how_to_accept
 from warmlog.broker.log.append import Tail
 from warmlog.broker.log.descriptions import RecoveryReport
 from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
-from warmlog.broker.log.errors import CheckpointError, IndexCorruptError
+from warmlog.broker.log.errors import CheckpointError, IndexCorruptError, MissingFilesError
 from warmlog.broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
 from warmlog.broker.log.leader_epochs import LeaderEpochs
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots
@@ -57,6 +59,8 @@ from warmlog.broker.log.segments.segment_map import Segments
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.record import MAX_INT64
 
+logger = logging.getLogger(__name__)
+
 
 class LoadedLog(NamedTuple):
     """An opened log. `tail` is the end of the active segment; `made_files`: directory entries are not synced yet.
@@ -76,13 +80,25 @@ class LoadedLog(NamedTuple):
     report: RecoveryReport | None
 
 
-def load_log(context: LogContext, *, recovery_point: int, log_start_offset: int, clean: bool) -> LoadedLog:
+def load_log(
+    context: LogContext, *, recovery_point: int, log_start_offset: int, clean: bool, known_end: int | None = None
+) -> LoadedLog:
     """Open a log's directory, creating it if it is missing. Blocking: call it in a worker or at startup.
 
     `recovery_point` and `log_start_offset` come from the checkpoints; `clean`: the last stop was clean. After a clean
-    stop, a recovery point that is not the end of the log means that other files were put there since. Raises OSError.
+    stop, a recovery point that is not the end of the log means that other files were put there since.
+
+    `known_end`: the largest offset in the checkpoints; a log that was flushed must have files then, and if somebody has
+    accepted that they are lost, it restarts there. None: such a log is created empty.
+
+    Raises MissingFilesError if a log file was lost, and OSError.
     """
-    return _Loader(context).load(recovery_point, log_start_offset, clean=clean)
+    loader = _Loader(context)
+    loaded = loader.load(recovery_point, log_start_offset, clean=clean, known_end=known_end)
+    if loader.accepts_loss:
+        forget_acceptance(context.disk, context.directory)
+        logger.warning("%s: serving what is left, because there was a file %s", context.directory, ACCEPT_LOSS)
+    return loaded
 
 
 class _Loader:
@@ -96,13 +112,16 @@ class _Loader:
         self._segments: list[Segment] = []
         self._snapshots: list[int] = []
         self._is_new = False
+        self.accepts_loss = False
         self._stable_offset = MAX_INT64
 
-    def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> LoadedLog:
+    def load(self, recovery_point: int, log_start_offset: int, *, clean: bool, known_end: int | None) -> LoadedLog:
         started_ms = self._context.clock()
-        self._segments, self._snapshots, self._is_new = list_directory(self._context, self._findings)
+        self._segments, self._snapshots, self._is_new, self.accepts_loss = list_directory(
+            self._context, self._findings, recovery_point=recovery_point, log_start_offset=log_start_offset
+        )
         if not self._segments:
-            return self._create(max(0, log_start_offset))
+            return self._create(self._new_start(recovery_point, max(0, log_start_offset), known_end))
         unclean = UncleanRecovery(self._context, self._segments, self._contiguity, self._findings)
         unclean.drop_uncommitted_roll()
         checkpointed = recovery_point
@@ -139,6 +158,19 @@ class _Loader:
             stable_offset=end if was_sound else min(recovery_point, self._stable_offset),
             report=report,
         )
+
+    def _new_start(self, recovery_point: int, log_start_offset: int, known_end: int | None) -> int:
+        """Return the offset at which a log without files begins. Raises MissingFilesError if its files are lost."""
+        if known_end is None or self._is_new:
+            return log_start_offset
+        if self.accepts_loss:
+            return max(log_start_offset, known_end)
+        if recovery_point > log_start_offset:
+            directory = self._context.directory
+            raise MissingFilesError(
+                f"{directory} has no log files, but had records up to {recovery_point - 1}: {how_to_accept(directory)}"
+            )
+        return log_start_offset
 
     def _create(self, base_offset: int) -> LoadedLog:
         """Create an empty log that begins at an offset."""

@@ -234,9 +234,12 @@ class SegmentFiles:
             self._transaction_index.forget()
 
     def remove_files(self) -> None:
-        """Unlink all files of this base offset; a slice that is being sent keeps its descriptor. Raises OSError."""
+        """Unlink all files of this base offset; a slice that is being sent keeps its descriptor. Raises OSError.
+
+        The log file goes last: an index without it means that it was lost (`recovery.listing`).
+        """
         self.close()
-        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX):  # startup removes indexes without a log file
+        for suffix in (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX):
             with suppress(FileNotFoundError):
                 self.disk.unlink(self.path(suffix))
 

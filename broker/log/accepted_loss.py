@@ -1,0 +1,34 @@
+"""The file by which an operator accepts that records are lost.
+
+    DIR/t-3/.accept-loss     in a partition's directory: serve the partition without the files that are missing
+    DIR/.accept-loss         in a data directory: stop reporting that it is an older copy
+
+The next startup acts on it, logs that, and removes it. Kafka ignores files of this name.
+"""
+
+from contextlib import suppress
+
+from warmlog.broker.log.io.disk import Disk
+
+ACCEPT_LOSS = ".accept-loss"
+
+
+def is_loss_accepted(disk: Disk, directory: str) -> bool:
+    """Whether a directory has the file. Raises OSError."""
+    try:
+        disk.identity(f"{directory}/{ACCEPT_LOSS}")
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def forget_acceptance(disk: Disk, directory: str) -> None:
+    """Remove the file, if it exists, and sync the directory. Raises OSError."""
+    with suppress(FileNotFoundError):
+        disk.unlink(f"{directory}/{ACCEPT_LOSS}")
+        disk.sync_directory(directory)
+
+
+def how_to_accept(directory: str) -> str:
+    """Return the part of a message that says what to do if a partition's files cannot be restored."""
+    return f"put it back, or accept the loss with: mkdir -p {directory} && touch {directory}/{ACCEPT_LOSS}"
