@@ -62,9 +62,9 @@ class Opening:
             for topic in await trio.to_thread.run_sync(self._storage.finish_deletions):
                 self._map.note_deleted(topic.id.bytes)
             await self._open_topics(await self._held_topics())
-            is_here = self._map.local.__contains__
+            topic_map = self._map
             await trio.to_thread.run_sync(
-                self._storage.warn_of_unserved, lambda *place: is_here(place), self._map.topics.__contains__
+                self._storage.warn_of_unserved, topic_map.local, topic_map.offline, topic_map.topics.__contains__
             )
             self._all_open = True
             was_unclean = any(partition.log.recovery is not None for partition in self._map)
@@ -117,18 +117,22 @@ class Opening:
         await trio.to_thread.run_sync(self._storage.end_opening, logs, start)
 
     async def _open_known(self, topic: Topic, held: Sequence[int]) -> None:
-        """Open logs of a topic; those in offline directories are marked offline. Raises OSError, LogError."""
+        """Open logs of a topic; those that cannot be served are marked offline. Raises OSError, LogError."""
         directories, config = self._storage.directories, self._configs.of(topic.configs)
         while True:
             offline = {index for index in held if directories.is_offline(topic.name, index)}
             indexes = [index for index in held if index not in offline]
             try:
-                logs = await trio.to_thread.run_sync(self._storage.open_logs, topic, indexes, config)
+                logs, failures = await trio.to_thread.run_sync(self._storage.open_logs, topic, indexes, config)
             except DirectoryFailedError as error:
                 self._availability.take_offline(error.path, error.reason)
                 continue
             await self._availability.publish(topic, logs)
-            self._map.offline |= {(topic.name, index): OUT_OF_SERVICE for index in offline}
+            for index, reason in failures.items():
+                logger.error("%s-%d is offline until the next start: %s", topic.name, index, reason)
+            lost = directories.lost
+            reasons = failures | {index: lost.get((topic.name, index), OUT_OF_SERVICE) for index in offline}
+            self._map.offline |= {(topic.name, index): reason for index, reason in reasons.items()}
             return
 
     async def close_all(self) -> None:

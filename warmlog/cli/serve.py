@@ -109,7 +109,7 @@ def serve_with(
     """Run a broker with the values of `serve_options`. Raises CannotStart, Failure."""
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
-    if (settings.data_paths[0] / STORE).exists():
+    if os.path.exists(settings.data_paths[0] / STORE):  # False if it cannot be read, which the broker reports
         raise CannotStart(f"{settings.data_paths[0]}: holds the nodes of a cluster; serve it with --nodes")
     run_broker(settings, kafka=kafka, native=native, http=http, until_eof=until_eof)
 

@@ -10,7 +10,8 @@ Invariants:
    among those that are not full.
 3. All directories belong to the same cluster and node, and each has its own id.
 4. An existing partition is never recreated empty because its directory is offline: unreadable, not mounted, or no
-   longer listed in `log.dirs`.
+   longer listed in `log.dirs`. The same goes for one whose own directory is missing: the checkpoints of the data
+   directory name it, from its creation on.
 
 Source: kafka.log.LogManager, org.apache.kafka.metadata.properties.MetaPropertiesEnsemble.
 """
@@ -24,10 +25,11 @@ from threading import Lock
 from typing import Self, TypeVar
 from uuid import UUID
 
+from warmlog.broker.log.accepted_loss import how_to_accept
 from warmlog.broker.log.arrival import REPLACES_ALL, Arrival, write_arrival
 from warmlog.broker.log.directory.checkpoint import TopicPartition
-from warmlog.broker.log.directory.data_directory import CheckpointedLog, DataDirectory
-from warmlog.broker.log.directory.identity import has_identity
+from warmlog.broker.log.directory.data_directory import CheckpointedLog, DataDirectory, reason_of
+from warmlog.broker.log.directory.identity import META_PROPERTIES, has_identity
 from warmlog.broker.log.directory.kafka_node import refuse_kafka_node
 from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError
 from warmlog.broker.log.io.directory_names import partition_directory
@@ -66,6 +68,7 @@ class DataDirectories:
         self._counts: dict[DataDirectory, int] = {}
         self._missing: dict[str, str] = {}  # paths by ids of directories that existed before
         self.gone: dict[str, str] = {}  # what became of directories of the last run that are not needed, by id
+        self.lost: dict[TopicPartition, str] = {}  # partitions whose directories are missing, and what to do
         self._buried: set[UUID] = set()  # deleted topics of which some data may be left
         self._placing = Lock()
         self._take(first)
@@ -117,11 +120,18 @@ class DataDirectories:
         ids = {directory.directory_id for directory in self.live}
         if any(key not in self._holders for key in partitions):
             self._missing = {known_id: path for known_id, path in known.items() if known_id not in ids}
+        missing = {path: known_id for known_id, path in self._missing.items()}
         for path in fresh:
-            if os.path.abspath(path) in self._missing.values():
-                self._put_off(path, "it is empty, and had partitions before (is its file system mounted?)")
-            else:
+            known_id = missing.get(os.path.abspath(path))
+            if known_id is None:
                 self._attempt(path, self._join)
+            else:
+                self._put_off(path, _why_missing(self._disk, path, known_id))
+        elsewhere = ", unless a data directory that is offline has it" if self.offline else ""
+        self.lost = {
+            key: f"{path} is missing{elsewhere}: {how_to_accept(path)}"
+            for key, path in self.find_lost(partitions).items()
+        }
         paths = {directory.absolute_path for directory in self.live}
         for known_id, path in known.items():
             is_replaced = path in paths
@@ -132,6 +142,15 @@ class DataDirectories:
                 what = "was emptied or replaced" if is_replaced else "is no longer in log.dirs"
                 self.gone[known_id] = f"{path} {what} (directory.id was {known_id})"
 
+    def find_lost(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        """Return the missing directories of those that the checkpoints of a data directory name, and that none has."""
+        return {
+            key: directory.partition_path(partition_directory(*key))
+            for directory in self.live
+            for key in sorted(directory.hinted.intersection(partitions))
+            if key not in self._holders
+        }
+
     def _join_used(self, path: str) -> bool:
         """Open a directory that belongs to a broker, or mark it offline; return False for a new one."""
         return self._attempt(path, lambda path: has_identity(self._disk, path) and self._join(path))
@@ -141,7 +160,7 @@ class DataDirectories:
         try:
             return join(path)
         except OSError as error:
-            self._put_off(path, error.strerror or str(error))
+            self._put_off(path, reason_of(error, path))
         except DirectoryFailedError as error:
             self._put_off(path, error.reason)
         return True
@@ -215,9 +234,11 @@ class DataDirectories:
         return self._holders.get((topic, partition))
 
     def is_offline(self, topic: str, partition: int) -> bool:
-        """Whether an existing partition is, as far as known, in an offline directory."""
+        """Whether an existing partition is, as far as known, in an offline directory, or its own one is missing."""
         holder = self._holders.get((topic, partition))
-        return bool(self.offline) if holder is None else holder not in self.live
+        if holder is None:
+            return bool(self.offline) or (topic, partition) in self.lost
+        return holder not in self.live
 
     def remembered(self) -> dict[str, str]:
         """Return the directories to remember for the next startup: absolute paths by ids."""
@@ -244,6 +265,7 @@ class DataDirectories:
     def forget(self, topic: str, partition: int) -> None:
         """Forget a removed partition, so that its checkpoints do not apply to a new one of the same name."""
         self.release(topic, partition)
+        self.lost.pop((topic, partition), None)
         for each in self.live:
             each.forget_hints(topic, partition)
 
@@ -259,8 +281,9 @@ class DataDirectories:
         return any(key[0] == topic and key in self._holders for directory in self.live for key in directory.unserved)
 
     def forget_unknown(self) -> bool:
-        """Drop the checkpoints' entries of missing partitions; return whether there were any."""
-        strange = [(directory, key) for directory in self.live for key in directory.hinted if key not in self._holders]
+        """Drop the checkpoints' entries of partitions that no longer exist; return whether there were any."""
+        known = self._holders.keys() | self.lost.keys()
+        strange = [(directory, key) for directory in self.live for key in directory.hinted - known]
         for directory, (topic, partition) in strange:
             directory.forget_hints(topic, partition)
         return bool(strange)
@@ -414,10 +437,28 @@ def _resolve_move(topic: str, partition: int, first: DataDirectory, second: Data
     return None
 
 
+def _why_missing(disk: Disk, path: str, known_id: str) -> str:
+    """Describe a directory that had partitions before, and has no identity now."""
+    mounted = "and had partitions before (is its file system mounted?)"
+    try:
+        is_empty = all(entry.name == "lost+found" for entry in disk.scan(path))
+    except FileNotFoundError:
+        return f"it does not exist, {mounted}"
+    except OSError as error:
+        return f"{error.strerror or error}, {mounted}"
+    if is_empty:
+        return f"it is empty, {mounted}"
+    return f"it has no {META_PROPERTIES}: put the file back (its directory.id was {known_id})"
+
+
 def _check_first(disk: Disk, paths: Sequence[str]) -> None:
     """Raise DataDirectoryError if the first directory lacks the metadata while another shows that it existed."""
     first, *others = paths
-    if _belongs(disk, first):
+    try:
+        belongs = has_identity(disk, first)
+    except OSError:
+        return  # which opening it reports
+    if belongs:
         missing = not _exists(disk, first, METADATA_FILE)
         elsewhere = [path for path in others if missing and _exists(disk, path, METADATA_FILE)]
         if elsewhere:
@@ -426,6 +467,8 @@ def _check_first(disk: Disk, paths: Sequence[str]) -> None:
             )
         return
     known = [path for path in others if _belongs(disk, path)]
+    if known and _exists(disk, first, METADATA_FILE):
+        raise DataDirectoryError(f"data directory {first} has no {META_PROPERTIES}: put the file back")
     if known:
         raise DataDirectoryError(
             f"data directory {first} is new, but {known[0]} belongs to a broker already: the first of log.dirs has the"

@@ -9,6 +9,7 @@
     log-start-offset-checkpoint       the log start offset of each log, if inside its first segment
     replication-offset-checkpoint     the high watermark of each log
     cleaner-offset-checkpoint         the offset up to which each log was compacted
+    warmlog-runs.json                 the latest run that used each data directory (`runs`)
     recovery-receipt-*.json           reports of startups after unclean shutdowns
     <topic>-<partition>/              the logs
 
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Protocol, Self, TypeVar
 from uuid import UUID
 
+from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.arrival import Arrival, read_arrival, remove_arrival, write_arrival
 from warmlog.broker.log.directory.checkpoint import (
     CLEAN_MARKER,
@@ -62,6 +64,7 @@ from warmlog.broker.log.io.disk import Disk, DiskSpace, is_out_of_room, replace_
 
 RESERVE = ".reserve"
 CLUSTER_STATE = "warmlog-cluster.json"  # of a broker in a cluster; see `broker.clustered`
+RUNS = "warmlog-runs.json"  # see `runs`
 PROBE = ".probe"
 PRIVATE = 0o700  # the mode of a directory that the broker creates: records are nobody else's business
 METADATA_TOPIC = "__cluster_metadata"  # the log of a KRaft node: named like a partition, but not of a topic
@@ -82,6 +85,8 @@ _KNOWN_FILES = {
     RESERVE,
     "lost+found",  # in the root of a file system
     CLUSTER_STATE,
+    RUNS,
+    ACCEPT_LOSS,
 }
 _KNOWN_PREFIXES = ("metadata.sqlite", RECEIPT_PREFIX)  # and SQLite's journals
 
@@ -172,7 +177,7 @@ class DataDirectory:
                 lock.release()
                 raise
         except OSError as error:
-            raise DirectoryFailedError(text, error.strerror or str(error)) from error
+            raise DirectoryFailedError(text, reason_of(error, text)) from error
         return directory
 
     def __enter__(self) -> Self:
@@ -286,6 +291,11 @@ class DataDirectory:
         """Return the disk space. Blocking. Raises OSError."""
         return self._disk.space(self.path)
 
+    def known_end(self, topic: str, partition: int) -> int:
+        """Return the largest offset that the checkpoints have of a partition; 0 if they do not mention it."""
+        hints = (self.recovery_points, self.log_starts, self.high_watermarks)
+        return max(offsets.get((topic, partition), 0) for offsets in hints)
+
     def has(self, name: str) -> bool:
         """Whether the directory has an entry of this name, as far as can be determined."""
         try:
@@ -394,6 +404,13 @@ class DataDirectory:
         self.write_cleaner_points(self.cleaner_points)
         self.sync_names()
 
+    def add_new(self, keys: Iterable[TopicPartition]) -> None:
+        """Add partitions that were created here, so that a startup misses their directories. Blocking. Raises OSError.
+
+        The names of the directories must be synced before.
+        """
+        self._replace(RECOVERY_POINTS, dict.fromkeys(keys, 0) | self._written.get(RECOVERY_POINTS, {}))
+
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Replace the checkpoint of the offsets up to which logs were compacted. Blocking. Raises OSError."""
         self._replace(CLEANER_POINTS, dict(points))
@@ -470,6 +487,15 @@ class DataDirectory:
 def _found(hints: Mapping[TopicPartition, int], keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the entries of these partitions. Others may be removed by another thread meanwhile."""
     return {key: offset for key in keys if (offset := hints.get(key)) is not None}
+
+
+def reason_of(error: OSError, path: str) -> str:
+    """Return why a data directory cannot be used; names the file in it that the error is about."""
+    reason = error.strerror or str(error)
+    name = error.filename
+    if not isinstance(name, str) or not name.startswith(f"{path}/") or not os.access(path, os.R_OK | os.X_OK):
+        return reason
+    return f"{reason}: {name}"
 
 
 def _reserve_size(disk: Disk, path: str, reserve_bytes: int) -> int:

@@ -42,6 +42,11 @@ class Checkpoints:
             if is_stale:
                 await self.write([directory])
 
+    async def add_new(self, directory: DataDirectory, keys: Collection[TopicPartition]) -> None:
+        """Add partitions whose directories were created and synced (`DataDirectory.add_new`). Raises OSError."""
+        async with self._writing[directory]:
+            await trio.to_thread.run_sync(directory.add_new, keys)
+
     @asynccontextmanager
     async def hold(self, directory: DataDirectory) -> AsyncIterator[None]:
         """Keep other tasks from writing a directory's checkpoints within the block."""

@@ -12,7 +12,7 @@ since the metadata record that the partition exists.
 import errno
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,7 +26,13 @@ from warmlog.broker.log.directory.checkpoint import PARTITION_METADATA, read_top
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.directory.receipt import write_receipt
-from warmlog.broker.log.errors import CheckpointError, DataDirectoryError, DirectoryFailedError, LogError
+from warmlog.broker.log.errors import (
+    CheckpointError,
+    DataDirectoryError,
+    DirectoryFailedError,
+    LogError,
+    MissingFilesError,
+)
 from warmlog.broker.log.io.directory_names import partition_directory
 from warmlog.broker.log.io.disk import is_disk_failure
 from warmlog.broker.log.io.files import OpenFiles
@@ -42,6 +48,9 @@ logger = logging.getLogger(__name__)
 # Closing a log waits for three fsyncs. File systems merge concurrent fsyncs into one journal commit, so eight threads
 # need a sixth of the time of one; more threads only use memory.
 CLOSING_THREADS = 8
+
+# Errors of one partition at startup: its files belong to another user, or something else has its name.
+_UNUSABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP})
 
 
 class NewLog(NamedTuple):
@@ -71,6 +80,7 @@ class Storage:
     is_in_cluster: bool = False
     closing_epoch: Callable[[], int] | None = None
     cut: set[Key] = field(default_factory=set)  # logs found shorter than the last clean stop has left them
+    unrecovered: set[DataDirectory] = field(default_factory=set)  # directories with logs that could not be opened
     made_in: set[DataDirectory] = field(default_factory=set)  # directories with new names that are not fsynced yet
 
     def recover_logs(self, topics: Sequence[tuple[Topic, Sequence[int], LogConfig]], *, threads_each: int) -> None:
@@ -106,22 +116,41 @@ class Storage:
                 except OSError as error:
                     logger.warning("%s: cannot write the receipt of the recovery: %s", directory.path, error)
 
-    def open_logs(self, topic: Topic, indexes: Sequence[int], config: LogConfig) -> list[PartitionLog]:
+    def open_logs(
+        self, topic: Topic, indexes: Sequence[int], config: LogConfig
+    ) -> tuple[list[PartitionLog], dict[int, str]]:
         """Open or create the directories of an existing topic; call `sync_names` afterwards.
 
+        Also returns the partitions that cannot be opened, and why: files are missing, or this user may not use them.
         Raises OSError, DirectoryFailedError.
         """
         logs: list[PartitionLog] = []
+        failures: dict[int, str] = {}
         try:
             for index in indexes:
-                logs.append(self.recovered.take(topic.name, index) or self._open_log(topic, config, index))
-                if self._keep_topic_id(topic, logs[-1]):
-                    self.made_in.add(self.directories.place(topic.name, index))
+                try:
+                    logs.append(self._open_known(topic, index, config))
+                except MissingFilesError as error:
+                    failures[index] = str(error)
+                except OSError as error:
+                    if error.errno not in _UNUSABLE:
+                        raise
+                    failures[index] = f"{error.strerror}: {error.filename}"
         except (OSError, DirectoryFailedError):
             for log in logs:
                 log.close(clean=False)
             raise
-        return logs
+        return logs, failures
+
+    def _open_known(self, topic: Topic, index: int, config: LogConfig) -> PartitionLog:
+        log = self.recovered.take(topic.name, index) or self._open_log(topic, config, index)
+        try:
+            if self._keep_topic_id(topic, log):
+                self.made_in.add(self.directories.place(topic.name, index))
+        except OSError:
+            log.close(clean=False)
+            raise
+        return log
 
     def place(self, wanted: Iterable[NewLog]) -> tuple[dict[DataDirectory, list[NewLog]], dict[Key, Exception]]:
         """Choose a data directory for each new partition; also return the failures."""
@@ -242,6 +271,7 @@ class Storage:
             scanned=self.progress.scanned,
             budget=self.budget,
             high_watermark=directory.high_watermarks.get(key, 0) if is_copy else None,
+            known_end=None if is_copy else directory.known_end(*key),
         )
         if directory.was_clean and log.log_end_offset < directory.recovery_points.get(key, 0):
             self.cut.add(key)
@@ -283,7 +313,7 @@ class Storage:
             return
         try:
             directory.write_checkpoints(logs)
-            if is_clean:
+            if is_clean and (directory.was_clean or directory not in self.unrecovered):
                 directory.mark_clean(epoch)
         except OSError as error:
             logger.warning("%s: unclean shutdown, the next startup recovers all logs: %s", directory.path, error)
@@ -319,20 +349,27 @@ class Storage:
             self.directories.forget(topic.name, index)
         return is_gone
 
-    def warn_of_unserved(self, is_served: Callable[[str, int], bool], exists: Callable[[str], bool]) -> None:
-        """Log what lies in the data directories and is not served; its checkpoints are kept. Raises OSError."""
+    def warn_of_unserved(self, served: Container[Key], offline: Container[Key], exists: Callable[[str], bool]) -> None:
+        """Log what lies in the data directories and is not served; its checkpoints are kept. Raises OSError.
+
+        So are those of partitions whose directories are missing. What is `offline` was reported before.
+        """
         for directory in self.directories.live:
-            found = [(each.topic, each.partition) for each in directory.partitions()]
-            directory.unserved = frozenset(key for key in found if not is_served(*key))
-            _warn_of_unserved(directory, exists)
+            found = {(each.topic, each.partition) for each in directory.partitions()}
+            directory.unserved = frozenset(
+                key for key in found | directory.hinted.intersection(self.directories.lost) if key not in served
+            )
+            if any(key in offline for key in directory.unserved):
+                self.unrecovered.add(directory)
+            _warn_of_unserved(directory, [key for key in directory.unserved if key not in offline], exists)
 
 
-def _warn_of_unserved(directory: DataDirectory, exists: Callable[[str], bool]) -> None:
+def _warn_of_unserved(directory: DataDirectory, unserved: Iterable[Key], exists: Callable[[str], bool]) -> None:
     for finding in directory.findings:
         logger.warning("%s", finding)
     for name in directory.foreign_names():
         logger.warning("%s: neither a partition nor a broker file; ignored", directory.partition_path(name))
-    for topic, keys in groupby(sorted(directory.unserved), key=itemgetter(0)):
+    for topic, keys in groupby(sorted(unserved), key=itemgetter(0)):
         indexes = [index for _, index in keys]
         if exists(topic):
             shown = ", ".join(map(str, indexes))

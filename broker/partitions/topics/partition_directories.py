@@ -1,6 +1,7 @@
 """Create and remove the directories of partitions, in the workers of their disks.
 
-Before a partition is created, the checkpoints contain nothing about one of its name (`Checkpoints.forget_stale`).
+Before a partition is created, the checkpoints contain nothing about one of its name (`Checkpoints.forget_stale`); once
+its name is synced, they contain it: a startup that finds no directory can tell an interrupted creation from a loss.
 """
 
 import os
@@ -67,6 +68,11 @@ class PartitionDirectories:
         self._writer = writer
         self._deleted: dict[str, list[_Deleted]] = {}  # by data directory
 
+    async def forget_stale(self, topic: str, indexes: Iterable[int]) -> None:
+        """Remove what the checkpoints have about partitions, before the metadata has new ones. Raises OSError."""
+        keys = {(topic, index) for index in indexes}
+        await self._checkpoints.forget_stale(self._storage.directories.live, keys)
+
     async def make(self, new: Sequence[NewLog]) -> Made:
         """Create the directories of partitions, on all disks in parallel.
 
@@ -113,6 +119,8 @@ class PartitionDirectories:
                     else:
                         made.logs[topic.name, index] = outcome
             await workers.write(directory.sync_names)
+            created = [key for key in made.logs if self._storage.directories.holder(*key) is directory]
+            await self._checkpoints.add_new(directory, created)
         except OSError as error:
             made.failures |= {(topic.name, index): error for topic, index, _ in new}
 

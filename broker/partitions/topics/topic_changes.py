@@ -178,8 +178,10 @@ class TopicChanges:
             return
         try:
             await self._forget_deleted(names)
+            for topic in wanted:
+                await self._directories.forget_stale(topic.name, range(topic.partitions))
             await trio.to_thread.run_sync(self._storage.store.create_topics, wanted)
-        except MetadataError as error:
+        except (MetadataError, OSError) as error:
             request.failures |= dict.fromkeys(names, error)
             return
         async with trio.open_nursery() as nursery:
@@ -295,6 +297,7 @@ class TopicChanges:
         """Add partitions; if their directories cannot be created, leave the topic as it was."""
         store, config = self._storage.store, self._configs.of(topic.configs)
         grown = replace(topic, partitions=count)
+        await self._directories.forget_stale(topic.name, range(topic.partitions, count))
         await trio.to_thread.run_sync(store.set_partitions, topic.name, count)
         new = [NewLog(grown, index, config) for index in range(topic.partitions, count)]
         made = await self._directories.make_topics(new)

@@ -1,5 +1,7 @@
 """Several data directories; names hold the invariants of `broker.log.directory.data_directories`."""
 
+import errno
+import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDir
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.directory.identity import parse_properties
 from warmlog.broker.log.errors import DataDirectoryError
+from warmlog.broker.log.io.disk import Disk
 
 
 @pytest.fixture
@@ -184,3 +187,76 @@ def test_a_directory_of_an_older_kafka_gets_an_id(paths: list[Path]) -> None:
     (paths[0] / "meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
     with opened(paths[:1]) as directories:
         assert properties(paths[0])["directory.id"] == directories.first.directory_id != ""
+
+
+class RefusingDisk(Disk):
+    """Does not open files of a name."""
+
+    def __init__(self, refused: str) -> None:
+        self._refused = refused
+
+    def open(self, path: str, flags: int) -> int:
+        if path.endswith(self._refused):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return super().open(path, flags)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda path: (path / "meta.properties").unlink(), "it has no meta.properties: put the file back (its"),
+        (shutil.rmtree, "it does not exist, and had partitions before"),
+        (lambda path: (shutil.rmtree(path), path.mkdir()), "it is empty, and had partitions before"),
+        (lambda path: (shutil.rmtree(path), path.write_text("")), "Not a directory"),
+    ],
+)
+def test_what_is_wrong_with_a_directory_that_had_partitions_is_named(
+    paths: list[Path], spoil: Callable[[Path], object], reason: str
+) -> None:
+    with opened(paths) as directories:
+        known = directories.remembered()
+    (paths[1] / "words-0").mkdir()
+    spoil(paths[1])
+    with opened(paths, known, [("words", 0)]) as directories:
+        assert list(directories.offline) == [str(paths[1])]
+        assert directories.offline[str(paths[1])].startswith(reason)
+
+
+def test_a_file_that_cannot_be_read_is_named(paths: list[Path]) -> None:
+    with opened(paths):
+        pass
+    disk = RefusingDisk(f"b/{RECOVERY_POINTS}")
+    with DataDirectories.open(paths, node_id=1, disk=disk) as directories:
+        directories.join({}, [])
+        assert directories.offline == {str(paths[1]): f"Permission denied: {paths[1] / RECOVERY_POINTS}"}
+    with pytest.raises(DataDirectoryError, match=rf"{paths[0]} cannot be used: Permission denied: {paths[0]}/meta"):
+        DataDirectories.open(paths, node_id=1, disk=RefusingDisk("a/meta.properties"))
+
+
+def test_a_first_directory_that_has_the_metadata_is_not_taken_for_a_new_one(paths: list[Path]) -> None:
+    with opened(paths):
+        (paths[0] / METADATA_FILE).touch()
+    (paths[0] / "meta.properties").unlink()
+    with pytest.raises(DataDirectoryError, match=rf"{paths[0]} has no meta\.properties: put the file back"):
+        opened(paths)
+
+
+def test_a_partition_that_the_checkpoints_name_and_no_directory_has_is_lost(paths: list[Path]) -> None:
+    keys = [("words", index) for index in range(4)]
+    with opened(paths) as directories:
+        for key in keys[:3]:
+            directory = directories.place(*key)
+            (Path(directory.path) / f"words-{key[1]}").mkdir()
+            directory.add_new([key])
+    lost, moved = paths[0] / "words-0", paths[1] / "words-1"
+    lost.rmdir()
+    moved.rename(paths[2] / moved.name)
+    with opened(paths, {}, keys) as directories:
+        assert directories.lost == {
+            keys[0]: f"{lost} is missing: put it back, or accept the loss with: mkdir -p {lost} && touch"
+            f" {lost}/.accept-loss"
+        }
+        assert [directories.is_offline(*key) for key in keys] == [True, False, False, False]
+        assert directories.forget_unknown() is False
+        directories.forget(*keys[0])
+        assert not directories.is_offline(*keys[0])

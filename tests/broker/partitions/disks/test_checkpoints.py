@@ -88,13 +88,15 @@ async def test_a_checkpoint_that_could_not_be_written_is_written_by_the_next_att
     tmp_path: Path, disk: CountingDisk
 ) -> None:
     async with rig(tmp_path, disk=disk) as made:
-        await made.create("words")
+        partition = await made.create("words")
+        await made.append(partition, 5)
+        partition.log.flush()
         disk.refused = RECOVERY_POINTS
         with pytest.raises(PermissionError):
             await made.partitions.checkpoint()
         disk.refused = None
         await made.partitions.checkpoint()
-        assert offsets(tmp_path, RECOVERY_POINTS) == {("words", 0): 0}
+        assert offsets(tmp_path, RECOVERY_POINTS) == {("words", 0): 5}
 
 
 async def test_a_directory_whose_checkpoints_fail_does_not_keep_the_others(tmp_path: Path, disk: CountingDisk) -> None:
@@ -105,8 +107,8 @@ async def test_a_directory_whose_checkpoints_fail_does_not_keep_the_others(tmp_p
         with pytest.raises(PermissionError):
             await made.partitions.checkpoint()
         disk.refused = None
-        assert not (first / RECOVERY_POINTS).exists()
-        assert len(offsets(second, RECOVERY_POINTS)) == 2
+        assert not (first / HIGH_WATERMARKS).exists()
+        assert len(offsets(second, HIGH_WATERMARKS)) == 2
 
 
 async def test_a_directory_whose_disk_hangs_does_not_keep_the_others(tmp_path: Path, disk: CountingDisk) -> None:
@@ -118,8 +120,8 @@ async def test_a_directory_whose_disk_hangs_does_not_keep_the_others(tmp_path: P
             nursery.start_soon(made.partitions.checkpoint, str(first))
             await holding(disk)
             await made.partitions.checkpoint(str(second))
-            assert len(offsets(second, RECOVERY_POINTS)) == 2
-            assert not (first / RECOVERY_POINTS).exists()
+            assert len(offsets(second, HIGH_WATERMARKS)) == 2
+            assert not (first / HIGH_WATERMARKS).exists()
             disk.go_on()
 
 
@@ -139,9 +141,9 @@ async def test_deleting_topics_writes_no_checkpoint_and_their_names_come_again_w
         assert await made.partitions.delete_all(names) == {}
         assert disk.take() == set()
         await made.create("other")
-        assert disk.take() == set()
+        assert disk.take() == {RECOVERY_POINTS}
         await made.create("t3")
-        assert set(offsets(tmp_path, RECOVERY_POINTS)) == {("other", 0)}
+        assert set(offsets(tmp_path, RECOVERY_POINTS)) == {("other", 0), ("t3", 0)}
 
 
 async def test_a_checkpoint_that_is_being_written_says_nothing_of_a_name_that_comes_again(
@@ -159,7 +161,7 @@ async def test_a_checkpoint_that_is_being_written_says_nothing_of_a_name_that_co
             nursery.start_soon(made.create, "words")
             await trio.testing.wait_all_tasks_blocked()
             disk.go_on()
-        assert ("words", 0) not in offsets(tmp_path, RECOVERY_POINTS)
+        assert offsets(tmp_path, RECOVERY_POINTS) == {("words", 0): 0}
 
 
 async def test_records_that_users_delete_are_written_down_where_they_lie(tmp_path: Path, disk: CountingDisk) -> None:

@@ -103,7 +103,7 @@ def test_the_log_of_a_copy_begins_no_epoch_and_takes_its_high_watermark_from_the
                 clock=lambda: 0,
                 random=Random(0),
             )
-            logs = [storage.open_logs(topic, [0], LogConfig())[0] for topic in (led, copied)]
+            logs = [storage.open_logs(topic, [0], LogConfig())[0][0] for topic in (led, copied)]
             found.append([(log.epochs.entries, log.high_watermark) for log in logs])
             for log in logs:
                 log.append(build_batch([(0, None, b"v", ())] * 3))
