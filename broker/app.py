@@ -24,6 +24,7 @@ from warmlog.broker.frontend import Core, Frontend
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.log.directory.condition import report_directories
 from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from warmlog.broker.log.directory.runs import begin_run
 from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
@@ -208,7 +209,10 @@ class Broker:
         there_are = {(topic.name, index) for topic in store.load() for index in range(topic.partitions)}
         known = store.directories()
         directories.join(known, there_are, store.buried())
-        report_directories(directories, is_alone=not self._settings.warmlog_cluster_etcd)
+        is_alone = not self._settings.warmlog_cluster_etcd
+        report_directories(directories, is_alone=is_alone)
+        if is_alone:
+            begin_run(directories, wall_clock_ms())
         if directories.remembered() != known:
             store.set_directories(directories.remembered())
 

@@ -1,0 +1,167 @@
+"""The runs of a broker by itself, and which of its data directories each one has used: finds older copies.
+
+A run is known by the time of its start. Each data directory has a file of the latest run that used each directory:
+
+    DIR/warmlog-runs.json    {"version": 0, "runs": {"<directory.id>": 1800000000000, ...}}
+
+    a says     b says     at the next startup
+    a:7 b:7    a:7 b:7    both are the newest
+    a:7 b:6    a:6 b:6    b was offline in run 7: nothing is missing
+    a:7 b:7    a:6 b:6    b is a copy from before run 7: what run 7 has written there is missing
+
+An older copy is served, and its entries stay: every startup reports it, until the newest one is back, or somebody
+accepts the loss (`accepted_loss`), whereupon it counts as the newest.
+
+Copies of the run that was the latest one are not found, nor is a whole set of directories of one earlier time (a
+restored backup), since nothing contradicts it. A broker in a cluster proves its directories in another way
+(`broker.cluster.history`).
+
+Invariants:
+1. The files are durable before any log is opened, so that no record is written in a run that they do not have.
+2. A directory's own entry is durable before another directory has it: a crash in between makes no directory look old.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder, Encoder
+
+from warmlog.broker.log.accepted_loss import ACCEPT_LOSS, forget_acceptance, is_loss_accepted
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.data_directory import RUNS, DataDirectory, reason_of
+from warmlog.broker.log.directory.receipt import time_of
+from warmlog.broker.log.errors import DirectoryFailedError
+from warmlog.broker.log.io.disk import Disk, read_file, replace_file
+
+logger = logging.getLogger(__name__)
+
+VERSION = 0
+NEVER = 0
+
+
+class Runs(Struct, frozen=True):
+    """The content of the file."""
+
+    version: int = VERSION
+    runs: dict[str, int] = {}
+
+
+_encode = Encoder().encode
+_decode: Callable[[bytes], Runs] = Decoder(Runs).decode
+
+
+def begin_run(directories: DataDirectories, now_ms: int, disk: Disk | None = None) -> None:
+    """Report older copies, and record in all data directories that a run begins. Blocking.
+
+    A directory that cannot be written goes offline; raises DirectoryFailedError if it is the first one.
+    """
+    disk = disk or Disk()
+    found: dict[DataDirectory, Runs | None] = {}
+    accepted: set[DataDirectory] = set()
+
+    def read(directory: DataDirectory) -> None:
+        if is_loss_accepted(disk, directory.path):
+            accepted.add(directory)
+        found[directory] = _read(disk, directory)
+
+    _each(directories, read)
+    latest = _latest(found.values())
+    copies = {
+        directory: own
+        for directory, known in found.items()
+        if directory not in accepted and (own := _older(directory, known, latest)) is not None
+    }
+    for directory, own in copies.items():
+        _report(directory, own, latest[directory.directory_id])
+    _report_unclosed([directory for directory in found if directory not in copies], latest)
+    run = max(now_ms, *(each + 1 for each in latest.values()), NEVER)
+
+    def record(directory: DataDirectory, used: Mapping[str, int]) -> None:
+        runs = {**latest, **used}
+        if directory in copies:
+            runs[directory.directory_id] = copies[directory]
+        data = _encode(Runs(runs=runs))
+        directory.with_room(lambda: replace_file(disk, directory.partition_path(RUNS), data, sync=True))
+        directory.sync_names()
+
+    def uses(directory: DataDirectory) -> dict[str, int]:
+        return {} if directory in copies else {directory.directory_id: run}
+
+    _each(directories, lambda directory: record(directory, uses(directory)))
+    used = {directory_id: run for directory in directories.live for directory_id in uses(directory)}
+    if len(directories.live) > 1:
+        _each(directories, lambda directory: record(directory, used))
+    for directory in accepted.intersection(directories.live):
+        logger.warning("data directory %s: the loss of records is accepted (%s)", directory.path, ACCEPT_LOSS)
+    _each(directories, lambda directory: forget_acceptance(disk, directory.path))
+
+
+def _each(directories: DataDirectories, work: Callable[[DataDirectory], None]) -> None:
+    """Do it in each live directory; one that fails goes offline."""
+    for directory in list(directories.live):
+        try:
+            work(directory)
+        except OSError as error:
+            reason = reason_of(error, directory.path)
+            if directory is directories.first:
+                raise DirectoryFailedError(directory.path, reason) from error
+            directories.take_offline(directory, reason)
+            logger.error("data directory %s is offline until the next start: %s", directory.path, reason)  # noqa: TRY400
+
+
+def _latest(found: Iterable[Runs | None]) -> dict[str, int]:
+    """Return the latest run that used each directory, by id."""
+    latest: dict[str, int] = {}
+    for known in found:
+        for directory_id, run in known.runs.items() if known else ():
+            latest[directory_id] = max(run, latest.get(directory_id, NEVER))
+    return latest
+
+
+def _older(directory: DataDirectory, known: Runs | None, latest: Mapping[str, int]) -> int | None:
+    """Return the run that a directory is a copy from, None if it is the newest. Without a readable file, it may be."""
+    newest = latest.get(directory.directory_id, NEVER)
+    own = newest if known is None else known.runs.get(directory.directory_id, NEVER)
+    return own if own < newest else None
+
+
+def _report(directory: DataDirectory, own: int, newest: int) -> None:
+    last = f"the run of {time_of(own)} was the last one to use it" if own else f"it has no {RUNS}"
+    logger.error(
+        "data directory %s is an older copy: %s, but the run of %s has used the directory, too. Records are missing,"
+        " and their offsets are assigned again. Stop the broker and put the newest one back; or keep this one, and end"
+        " this message, with: touch %s/%s",
+        directory.path,
+        last,
+        time_of(newest),
+        directory.path,
+        ACCEPT_LOSS,
+    )
+
+
+def _report_unclosed(directories: Sequence[DataDirectory], latest: Mapping[str, int]) -> None:
+    """Warn of directories that the clean stop of their run has not closed: they may be copies of a running broker."""
+    runs = {directory: latest.get(directory.directory_id, NEVER) for directory in directories}
+    last = max(runs.values(), default=NEVER)
+    closed = [each for each, run in runs.items() if NEVER < run == last and (each.closed_in or NEVER) >= run]
+    for directory, run in runs.items():
+        if closed and run == last and not directory.was_clean and directory.partitions():
+            logger.warning(
+                "data directory %s was not closed by the clean stop that closed %s: some of its logs had failed or were"
+                " offline, or it is a copy that was made while the broker ran, and records are missing",
+                directory.path,
+                closed[0].path,
+            )
+
+
+def _read(disk: Disk, directory: DataDirectory) -> Runs | None:
+    """Read the file; None, and a finding, if it cannot be parsed. Raises OSError."""
+    path = directory.partition_path(RUNS)
+    try:
+        return _decode(read_file(disk, path))
+    except FileNotFoundError:
+        return Runs()
+    except DecodeError as error:
+        directory.findings.append(f"{path}: {error}")
+        return None
