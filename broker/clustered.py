@@ -253,10 +253,13 @@ class ClusterMember:
             for each in directories.live
         ]
         missing = {decode_topic_id(directory_id): what for directory_id, what in directories.gone.items()}
+        names, held = node.image.names, node.image.held.get(node.id, ())
+        replicas = [(names[key.topic], key.partition) for key in held if key.topic in names]
         since, objections = history_of(node.image.known.get(node.id), self._state.epoch, found, missing)
         objections = [
             *objections,
             *[f"{path} is offline" for path in directories.offline],
+            *[f"{path} is missing" for path in directories.find_lost(replicas).values()],
             *[finding for each in directories.live for finding in each.findings],
         ]
         if not objections:

@@ -66,6 +66,11 @@ def restore(directory: Path) -> None:
     shutil.copytree(copy_of(directory), directory)
 
 
+def lose_partitions(directory: Path) -> None:
+    for partition in directory.glob("t-*"):
+        shutil.rmtree(partition)
+
+
 def stop_with_an_old_copy(nodes: WarmlogNodes) -> WarmlogNode:
     """Write, copy a broker's directories while it is stopped, write more, and stop all brokers, that one last."""
     produce(nodes, BEFORE)
@@ -97,8 +102,9 @@ def test_the_last_broker_in_sync_leads_at_once_if_its_directories_are_the_newest
         (lambda directories: restore(directories[0]), "{0} is an older copy, last used in registration"),
         (lambda directories: restore(directories[1]), "{1} is an older copy, closed in registration"),
         (lambda directories: shutil.rmtree(directories[1]), "{1} was emptied or replaced"),
+        (lambda directories: lose_partitions(directories[1]), "{1}/t-"),
     ],
-    ids=["the first is an old copy", "the second is an old copy", "the second is empty"],
+    ids=["the first is an old copy", "the second is an old copy", "the second is empty", "the second lost partitions"],
 )
 def test_nothing_is_lost_if_a_directory_is_not_the_newest(
     spoil: Callable[[list[Path]], None], said: str, cluster: WarmlogNodes
