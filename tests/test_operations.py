@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import ROOT, command_directory, run_block, shell_blocks
-from warmlog import Client
+from warmlog import BrokerError, Client
 from warmlog.broker.settings.durability import durability_sentence
 from warmlog.broker.settings.settings import load_settings
 from warmlog.testing import Broker
@@ -100,6 +100,16 @@ def test_a_backup_is_restored(data: Path, bin_directory: Path, tmp_path: Path) -
     shutil.copytree(backup, data)
     with Broker(data_dir=data) as broker:
         assert count(broker) == RECORDS
+
+
+def test_the_loss_of_a_partition_is_accepted(data: Path, bin_directory: Path, tmp_path: Path) -> None:
+    shutil.rmtree(data / "orders-1")
+    with Broker(data_dir=data) as broker, pytest.raises(BrokerError, match="without a leader"):
+        count(broker)
+    run_block(BLOCKS["accept-loss"], bin_directory, tmp_path, {"WARMLOG": data})
+    with Broker(data_dir=data):
+        assert [path.suffix for path in (data / "orders-1").glob("*.log")] == [".log"]
+        assert not (data / "orders-1" / ".accept-loss").exists()
 
 
 def test_an_upgrade_begins_with_a_verified_backup(data: Path, bin_directory: Path, tmp_path: Path) -> None:
