@@ -27,6 +27,7 @@ from warmlog.broker.log.directory.checkpoint import (
     write_topic_id,
 )
 from warmlog.broker.log.directory.data_directory import CheckpointedLog, DataDirectory
+from warmlog.broker.log.errors import MissingFilesError
 from warmlog.broker.log.io.directory_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -147,6 +148,11 @@ def repair_directory(
         else:
             repairer.run_unopened()
     removed = tuple(_remove_leftovers(directory, disk))
+    directory.unserved = frozenset(  # a start still misses their directories
+        (topic, index)
+        for topic, index in directory.hinted.difference(check.partitions)
+        if topic in topics and index < topics[topic].partitions
+    )
     checkpoints = _write_checkpoints(work)
     return DirectoryRepair(
         directory=directory.path,
@@ -209,6 +215,8 @@ class _LogRepairer:
                 self._done = replace(self._done, indexes=bases)
             self._done = replace(self._done, transaction_indexes=self._rebuild_transactions())
             self._work.logs.append(log)
+        except MissingFilesError as error:
+            self._done = replace(self._done, error=str(error))
         except OSError as error:
             self._done = replace(self._done, error=f"{error.filename or self._path}: {error.strerror}")
         self._work.repairs.append(self._done)

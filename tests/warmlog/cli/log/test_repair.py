@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from tests.warmlog.cli.log.made_directory import SQUEEZED_OFFSETS, START_MS, make_directory, opened, tree
 from warmlog import Client
+from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
+from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.overlay_disk import OverlayDisk
@@ -153,6 +155,10 @@ def test_a_repair_does_what_the_dry_run_announced_and_leaves_nothing(
         kill(data)
     for file, kind in damages:
         damage(data, file, kind)
+    for log in mended(data, OverlayDisk(), cut_damaged=cut_damaged).logs:
+        if log.error is not None:  # a log file is missing
+            assert f"{log.topic}-{log.partition}/{ACCEPT_LOSS}" in log.error
+            (data / f"{log.topic}-{log.partition}" / ACCEPT_LOSS).touch()
     before = tree(data)
     rehearsal = OverlayDisk()
     announced = mended(data, rehearsal, cut_damaged=cut_damaged)
@@ -187,6 +193,34 @@ def recovered_by_a_start(data: Path) -> list[str]:
         for log in logs:
             log.close(clean=False)
     return recovered
+
+
+def test_a_log_that_has_lost_a_file_is_left_alone_until_that_is_back(data: Path, tmp_path: Path) -> None:
+    kill(data)
+    lost = data / "plain-0" / f"{0:020}.log"
+    lost.rename(tmp_path / "saved")
+    before = tree(data / "plain-0"), (data / "recovery-point-offset-checkpoint").read_text()
+    said = repair(data)
+    assert said.exit_code == 1
+    assert f"{lost} is missing, with the records from 0 to 7: put it back" in said.output
+    assert (tree(data / "plain-0"), (data / "recovery-point-offset-checkpoint").read_text()) == before
+    (tmp_path / "saved").rename(lost)
+    assert repair(data).exit_code == 0
+    assert opened(data, "plain", 0).log_start_offset == 0
+
+
+def test_a_repair_does_not_hide_that_a_partition_has_lost_its_directory(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Broker(data_dir=data) as broker, Client(broker.native) as client:
+        client.create_topic("orders", partitions=2)
+    (data / ".kafka_cleanshutdown").unlink()
+    shutil.rmtree(data / "orders-1")
+    said = repair(data)
+    assert said.exit_code == 1
+    assert "metadata.sqlite: topic orders: partition 1 has no directory" in said.output
+    with DataDirectories.open([data], node_id=NODE_ID) as directories:
+        directories.join({}, [("orders", 0), ("orders", 1)])
+        assert list(directories.lost) == [("orders", 1)]
 
 
 # -- particular ones ---------------------------------------------------------------------------------------------------
