@@ -4,6 +4,7 @@ Before a partition is created, the checkpoints contain nothing about one of its 
 its name is synced, they contain it: a startup that finds no directory can tell an interrupted creation from a loss.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -25,6 +26,8 @@ from warmlog.broker.partitions.disks.startup import Key
 from warmlog.broker.partitions.disks.storage import NewLog, Storage, move_away
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.settings.topics import LogConfigs
+
+logger = logging.getLogger(__name__)
 
 # One worker creates the directories in a data directory. The work is system calls that do not wait for the disk, with
 # Python between them: for 2,000 partitions two workers took 1.0 s and one took 0.5 s, because they compete for the GIL.
@@ -119,10 +122,14 @@ class PartitionDirectories:
                     else:
                         made.logs[topic.name, index] = outcome
             await workers.write(directory.sync_names)
-            created = [key for key in made.logs if self._storage.directories.holder(*key) is directory]
-            await self._checkpoints.add_new(directory, created)
         except OSError as error:
             made.failures |= {(topic.name, index): error for topic, index, _ in new}
+            return
+        created = [key for key in made.logs if self._storage.directories.holder(*key) is directory]
+        try:
+            await self._checkpoints.add_new(directory, created)
+        except OSError as error:  # a startup would not miss them before the next checkpoint
+            logger.warning("%s: cannot add new partitions to the checkpoint: %s", directory.path, error)
 
     def _workers(self, directory: DataDirectory) -> DiskWorkers:
         return self._writer.workers(str(Path(directory.path)))

@@ -113,7 +113,7 @@ async def test_topics_of_one_request_share_one_commit_and_one_sync_of_each_direc
         disk.waits.clear()
         commits.clear()
         assert await create(made.partitions, *NAMES) == {}
-        assert disk.waits == {str(first): 1, str(second): 1}
+        assert disk.waits == {str(first): 1, str(second): 1, "file": 2}  # a checkpoint in each
         assert commits == [30]
         assert all([await writable(made, name) for name in NAMES])
 
