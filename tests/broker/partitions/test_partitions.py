@@ -11,7 +11,6 @@ import trio
 from tests.broker.clients import RawClient, batch, running
 from tests.broker.rig import rig
 from tests.golden.followers import FIXTURES
-from warmlog.broker.app import serve
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.errors import DataDirectoryError
@@ -23,8 +22,6 @@ from warmlog.broker.partitions import availability
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.availability import PARTITIONS_PER_TURN
 from warmlog.broker.partitions.partition import Partition
-from warmlog.broker.settings.settings import load_settings
-from warmlog.broker.start_errors import StartError
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.request import (
@@ -301,20 +298,19 @@ async def test_a_served_directory_to_which_a_kafka_nodes_log_was_copied_is_serve
         pass
 
 
-async def test_a_start_that_fails_leaves_no_marker_and_the_checkpoints_as_they_were(tmp_path: Path) -> None:
+async def test_a_partition_that_cannot_be_opened_is_offline_and_keeps_its_checkpoint(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         client = await broker.connect()
         for topic in ("first", "second"):
             await client.create(topic)
             await client.produce(topic, batch(b"x"))
-    checkpoint = (tmp_path / "recovery-point-offset-checkpoint").read_text()
     shutil.rmtree(tmp_path / "second-0")
     (tmp_path / "second-0").write_text("no directory")
-    settings = load_settings(assignments=[f"log.dirs={tmp_path}"])
-    with pytest.raises(StartError, match="second-0: Not a directory"):
-        await serve(settings, kafka="none", native="127.0.0.1:0", http="none", ready=lambda _: None, stop=trio.Event())
-    assert not (tmp_path / ".kafka_cleanshutdown").exists()
-    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == checkpoint
+    async with running(tmp_path) as broker:
+        client = await broker.connect()
+        assert (await client.produce("first", batch(b"x"))).base_offset == 1
+        assert (await client.produce("second", batch(b"x"))).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "second 0 1\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
 
 async def test_a_checkpoint_that_cannot_be_written_at_the_stop_leaves_no_marker(

@@ -108,7 +108,6 @@ OWN_WORDS = {
 REFUSED = {
     "set credentials": "UnsupportedSaslMechanismException",
     "set a quota": "quotas are not supported and cannot be set",
-    "alter client metrics": "settings of a client metrics subscription are not supported",
 }
 #: With ids, paths and offsets of their own, or with the groups of other tests.
 ONE_BY_ONE = {"features", "quorum", "replication", "propose", "reassign", "groups", "list groups"}
