@@ -62,5 +62,5 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 def _no_error_in_the_broker(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     records = caplog.get_records("setup") + caplog.get_records("call")
-    ours = [each for each in records if each.name.split(".")[0] in {"broker", "protocol"}]
+    ours = [each for each in records if each.name.startswith(("warmlog.broker.", "warmlog.protocol."))]
     assert [each.getMessage() for each in ours if each.levelno >= logging.ERROR] == []
