@@ -39,7 +39,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 # group due again immediately.
 MIN_STATIC_WAIT_MS = 1000
 # Ids of a group that were handed out and not used. Beyond this, the oldest is forgotten: its client, if there still is
-# one, is told that it is unknown and asks for another one.
+# one, learns that it is unknown and asks for another one.
 MAX_PENDING_IDS = 1000
 
 State = GroupState

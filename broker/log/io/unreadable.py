@@ -1,7 +1,7 @@
 """Count and log stored batches whose records cannot be read.
 
 Kafka and other brokers store blocks that no decoder here can read, or records that break the format. Their CRC matches:
-it is what the producer sent. Each reader goes on without the records of such a batch; this is where it says so.
+it is what the producer sent. Each reader continues without the records of such a batch; this is where it says so.
 """
 
 import logging

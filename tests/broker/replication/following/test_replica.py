@@ -196,7 +196,7 @@ async def test_a_copy_resumes_where_it_was(tmp_path: Path) -> None:
 
 
 async def test_a_copy_truncates_what_its_source_has_lost(tmp_path: Path) -> None:
-    """The source is set back to a moment before, as by a power cut, and goes on with other records."""
+    """The source is set back to a moment before, as by a power cut, and continues with other records."""
     source, copy = tmp_path / "source", tmp_path / "copy"
     async with running(source, SETTINGS) as broker:
         native = await broker.connect()
