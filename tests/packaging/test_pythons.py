@@ -1,6 +1,7 @@
 """Each supported Python: a wheel without compiled modules, in a project that has packages named like ours.
 
-What the pages about Python show runs there as it is written. Needs the package index that pip is configured with.
+What the pages about Python show runs there as it is written, with each version that is on this machine. Needs the
+package index that pip is configured with.
 """
 
 import shutil
@@ -10,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.distribution import copy_sources, pip, user_environment
-from tests.requires import lacks
 from tests.test_python_documents import PYTHON, TESTING
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
@@ -31,16 +31,21 @@ print("all run on %d.%d" % sys.version_info[:2])
 """
 
 
-def interpreter(version: str) -> Path:
-    """Return a Python of this version. Skips the test, or fails it in CI, where there is none."""
-    installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-    for found in (shutil.which(f"python{version}"), *installed):
-        if found is not None:
-            command = [str(found), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.stdout.strip() == version:
-                return Path(found)
-    return lacks(f"no Python {version} on this machine")
+def interpreters() -> dict[str, Path]:
+    """Return the supported Pythons of this machine by version: those of pyenv, else those in PATH."""
+    found = {}
+    for version in VERSIONS:
+        installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+        for python in (*reversed(installed), shutil.which(f"python{version}")):
+            if python is not None and runs_as(Path(python), version):
+                found[version] = Path(python)
+                break
+    return found
+
+
+def runs_as(python: Path, version: str) -> bool:
+    command = [str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() == version
 
 
 def run(directory: Path, *command: object) -> str:
@@ -51,9 +56,8 @@ def run(directory: Path, *command: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_what_the_pages_show_runs(tmp_path: Path, version: str) -> None:
-    python = interpreter(version)
+@pytest.mark.parametrize(("version", "python"), interpreters().items(), ids=interpreters())
+def test_what_the_pages_show_runs(tmp_path: Path, version: str, python: Path) -> None:
     source = copy_sources(tmp_path / "source")
     pip("wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(source), python=python, CC="false")
     (wheel,) = tmp_path.glob("*.whl")
