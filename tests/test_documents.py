@@ -13,8 +13,12 @@ from tests.documents import ROOT, long_lines, missing_links
 DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
+    "docs/alerts.md",
+    "docs/capacity.md",
     "docs/formats.md",
     "docs/goals.md",
+    "docs/monitoring.md",
+    "docs/moving.md",
     "docs/operations.md",
     "docs/page-cache.md",
     "docs/sparse-index.md",

@@ -1,4 +1,4 @@
-"""Run the commands of docs/operations.md as they are written; tests/interop has those that need Kafka."""
+"""Run the commands of the pages for operators as they are written; tests/interop has those that need Kafka."""
 
 import re
 import shutil
@@ -13,7 +13,8 @@ from warmlog.broker.settings.durability import durability_sentence
 from warmlog.broker.settings.settings import load_settings
 from warmlog.testing import Broker
 
-BLOCKS = shell_blocks("docs/operations.md")
+PAGES = ("operations", "capacity", "moving", "monitoring", "alerts")
+BLOCKS = {name: block for page in PAGES for name, block in shell_blocks(f"docs/{page}.md").items()}
 TEXT = (ROOT / "docs" / "operations.md").read_text()
 RECORDS = 500
 

@@ -1,4 +1,4 @@
-"""Write Grafana's dashboards and the tables of graphs in docs/operations.md from dashboards.toml.
+"""Write Grafana's dashboards and the tables of graphs in docs/monitoring.md from dashboards.toml.
 
 Queries and texts are in dashboards.toml; this program decides on the layout. The dashboards refer to their data source
 by the uid in provisioning/datasources.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-DOCUMENT = HERE.parent.parent / "docs" / "operations.md"
+DOCUMENT = HERE.parent.parent / "docs" / "monitoring.md"
 BEGIN, END = "<!-- graphs: written by deploy/grafana/dashboards.py -->\n", "<!-- end of graphs -->\n"
 DATA_SOURCE = {"type": "prometheus", "uid": "warmlog-prometheus"}
 SCHEMA_VERSION = 39  # Grafana 11; later ones migrate it when they load it
@@ -191,7 +191,7 @@ def tables() -> str:
     """Return the section of the documentation that explains the graphs."""
     lines = []
     for dashboard in dashboards():
-        lines += [f"### {dashboard.title}", "", textwrap.fill(dashboard.means, 120, break_on_hyphens=False), ""]
+        lines += [f"## {dashboard.title}", "", textwrap.fill(dashboard.means, 120, break_on_hyphens=False), ""]
         lines += ["| graph | what it means |", "|---|---|"]
         lines += [f"| {graph.title} | {graph.means} |" for row in dashboard.rows for graph in row.graphs]
         lines.append("")
@@ -199,7 +199,7 @@ def tables() -> str:
 
 
 def documented(text: str) -> str:
-    """Return docs/operations.md with its generated section replaced."""
+    """Return docs/monitoring.md with its generated section replaced."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{tables()}\n{END}{after}"

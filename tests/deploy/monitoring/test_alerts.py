@@ -11,7 +11,7 @@ from tests.deploy.conftest import Tool
 from tests.deploy.files import DEPLOY, ROOT, alerts, load
 
 TESTS = Path(__file__).with_name("alerts_test.yml")
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+RUNBOOK = (ROOT / "docs" / "alerts.md").read_text()
 CONFIGURATION = ("prometheus.yml", "alerts.yml", "targets.yml", "alertmanagers.yml")
 
 
@@ -67,12 +67,12 @@ def test_each_alert_says_how_bad_it_is_and_what_to_do(rule: dict[str, dict[str, 
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert rule["annotations"]["summary"]
     document, _, anchor = rule["annotations"]["runbook"].partition("#")
-    assert document == "docs/operations.md"
-    sections = [heading.lower() for heading in re.findall(r"^### (\w+)$", OPERATIONS, re.MULTILINE)]
+    assert document == "docs/alerts.md"
+    sections = [heading.lower() for heading in re.findall(r"^## (\w+)$", RUNBOOK, re.MULTILINE)]
     assert sections.count(anchor) == 1
     assert anchor == str(rule["alert"]).lower()
 
 
 def test_no_section_is_left_of_an_alert_that_is_gone() -> None:
-    sections = set(re.findall(r"^### (Warmlog\w+)$", OPERATIONS, re.MULTILINE))
+    sections = set(re.findall(r"^## (Warmlog\w+)$", RUNBOOK, re.MULTILINE))
     assert sections == {rule["alert"] for rule in alerts()}

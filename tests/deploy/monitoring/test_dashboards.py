@@ -12,7 +12,7 @@ import pytest
 from tests.deploy.files import DASHBOARDS, DEPLOY, ROOT, load, panels
 
 GRAFANA = DEPLOY / "grafana"
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+MONITORING = (ROOT / "docs" / "monitoring.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,9 @@ def test_the_files_are_what_the_program_writes(program: ModuleType) -> None:
 
 
 def test_the_documentation_explains_every_graph(program: ModuleType) -> None:
-    assert program.documented(OPERATIONS) == OPERATIONS, "run deploy/grafana/dashboards.py"
+    assert program.documented(MONITORING) == MONITORING, "run deploy/grafana/dashboards.py"
     titles = [panel["title"] for path in DASHBOARDS for panel in panels(path)]
-    assert [title for title in titles if f"| {title} |" not in OPERATIONS] == []
+    assert [title for title in titles if f"| {title} |" not in MONITORING] == []
 
 
 def provisioned() -> tuple[dict[str, Any], dict[str, Any]]:

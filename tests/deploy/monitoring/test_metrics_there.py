@@ -9,7 +9,7 @@ from tests.deploy.files import MIRROR_DASHBOARDS, NODE_DASHBOARDS, ROOT, asked, 
 from warmlog import Client
 from warmlog.testing import Broker
 
-# What scripts may count on: see docs/operations.md.
+# What scripts may count on: see docs/monitoring.md.
 FIXED = (
     "warmlog_request_seconds_count", "warmlog_request_stage_seconds_count", "warmlog_bytes_in_total",
     "warmlog_bytes_out_total", "warmlog_page_faults_total", "warmlog_process_major_faults_total",

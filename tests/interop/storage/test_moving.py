@@ -1,4 +1,4 @@
-"""docs/operations.md, step by step: a topic and committed offsets moved from Kafka to warmlog and back.
+"""docs/moving.md, step by step: a topic and committed offsets moved from Kafka to warmlog and back.
 
 The commands are those of the document. Only starting and stopping the brokers, which it leaves to whoever runs them, is
 done here.
@@ -20,7 +20,7 @@ from warmlog.testing import Broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
-BLOCKS = shell_blocks("docs/operations.md")
+BLOCKS = shell_blocks("docs/moving.md")
 TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-transactions.sh": "org.apache.kafka.tools.TransactionsCommand",
