@@ -24,6 +24,7 @@ SECTIONS = {
         "Topic",
         "OpenTransaction",
     ),
+    "Types of a program": ("Format", "Serializer", "TypedRecord"),
     "Streams": ("RecordStream", "BatchStream", "GroupRecordStream", "GroupBatchStream", "BlockingGroupStream"),
     "Transactions": ("Transaction", "BlockingTransaction"),
     "Errors": (
@@ -42,7 +43,16 @@ SECTIONS = {
         "GroupNotEmptyError",
         "ProducerFencedError",
     ),
-    "Types": ("Start", "IsolationName", "OutOfRange", "Producible", "Acks", "Compression"),
+    "Types": (
+        "Start",
+        "Topics",
+        "RebalanceCallback",
+        "IsolationName",
+        "OutOfRange",
+        "Producible",
+        "Acks",
+        "Compression",
+    ),
 }
 
 
@@ -143,7 +153,14 @@ def syntax(found: Any) -> Any:
 
 def alias_of(name: str) -> str:
     """Return what a type alias stands for, as its module writes it."""
-    for module in (warmlog.client.consuming.subscription, warmlog.client.producing.producer, warmlog.client.settings):
+    client = warmlog.client
+    for module in (
+        client.consuming.subscription,
+        client.groups.member_options,
+        client.groups.rebalance_callbacks,
+        client.producing.producer,
+        client.settings,
+    ):
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name and node.value:
                 return ast.unparse(node.value)

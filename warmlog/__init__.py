@@ -19,6 +19,9 @@ from warmlog.protocol.version import VERSION
 
 if TYPE_CHECKING:
     from warmlog.client import (
+        BYTES,
+        JSON,
+        TEXT,
         AsyncClient,
         BatchStream,
         BlockingDelivery,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
         ConnectionLostError,
         ConsumedRecord,
         Delivery,
+        Format,
         GroupBatchStream,
         GroupMovedOnError,
         GroupNotEmptyError,
@@ -44,11 +48,13 @@ if TYPE_CHECKING:
         RecordMetadata,
         RecordStream,
         RequestTimeoutError,
+        Serializer,
         Settings,
         Summary,
         Topic,
         TopicExistsError,
         Transaction,
+        TypedRecord,
         UnknownGroupError,
         UnknownTopicError,
         WarmlogError,
@@ -58,6 +64,9 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
+    "BYTES",
+    "JSON",
+    "TEXT",
     "AsyncClient",
     "BatchStream",
     "BlockingDelivery",
@@ -71,6 +80,7 @@ __all__ = [
     "ConnectionLostError",
     "ConsumedRecord",
     "Delivery",
+    "Format",
     "GroupBatchStream",
     "GroupMovedOnError",
     "GroupNotEmptyError",
@@ -83,11 +93,13 @@ __all__ = [
     "RecordMetadata",
     "RecordStream",
     "RequestTimeoutError",
+    "Serializer",
     "Settings",
     "Summary",
     "Topic",
     "TopicExistsError",
     "Transaction",
+    "TypedRecord",
     "UnknownGroupError",
     "UnknownTopicError",
     "WarmlogError",

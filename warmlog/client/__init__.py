@@ -27,8 +27,11 @@ from warmlog.client.errors import (
     UnknownTopicError,
     WarmlogError,
 )
+from warmlog.client.formats import BYTES, JSON, TEXT, Format, Serializer, TypedRecord
 from warmlog.client.groups.blocking_stream import BlockingGroupStream
 from warmlog.client.groups.group_stream import GroupBatchStream, GroupRecordStream
+from warmlog.client.groups.member_options import Topics
+from warmlog.client.groups.rebalance_callbacks import RebalanceCallback
 from warmlog.client.producing.batches import Delivery, RecordMetadata
 from warmlog.client.producing.handoff import BlockingDelivery
 from warmlog.client.producing.producer import Message, PartitionSummary, Producible, Summary
@@ -38,6 +41,9 @@ from warmlog.client.transactions.blocking import BlockingTransaction
 from warmlog.client.transactions.transaction import Transaction
 
 __all__ = [
+    "BYTES",
+    "JSON",
+    "TEXT",
     "Acks",
     "AsyncClient",
     "BatchStream",
@@ -53,6 +59,7 @@ __all__ = [
     "ConnectionLostError",
     "ConsumedRecord",
     "Delivery",
+    "Format",
     "GroupBatchStream",
     "GroupMovedOnError",
     "GroupNotEmptyError",
@@ -65,15 +72,19 @@ __all__ = [
     "PartitionSummary",
     "ProducerFencedError",
     "Producible",
+    "RebalanceCallback",
     "RecordMetadata",
     "RecordStream",
     "RequestTimeoutError",
+    "Serializer",
     "Settings",
     "Start",
     "Summary",
     "Topic",
     "TopicExistsError",
+    "Topics",
     "Transaction",
+    "TypedRecord",
     "UnknownGroupError",
     "UnknownTopicError",
     "WarmlogError",

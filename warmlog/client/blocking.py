@@ -5,6 +5,7 @@ records cross in lists, and the next list is in progress while the caller works 
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -24,7 +25,8 @@ from warmlog.client.consuming.stream import BatchStream, ConsumedRecord
 from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
 from warmlog.client.errors import ClosedError
 from warmlog.client.groups.blocking_stream import BlockingGroupStream
-from warmlog.client.groups.member_options import GroupConsumeOptions
+from warmlog.client.groups.member_options import CALLBACKS, GroupConsumeOptions, Topics, named
+from warmlog.client.groups.rebalance_callbacks import in_thread
 from warmlog.client.producing.batches import RecordMetadata
 from warmlog.client.producing.handoff import BlockingDelivery, ClientThread, Handoff
 from warmlog.client.producing.producer import Content, GivenHeaders, Producible, Summary, Timestamp, content
@@ -218,18 +220,20 @@ class Client:
     ) -> Iterator[ConsumedRecord]: ...
     @overload
     def consume(
-        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupConsumeOptions]
+        self, topics: Topics, start: Start = ..., *, group: str, **options: Unpack[GroupConsumeOptions]
     ) -> BlockingGroupStream: ...
     def consume(
-        self, topics: str | Iterable[str], start: Start = "beginning", *, group: str | None = None, **options: Any
+        self, topics: Topics, start: Start = "beginning", *, group: str | None = None, **options: Any
     ) -> Iterator[ConsumedRecord] | BlockingGroupStream:
         """Consume records: `for record in client.consume("orders")`. Arguments as for `AsyncClient.consume`.
 
+        Callbacks of a group run in another thread while the caller waits for the stream, and may use it.
         Without a group, the next records are fetched and decoded while the caller works on the last ones.
         """
         if group is None:
-            return chain.from_iterable(self.consume_batches(topics, start, **options))
-        topics = topics if isinstance(topics, str) else tuple(topics)
+            return chain.from_iterable(self.consume_batches(named(topics), start, **options))
+        topics = topics if isinstance(topics, str | re.Pattern) else tuple(topics)
+        options |= {name: in_thread(options[name]) for name in CALLBACKS if options.get(name)}
         reader = self._portal.call(partial(self._client.group_reader, group, topics, start, **options))
         return BlockingGroupStream(reader, self._call, self._start)
 

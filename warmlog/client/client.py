@@ -18,7 +18,7 @@ from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_su
 from warmlog.client.errors import ClosedError
 from warmlog.client.groups.admin import GroupAdmin
 from warmlog.client.groups.group_stream import GroupBatchStream, GroupReader, GroupRecordStream
-from warmlog.client.groups.member_options import GroupConsumeOptions, make_group_subscription
+from warmlog.client.groups.member_options import GroupConsumeOptions, Topics, make_group_subscription, named
 from warmlog.client.groups.membership import Membership
 from warmlog.client.producing.batches import Delivery, RecordMetadata
 from warmlog.client.producing.handoff import ClientThread, Handoff
@@ -247,10 +247,10 @@ class AsyncClient:
     ) -> RecordStream: ...
     @overload
     def consume(
-        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupConsumeOptions]
+        self, topics: Topics, start: Start = ..., *, group: str, **options: Unpack[GroupConsumeOptions]
     ) -> GroupRecordStream: ...
     def consume(
-        self, topics: str | Iterable[str], start: Start = "beginning", *, group: str | None = None, **options: Any
+        self, topics: Topics, start: Start = "beginning", *, group: str | None = None, **options: Any
     ) -> RecordStream | GroupRecordStream:
         """Consume records: `async for record in client.consume("orders", start="beginning")`.
 
@@ -274,9 +274,14 @@ class AsyncClient:
         `session_timeout_s`: a member without heartbeats for that long is removed.
         `rebalance_timeout_s`: how long one record may take during a rebalance.
         `instance_id`: makes this a static member, which gets its partitions back after a restart.
+        `on_assigned`, `on_revoked`, `on_lost`: called between two steps with the (topic, partition) pairs that the
+        member gets, is about to give up, and has lost to others already; functions or async functions. `on_revoked` may
+        commit, and is called for `on_lost` if that is not given. All partitions are given up in each rebalance.
+        `topics` may be a pattern, `re.compile("orders-.*")`, for the whole names of topics, which are looked up every
+        `topics_interval_s`.
         """
         if group is None:
-            return RecordStream(self.consume_batches(topics, start, **options))
+            return RecordStream(self.consume_batches(named(topics), start, **options))
         return GroupRecordStream(self.group_reader(group, topics, start, **options))
 
     @overload
@@ -285,20 +290,22 @@ class AsyncClient:
     ) -> BatchStream: ...
     @overload
     def consume_batches(
-        self, topics: str | Iterable[str], start: Start = ..., *, group: str, **options: Unpack[GroupConsumeOptions]
+        self, topics: Topics, start: Start = ..., *, group: str, **options: Unpack[GroupConsumeOptions]
     ) -> GroupBatchStream: ...
     def consume_batches(
-        self, topics: str | Iterable[str], start: Start = "beginning", *, group: str | None = None, **options: Any
+        self, topics: Topics, start: Start = "beginning", *, group: str | None = None, **options: Any
     ) -> BatchStream | GroupBatchStream:
         """Consume lists of records: like `consume`, at less cost per record."""
         if group is None:
-            return BatchStream(self._cluster, self._settings, self._random, make_subscription(topics, start, **options))
+            return BatchStream(
+                self._cluster, self._settings, self._random, make_subscription(named(topics), start, **options)
+            )
         return GroupBatchStream(self.group_reader(group, topics, start, **options))
 
     def group_reader(
         self,
         group: str,
-        topics: str | Iterable[str],
+        topics: Topics,
         start: Start = "beginning",
         **options: Unpack[GroupConsumeOptions],
     ) -> GroupReader:

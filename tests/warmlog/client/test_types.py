@@ -7,7 +7,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
-from warmlog import Client, Message, connect
+import json
+import re
+
+from warmlog import TEXT, Client, Format, Message, Serializer, connect
+
+counts = Format(key=TEXT, value=Serializer(lambda count: b"%d" % count, lambda data: int(data)))
+numbers: Format[str, list[int]] = Format(key=TEXT, value=Serializer(lambda n: json.dumps(n).encode(), json.loads))
+
+async def revoked(partitions: object) -> None:
+    print(partitions)
 
 async def right() -> None:
     async with connect("127.0.0.1:9091", acks="all", compression="zstd") as client:
@@ -17,6 +26,12 @@ async def right() -> None:
         await client.produce_many("t", (b"%d" % number for number in range(3)))
         async for record in client.consume("t", start="beginning", isolation="read_committed"):
             print(record.value)
+        await client.produce("t", **counts.pack(5, key="k"), partition=1)
+        await client.produce_many("t", [numbers.message([5])])
+        async with client.consume(re.compile("t.*"), group="g", on_revoked=revoked, on_assigned=print) as stream:
+            async for record in stream:
+                print(counts.read(record).key, sum(numbers.read(record).value or ()))
+                stream.seek(5)
 
 async def wrong() -> None:
     async with connect(linger=5) as client:  # wrong
@@ -28,6 +43,10 @@ async def wrong() -> None:
         client.consume("t", isolation="read_commited")  # wrong
         async for record in client.consume("t"):
             print(record.valeu)  # wrong
+        numbers.message([5], key=b"k")  # wrong
+        numbers.pack("text")  # wrong
+        client.consume(re.compile("t"))  # wrong
+        client.consume("t", group="g", on_assigned=5)  # wrong
 
 def wrong_too() -> None:
     with Client(compression="zip") as client:  # wrong

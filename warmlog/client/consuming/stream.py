@@ -127,6 +127,10 @@ class BatchStream:
             cursor.is_paused = False
         self._signal.set()
 
+    def chosen(self, *partitions: int, topic: str | None = None) -> list[tuple[str, int]]:
+        """Return the topic and partition of each of these, by default of all that are read. Raises ValueError."""
+        return [(cursor.topic, cursor.partition) for cursor in self._chosen(topic, partitions)]
+
     def _move(self, cursor: Cursor, offset: int) -> None:
         """Read a partition from another offset; records of it that were received are discarded."""
         cursor.seek(offset)

@@ -6,6 +6,7 @@ one as processed.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -51,6 +52,23 @@ class BlockingGroupStream:
     def positions(self) -> dict[PartitionId, int]:
         """By (topic, partition) of the assignment, the offset after the last record taken."""
         return self._reader.tracker.committable(include_last=True)
+
+    @property
+    def lag(self) -> dict[PartitionId, int]:
+        """By (topic, partition) of the assignment, how many offsets are left to the last known high watermark."""
+        return self._reader.lag
+
+    def seek(self, offset: int, *, partition: int = 0, topic: str | None = None) -> None:
+        """Continue at an offset. See `GroupStream.seek`."""
+        self._call(_in_loop, partial(self._reader.seek, offset, partition=partition, topic=topic))
+
+    def pause(self, *partitions: int, topic: str | None = None) -> None:
+        """Stop reading partitions, by default all that are assigned. See `GroupStream.pause`."""
+        self._call(_in_loop, partial(self._reader.pause, *partitions, topic=topic))
+
+    def resume(self, *partitions: int, topic: str | None = None) -> None:
+        """Read paused partitions again, by default all. Raises ValueError."""
+        self._call(_in_loop, partial(self._reader.resume, *partitions, topic=topic))
 
     def batches(self) -> Iterator[list[ConsumedRecord]]:
         """Iterate over lists of records. Use either this or the stream's own iterator."""
@@ -103,6 +121,10 @@ async def _next_records(reader: GroupReader, whole: bool) -> list[ConsumedRecord
     records = await reader.next_records()
     (reader.tracker.deliver_all if whole else reader.tracker.deliver)(records, reader.after)
     return records
+
+
+async def _in_loop(function: Callable[[], None]) -> None:
+    function()
 
 
 async def _abandon(reader: GroupReader) -> None:

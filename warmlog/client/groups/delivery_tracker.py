@@ -54,6 +54,34 @@ class DeliveryTracker:
         """Revoke all but the first `taken` records of the list."""
         self._after, self._records, self.remaining = self._positions_at(taken), self._records[:taken], iter(())
 
+    def revoke_last(self) -> None:
+        """Revoke the record (or whole list) taken last, too."""
+        self.revoke()
+        self.revoke_after(0 if self._whole else max(len(self._records) - 1, 0))
+
+    def first_left(self, key: PartitionId) -> int | None:
+        """Return the offset of the first record of a partition that was not taken; None without one."""
+        return next((record.offset for record in self._left() if (record.topic, record.partition) == key), None)
+
+    def move(self, key: PartitionId, offset: int, *, keep_taken: bool) -> None:
+        """Continue a partition at an offset, without its records that were not taken.
+
+        `keep_taken`: those taken count as before; otherwise the offset is what is committed.
+        """
+        left = self._left()
+        taken = self._records[: len(self._records) - len(left)]
+        if not keep_taken:
+            taken = [record for record in taken if (record.topic, record.partition) != key]
+        left = [record for record in left if (record.topic, record.partition) != key]
+        self._records, self.remaining = taken + left, iter(left)
+        self._after = {**self._after, key: offset}
+
+    def _left(self) -> list[ConsumedRecord]:
+        """Return the records that were not taken; they remain."""
+        left = list(self.remaining)
+        self.remaining = iter(left)
+        return left
+
     def committable(self, *, include_last: bool) -> dict[PartitionId, int]:
         """Return the offsets to commit. `include_last`: the record (or whole list) taken last is processed, too."""
         taken = len(self._records) - length_hint(self.remaining)

@@ -6,7 +6,7 @@ Invariants:
 3. As in `consuming.stream`: an error is raised after the records before it, and a cancelled call has consumed nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from random import Random
@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.consuming.stream import BatchStream, ConsumedRecord, lag_of
 from warmlog.client.consuming.subscription import Start, Subscription
-from warmlog.client.errors import WarmlogError
+from warmlog.client.errors import UnknownTopicError, WarmlogError
 from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
 from warmlog.client.groups.member_options import MemberOptions
 from warmlog.client.groups.membership import Member, Membership
@@ -39,6 +39,10 @@ class GroupReader:
         self._subscription = subscription
         self._stream: BatchStream | None = None
         self._last_positions: tuple[int, Mapping[PartitionId, int]] = (NO_GENERATION, {})  # generation, positions
+        self._has_pattern = options.pattern is not None
+        self._callbacks = options.callbacks
+        self._held: tuple[PartitionId, ...] = ()  # what the callbacks have been told that the member has
+        self._paused: set[PartitionId] = set()
         self._closed = False
         self._busy = False
         self.tracker = DeliveryTracker()
@@ -80,6 +84,41 @@ class GroupReader:
         member = self.membership.as_member()
         return member, self.tracker.committable(include_last=True) if positions is None else positions
 
+    def seek(self, offset: int, *, partition: int, topic: str | None) -> None:
+        """Continue a partition of the assignment at an offset, which the next commit commits. Raises ValueError."""
+        stream = self._assigned_stream()
+        ((topic, partition),) = stream.chosen(partition, topic=topic)
+        stream.seek(offset, partition=partition, topic=topic)
+        self.tracker.move((topic, partition), offset, keep_taken=False)
+
+    def pause(self, *partitions: int, topic: str | None) -> None:
+        """Stop reading partitions, by default all assigned ones, until `resume`, also across rebalances.
+
+        Raises ValueError.
+        """
+        self._pause(self._assigned_stream().chosen(*partitions, topic=topic))
+
+    def _pause(self, keys: Iterable[PartitionId]) -> None:
+        stream = self._assigned_stream()
+        for topic, partition in keys:
+            self._paused.add((topic, partition))
+            stream.pause(partition, topic=topic)
+            offset = self.tracker.first_left((topic, partition))
+            if offset is not None:
+                stream.seek(offset, partition=partition, topic=topic)
+                self.tracker.move((topic, partition), offset, keep_taken=True)
+
+    def resume(self, *partitions: int, topic: str | None) -> None:
+        """Read paused partitions again, by default all, from where they were paused. Raises ValueError."""
+        stream = self._assigned_stream()
+        self._paused -= set(stream.chosen(*partitions, topic=topic))
+        stream.resume(*partitions, topic=topic)
+
+    def _assigned_stream(self) -> BatchStream:
+        if self._stream is None:
+            raise ValueError("the stream has no partitions: it is not open, or a rebalance is in progress")
+        return self._stream
+
     @property
     def after(self) -> dict[PartitionId, int]:
         """The positions behind the last list of records."""
@@ -106,7 +145,12 @@ class GroupReader:
 
     async def aclose(self, *, include_last: bool) -> None:
         """Stop reading, and wait until the member has left."""
-        self.close(include_last=include_last)
+        if not self._closed and not include_last:
+            self.tracker.revoke_last()  # so that a callback does not commit it
+        try:
+            await self._give_up()
+        finally:
+            self.close(include_last=True)
         await self.membership.wait_ended()
 
     # -- internals --
@@ -115,15 +159,35 @@ class GroupReader:
         """Return the stream of the current assignment, joining first if needed; None if closed meanwhile."""
         try:
             if self.membership.must_join:
+                await self._give_up()
                 self._close_stream()
                 await self.membership.join()
             if self._stream is None and not self._closed:
                 self._stream = await self._open_stream(self._next_subscription())
                 self.tracker.reset(self._stream.positions)
-        except WarmlogError:
+                self._pause(self._paused & self._stream.positions.keys())
+                self._held = tuple(self._stream.positions)
+                await self._callbacks.assigned(self._held)
+        except WarmlogError as error:
+            if self._is_deletion(error):
+                self.membership.rejoin()
+                return None
+            with anyio.CancelScope(shield=True):
+                await self._give_up()
             self.close(include_last=True)
             raise
         return self._stream
+
+    def _is_deletion(self, error: WarmlogError) -> bool:
+        """Whether a topic that matched the pattern was deleted: the group goes on without it."""
+        return self._has_pattern and isinstance(error, UnknownTopicError)
+
+    async def _give_up(self) -> None:
+        """Tell the callbacks, once, that the partitions are given up, or are lost already."""
+        held, self._held = self._held, ()
+        if held and not self._closed:
+            is_member = self.membership.generation != NO_GENERATION and self.membership.failure is None
+            await (self._callbacks.revoked if is_member else self._callbacks.lost)(held)
 
     def _close_stream(self) -> None:
         if self._stream is not None:
@@ -160,7 +224,10 @@ class GroupReader:
         try:
             with self._interruptible():
                 records = await anext(stream, [])
-        except WarmlogError:
+        except WarmlogError as error:
+            if self._is_deletion(error):
+                self.membership.rejoin()
+                return None
             self.close(include_last=True)
             raise
         return None if not records and self.membership.must_join else records
@@ -210,6 +277,25 @@ class GroupStream:
     def lag(self) -> dict[PartitionId, int]:
         """By (topic, partition) of the assignment, how many offsets are left to the last known high watermark."""
         return self._reader.lag
+
+    def seek(self, offset: int, *, partition: int = 0, topic: str | None = None) -> None:
+        """Continue at an offset, of the only topic unless one is named; commits go by it, too.
+
+        Raises ValueError unless the partition is assigned to this member.
+        """
+        self._reader.seek(offset, partition=partition, topic=topic)
+
+    def pause(self, *partitions: int, topic: str | None = None) -> None:
+        """Stop reading partitions, by default all that are assigned, until `resume`.
+
+        What the member keeps in a rebalance remains paused. While all partitions are paused, the stream waits: only
+        another task can resume it. Raises ValueError.
+        """
+        self._reader.pause(*partitions, topic=topic)
+
+    def resume(self, *partitions: int, topic: str | None = None) -> None:
+        """Read paused partitions again, by default all, from where they were paused. Raises ValueError."""
+        self._reader.resume(*partitions, topic=topic)
 
     @property
     def member_id(self) -> str:

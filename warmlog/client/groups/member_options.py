@@ -1,8 +1,9 @@
 """Validate the options of a group member."""
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack, cast
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypedDict, Unpack, cast
 
 from warmlog.client.consuming.subscription import (
     ConsumeOptions,
@@ -12,9 +13,21 @@ from warmlog.client.consuming.subscription import (
     Subscription,
     make_subscription,
 )
+from warmlog.client.groups.rebalance_callbacks import RebalanceCallback, RebalanceCallbacks
 from warmlog.protocol.native.groups import DEFAULT_REBALANCE_TIMEOUT_MS, DEFAULT_SESSION_TIMEOUT_MS
 
 DEFAULT_COMMIT_INTERVAL_S = 5.0  # Kafka's auto.commit.interval.ms
+DEFAULT_TOPICS_INTERVAL_S = 300.0  # Kafka's metadata.max.age.ms
+
+#: A name, several, or a pattern for whole names.
+Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
+
+
+def named(topics: Topics) -> str | tuple[str, ...]:
+    """Return the names of topics, for a stream without a group. Raises TypeError for a pattern."""
+    if isinstance(topics, re.Pattern):
+        raise TypeError("topics must be named: a pattern needs a group")
+    return topics if isinstance(topics, str) else tuple(topics)
 
 
 class GroupConsumeOptions(TypedDict, total=False):
@@ -25,35 +38,48 @@ class GroupConsumeOptions(TypedDict, total=False):
     session_timeout_s: float
     rebalance_timeout_s: float
     instance_id: str | None
+    topics_interval_s: float
+    on_assigned: RebalanceCallback
+    on_revoked: RebalanceCallback
+    on_lost: RebalanceCallback
     until_end: bool
     out_of_range: OutOfRange
     isolation: IsolationName
     auto_create: bool | None
 
 
+CALLBACKS = ("on_assigned", "on_revoked", "on_lost")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOptions:
-    """Options of a group member. Raises ValueError for a value out of range."""
+    """Options of a group member. Raises ValueError for a value out of range.
+
+    `pattern`: what the names of its topics match; `topics` is empty then.
+    """
 
     group: str
     topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None = None
     auto_create: bool
     auto_commit: bool = True
     commit_interval_s: float = DEFAULT_COMMIT_INTERVAL_S
     session_timeout_s: float = DEFAULT_SESSION_TIMEOUT_MS / 1000
     rebalance_timeout_s: float = DEFAULT_REBALANCE_TIMEOUT_MS / 1000
     instance_id: str | None = None
+    topics_interval_s: float = DEFAULT_TOPICS_INTERVAL_S
+    callbacks: RebalanceCallbacks = field(default_factory=RebalanceCallbacks)
 
     def __post_init__(self) -> None:
         if not self.group:
             raise ValueError("group must not be empty")
-        for name in ("commit_interval_s", "session_timeout_s", "rebalance_timeout_s"):
+        for name in ("commit_interval_s", "session_timeout_s", "rebalance_timeout_s", "topics_interval_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be greater than 0")
 
 
 def make_group_subscription(
-    group: str, topics: str | Iterable[str], start: Start, **options: Unpack[GroupConsumeOptions]
+    group: str, topics: Topics, start: Start, **options: Unpack[GroupConsumeOptions]
 ) -> tuple[Subscription, MemberOptions]:
     """Validate what a member reads and how. Raises ValueError, TypeError.
 
@@ -63,8 +89,11 @@ def make_group_subscription(
         raise TypeError("start must not be a mapping with a group: it applies to partitions without a committed offset")
     if "partitions" in options:
         raise TypeError("partitions must not be given with a group: the group assigns them")
+    pattern = topics if isinstance(topics, re.Pattern) else None
+    if pattern is not None and not isinstance(pattern.pattern, str):
+        raise TypeError("a pattern for topics must be of str, not of bytes")
     subscription = make_subscription(
-        topics,
+        () if isinstance(topics, re.Pattern) else topics,
         start,
         until_end=options.get("until_end", False),
         out_of_range=options.get("out_of_range", "end" if start == "end" else "beginning"),
@@ -72,9 +101,12 @@ def make_group_subscription(
         auto_create=options.get("auto_create"),
     )
     member_options = {name: value for name, value in options.items() if name not in ConsumeOptions.__annotations__}
+    callbacks = {name: member_options.pop(name) for name in CALLBACKS if name in member_options}
     return subscription, MemberOptions(
         group=group,
         topics=subscription.topics,
+        pattern=pattern,
+        callbacks=RebalanceCallbacks(**cast("dict[str, Any]", callbacks)),
         auto_create=subscription.auto_create,
         **cast("dict[str, Any]", member_options),
     )

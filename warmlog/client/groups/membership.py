@@ -28,6 +28,7 @@ from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import ConnectError, GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
 from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
 from warmlog.client.groups.member_options import MemberOptions
+from warmlog.client.groups.subscribed_topics import SubscribedTopics
 from warmlog.client.settings import Settings
 from warmlog.protocol.backoff import delay_s, delays_s
 from warmlog.protocol.errors import ErrorCode
@@ -89,7 +90,7 @@ class Membership:
         self._tracker = tracker
         self._connection: Connection | None = None
         self._leaving: TaskStarter | None = None  # in which connections live while the member leaves
-        self._partition_counts: dict[str, int] = {}  # partitions per topic at the last assignment
+        self._topics = SubscribedTopics(cluster, options)
         self._committed: dict[PartitionId, int] = {}
         self._commit_due_at = 0.0
         self._requested_join: anyio.Event | None = None  # set when the requested join is over
@@ -122,6 +123,10 @@ class Membership:
             await self._requested_join.wait()
         if self.failure is not None:
             raise self.failure
+
+    def rejoin(self) -> None:
+        """Give up the partitions at the reader's next step, and join again."""
+        self._notify_reader()
 
     async def commit(self, positions: Mapping[PartitionId, int]) -> None:
         """Commit offsets read in this generation, retrying within the request timeout.
@@ -259,10 +264,10 @@ class Membership:
 
     async def _try_join(self) -> None:
         options = self._options
-        await self._count_partitions()
+        await self._topics.update()
         request = JoinConsumerGroupRequest(
             group=options.group,
-            topics=options.topics,
+            topics=self._topics.names,
             member_id=self.member_id,
             instance_id=options.instance_id,
             session_timeout_ms=round(options.session_timeout_s * 1000),
@@ -297,18 +302,6 @@ class Membership:
             await anyio.sleep(delay)
         raise AssertionError("unreachable: the delays are endless")
 
-    async def _count_partitions(self) -> None:
-        """Update the partition counts. A topic must exist at the first join; later it may have been deleted."""
-        for name in self._options.topics:
-            try:
-                topic = await self._cluster.topic(name, auto_create=self._options.auto_create)
-            except UnknownTopicError:
-                if name not in self._partition_counts:
-                    raise
-                self._partition_counts[name] = 0
-            else:
-                self._partition_counts[name] = topic.partitions
-
     # -- heartbeats --
 
     async def _heartbeat(self) -> None:
@@ -336,17 +329,8 @@ class Membership:
         if self._options.auto_commit and anyio.current_time() >= self._commit_due_at:
             await self._try_commit(include_last=False)
             self._commit_due_at = anyio.current_time() + self._options.commit_interval_s
-        if self._is_leader and await self._partition_counts_changed():
+        if await self._topics.have_changed(is_leader=self._is_leader):
             self._notify_reader()
-
-    async def _partition_counts_changed(self) -> bool:
-        """Whether cached partition counts differ from those at the last assignment (see `Cluster.topic`)."""
-        before = dict(self._partition_counts)
-        try:
-            await self._count_partitions()
-        except WarmlogError:
-            return False
-        return self._partition_counts != before
 
     def _end_generation(self, error: WarmlogError) -> None:
         """Handle an error that ends this generation or this membership."""

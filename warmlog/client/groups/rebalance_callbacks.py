@@ -1,0 +1,52 @@
+"""Tell a program which partitions its group stream gets and gives up."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from inspect import isawaitable, iscoroutinefunction
+from typing import TypeAlias
+
+from anyio.to_thread import run_sync
+
+from warmlog.client.groups.delivery_tracker import PartitionId
+
+#: Called with partitions; it may be an async function.
+RebalanceCallback: TypeAlias = Callable[[Sequence[PartitionId]], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceCallbacks:
+    """The functions that a program gave. Each is called by the reader's task, between two steps of the stream."""
+
+    on_assigned: RebalanceCallback | None = None
+    on_revoked: RebalanceCallback | None = None
+    on_lost: RebalanceCallback | None = None
+
+    async def assigned(self, partitions: Sequence[PartitionId]) -> None:
+        """Report the partitions of a new generation."""
+        await _call(self.on_assigned, partitions)
+
+    async def revoked(self, partitions: Sequence[PartitionId]) -> None:
+        """Report that partitions are about to be given up, and that their offsets can still be committed."""
+        await _call(self.on_revoked, partitions)
+
+    async def lost(self, partitions: Sequence[PartitionId]) -> None:
+        """Report that other members may read the partitions already. `on_revoked` stands in for `on_lost`."""
+        await _call(self.on_lost or self.on_revoked, partitions)
+
+
+async def _call(callback: RebalanceCallback | None, partitions: Sequence[PartitionId]) -> None:
+    if callback is not None:
+        result = callback(partitions)
+        if isawaitable(result):
+            await result
+
+
+def in_thread(callback: RebalanceCallback) -> RebalanceCallback:
+    """Return an async function that calls a blocking one in another thread. Raises TypeError for an async one."""
+    if iscoroutinefunction(callback):
+        raise TypeError("callbacks of a blocking stream must not be async functions")
+
+    def call(partitions: Sequence[PartitionId]) -> Awaitable[object]:
+        return run_sync(callback, partitions)
+
+    return call
