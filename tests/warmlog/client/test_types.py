@@ -34,7 +34,8 @@ async def right() -> None:
                 stream.seek(5)
 
 async def wrong() -> None:
-    async with connect(linger=5) as client:  # wrong
+    connect(linger=5)  # wrong
+    async with connect() as client:
         await client.produce("t", value="text")  # wrong
         await client.produce("t", value=b"v", key=5)  # wrong
         await client.produce_many("t", ["text"])  # wrong
@@ -55,11 +56,13 @@ def wrong_too() -> None:
 """
 
 
-def test_mistakes_are_found_and_nothing_else(tmp_path: Path) -> None:
+WRONG = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
+
+
+def test_mypy_finds_the_mistakes_and_nothing_else(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", str(program)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     found = {int(line) for line in re.findall(r"program.py:(\d+): error", done.stdout)}
-    wrong = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
-    assert found == wrong, done.stdout
+    assert found == WRONG, done.stdout
