@@ -1,4 +1,4 @@
-"""The compiled parts of the distribution; everything else about it is in pyproject.toml.
+"""The compiled parts of the distribution, and its description; everything else about it is in pyproject.toml.
 
 Two lists, and nothing else to keep up to date when modules come and go:
 
@@ -32,6 +32,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
+README = Path(__file__).with_name("README.md")
 PARSER = "warmlog/protocol/records/_reading.pxi"
 CYTHON = {
     "warmlog/broker/metrics/_requests.pyx": [],
@@ -330,4 +331,14 @@ def declared() -> list[Extension]:
     return extensions
 
 
-setup(cmdclass={"build_ext": Build}, ext_modules=declared())
+def description() -> str:
+    """Return the README for a package index, where links to other pages of the repository lead nowhere: as text."""
+    return re.sub(r"\[([^\]]+)\]\((?!https?://)[^)]+\)", r"\1", README.read_text(encoding="utf-8"))
+
+
+setup(
+    cmdclass={"build_ext": Build},
+    ext_modules=declared(),
+    long_description=description(),
+    long_description_content_type="text/markdown",
+)

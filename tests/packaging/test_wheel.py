@@ -1,6 +1,9 @@
 """The wheel of a machine where compiling fails: built without a registry, and served from."""
 
+import email
+import re
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -107,3 +110,14 @@ def test_the_wheel_holds_types_license_and_nothing_of_tests(built: tuple[Path, s
     assert any(name.endswith("licenses/LICENSE") for name in names)
     others = {name.split("/")[0] for name in names} - {"warmlog", "pyspark_warmlog"}
     assert others == {name.split("/")[0] for name in names if ".dist-info/" in name}
+
+
+def test_the_description_is_the_readme_without_links_into_the_repository(built: tuple[Path, str]) -> None:
+    with zipfile.ZipFile(built[0]) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("dist-info/METADATA")]
+        metadata = email.message_from_bytes(archive.read(name))
+    description = str(metadata.get_payload())
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert description.startswith("# warmlog")
+    assert "Start: tutorial, all pages" in description
+    assert re.findall(r"\]\((?!https?://)", description) == []
