@@ -47,6 +47,7 @@ _READY = re.compile(r"ready kafka=(\S+) native=(\S+) http=(\S+)\n?")
 _LISTENERS = ("kafka", "native", "http")
 _ADVERTISED = ("kafka", "native")
 
+PORT_STEP = 10  # between the ports of two nodes: the default ports are next to each other
 Addresses = Mapping[str, str]  # "host:port" or "none" by listener
 
 
@@ -86,12 +87,12 @@ class Plan:
             if left_out := sorted(set(known) - set(self.ids)):
                 raise CannotStart(
                     f"{directory / NODES}: has node {left_out[-1]}, which would not run with node.id={self.ids[0]} and "
-                    f"--nodes {self.count}; move its partitions to other nodes (kafka-reassign-partitions), then "
-                    "remove its directory"
+                    f"--nodes {self.count}; move its partitions to other nodes (warmlog partition move "
+                    "--replace), then remove its directory"
                 )
 
     def addresses_of(self, number: int) -> Addresses:
-        """Return the addresses of a node, 0 for the first: its ports are higher by that. Raises CannotStart."""
+        """Return the addresses of a node, 0 for the first. Raises CannotStart."""
         return {listener: _shifted(f"--{listener}", self.addresses[listener], number) for listener in _LISTENERS}
 
     def command(self, number: int, store: str, addresses: Addresses) -> list[str]:
@@ -110,16 +111,17 @@ class Plan:
     def _advertised(self, number: int) -> Iterator[str]:
         for listener in _ADVERTISED:
             if (found := self.settings.advertised(listener)) is not None:
-                yield f"{listener}://{found[0]}:{found[1] + number}"
+                yield f"{listener}://{found[0]}:{found[1] + number * PORT_STEP}"
 
 
 def _shifted(option: str, address: str, number: int) -> str:
     host, _, port = address.rpartition(":")
     if address == "none" or port == "0" or not port.isdecimal():  # a node says what is wrong with the address
         return address
-    if int(port) + number > 65_535:
-        raise CannotStart(f"{option}: the ports of all nodes must be at most 65535, and {int(port) + number} is not")
-    return f"{host}:{int(port) + number}"
+    own = int(port) + number * PORT_STEP
+    if own > 65_535:
+        raise CannotStart(f"{option}: the ports of all nodes must be at most 65535, and {own} is not")
+    return f"{host}:{own}"
 
 
 @dataclass(slots=True)

@@ -76,7 +76,7 @@ def serve_options(command: Command) -> Command:
     "--nodes",
     metavar="N",
     type=click.IntRange(1, 64),
-    help="Run a cluster of N brokers, each in a process of its own; their ports follow those given.",
+    help="Run a cluster of N brokers, each in a process of its own, with ports 10 higher than the last.",
 )
 @click.option("--until-eof", is_flag=True, help="Stop also when standard input ends.")
 def serve(nodes: int | None, **options: Any) -> None:

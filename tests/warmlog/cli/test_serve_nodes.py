@@ -173,17 +173,25 @@ def test_lines_of_the_log_name_the_node(tmp_path: Path) -> None:
 
 
 def test_ports_count_up_from_the_first_node(tmp_path: Path) -> None:
-    first = free_ports(2)[0]
+    first = free_ports(11)[0]
     addresses = ("--kafka", f"127.0.0.1:{first}", "--native", "none", "--http", "none")
     advertised = ("--set", f"advertised.listeners=kafka://localhost:{first}")
     with nodes(tmp_path / "data", 2, *advertised, "--set", "node.id=7", addresses=addresses) as running:
         assert running.lines[1:3] == [
             f"node 7 kafka=127.0.0.1:{first} native=none http=none\n",
-            f"node 8 kafka=127.0.0.1:{first + 1} native=none http=none\n",
+            f"node 8 kafka=127.0.0.1:{first + 10} native=none http=none\n",
         ]
         brokers = AdminClient({"bootstrap.servers": running.kafka[0]}).list_topics(timeout=LIMIT_S).brokers
         found = {number: f"{broker.host}:{broker.port}" for number, broker in brokers.items()}
-        assert found == {7: f"localhost:{first}", 8: f"localhost:{first + 1}"}
+        assert found == {7: f"localhost:{first}", 8: f"localhost:{first + 10}"}
+
+
+def test_default_ports_of_nodes_do_not_collide(tmp_path: Path) -> None:
+    settings = Settings(log_dirs=str(tmp_path))
+    addresses = {"kafka": "127.0.0.1:9092", "native": "127.0.0.1:9091", "http": "127.0.0.1:9099"}
+    plan = Plan(settings=settings, count=64, addresses=addresses, options=(), logs_json=False)
+    given = [address for number in range(64) for address in plan.addresses_of(number).values()]
+    assert len(set(given)) == len(given)
 
 
 def read(path: Path) -> str:
@@ -239,7 +247,7 @@ def refused(directory: Path, *options: str) -> str:
     [
         (["--set", "warmlog.cluster.etcd=http://127.0.0.1:1", "--set", "node.id=2"], "one by one, without --nodes"),
         (["--kafka", "none"], "need a Kafka listener"),
-        (["--native", "127.0.0.1:65535"], "at most 65535, and 65536 is not"),
+        (["--native", "127.0.0.1:65535"], "at most 65535, and 65545 is not"),
         (["--kafka", "0.0.0.0:0"], "set advertised.listeners=kafka://HOST:PORT"),
         (["--set", "log.segment.bites=1"], "log.segment.bytes"),
     ],
