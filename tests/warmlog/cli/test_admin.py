@@ -75,6 +75,7 @@ def test_settings_are_changed_and_reset(admin: Run) -> None:
     assert b"segment.bytes" in admin("config", "show", "topic", "configured", "--all").out
     assert admin("config", "unset", "topic", "configured", "retention.ms").status == 0
     assert admin("config", "show", "topic", "configured", "--json").json() == []
+    assert b"every setting has its default; --all shows them" in admin("config", "show", "topic", "configured").out
     for broker in ("2", "default"):
         assert admin("config", "set", "broker", broker, "log.retention.ms=86400000").status == 0
         assert b"86400000" in admin("config", "show", "broker", broker).out

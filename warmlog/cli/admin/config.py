@@ -69,6 +69,9 @@ def show(kind: str, name: str, show_all: bool, kafka: str, as_json: bool) -> Non
     if as_json:
         print_json(*map(_form, chosen))
         return
+    if not chosen:
+        print_line(f"{kind} {name}: every setting has its default; --all shows them")
+        return
     forms = map(_form, chosen)
     print_table(COLUMNS, [(form["name"], form["value"], form["source"]) for form in forms])
 
