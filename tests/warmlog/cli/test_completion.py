@@ -19,6 +19,10 @@ def test_the_script_of_each_shell_calls_the_command(shell: str) -> None:
             {
                 "serve",
                 "topic",
+                "partition",
+                "records",
+                "broker",
+                "config",
                 "transaction",
                 "produce",
                 "consume",
