@@ -17,7 +17,7 @@ from warmlog.broker.log.producers.copies import LargestTimestamps, largest_times
 from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
-from warmlog.protocol.records.reencode import reencode_batches
+from warmlog.protocol.records.reencode import Reencoding
 from warmlog.protocol.records.validation import NeedsReencodingError
 
 _END = HighWatermarkSource.END  # bound once, as in `log_state`
@@ -85,12 +85,12 @@ class AppendableLog(LogState):
         """Whether batches are stored in the codec in which they are received, never recompressed."""
         return self._appender.rules.codec is None
 
-    def reencode(self, records: Buffer, *, max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE) -> Buffer:
-        """Return batches as this log stores them: decompressed, validated by its rules, and in its codec.
+    def reencoding(self, records: Buffer, *, max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE) -> Reencoding:
+        """Return the work to turn batches into what this log stores: decompressed, validated, and in its codec.
 
-        For a worker, unless they are small. Raises the ProtocolErrors of `protocol.records.reencode.reencode_batches`.
+        Do it in a worker, unless the batches are small.
         """
-        return reencode_batches(
+        return Reencoding(
             records, self._appender.rules, self._context.clock(), max_decompressed_size=max_decompressed_size
         )
 
@@ -138,7 +138,9 @@ class AppendableLog(LogState):
         try:
             planned = self.plan(records, origin=origin, guard=guard)
         except NeedsReencodingError:
-            planned = self.plan(self.reencode(records), reencoded=True, origin=origin, guard=guard)
+            opened = self.reencoding(records).run(lambda: False)
+            assert opened is not None, "it is never over"
+            planned = self.plan(opened, reencoded=True, origin=origin, guard=guard)
         return self._append(planned)
 
     def append_copy(self, records: Buffer, leader_epoch: int | None = None) -> list[PlannedAppend]:

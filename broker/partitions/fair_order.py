@@ -55,7 +55,10 @@ class FairOrder(Generic[T]):
 
     def take(self) -> Work[T]:
         """Take the next work. There must be some."""
-        tag, _, _, source = heappop(self._heap)
+        tag, size, _, source = heappop(self._heap)
+        while tag < self._tags.get(source, 0.0):  # other work of the source was measured since
+            self._enter(source, size)
+            tag, size, _, source = heappop(self._heap)
         self._virtual = max(self._virtual, tag)
         waiting = self._waiting[source]
         _, item = waiting.popleft()
@@ -68,8 +71,9 @@ class FairOrder(Generic[T]):
         return Work(item, source, tag)
 
     def served(self, work: Work[T], seconds: float) -> None:
-        """Count the service that work has received."""
-        tag = self._tags[work.source] = self._tags.get(work.source, work.tag) + max(seconds - PROVISIONAL_S, 0.0)
+        """Count the service that work has received; 0 if it was not begun."""
+        provisional = self._tags.get(work.source, work.tag + PROVISIONAL_S)
+        tag = self._tags[work.source] = max(work.tag, provisional - PROVISIONAL_S) + seconds
         self._in_progress -= 1
         if not self._in_progress and not self._waiting:
             self._virtual = max(self._virtual, tag)

@@ -11,18 +11,61 @@ Invariants:
 Source: org.apache.kafka.storage.internals.log.LogValidator.validateMessagesAndAssignOffsetsCompressed.
 """
 
+from collections.abc import Callable, Sequence
+
 from warmlog.protocol.records.batch import BatchHeader, rewritten_start
 from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE, compress, decompress
 from warmlog.protocol.records.layout import CODEC_MASK, HEADER_SIZE, KNOWN_BITS, MIN_BATCH_LENGTH, STALE_CRC, Codec
 from warmlog.protocol.records.record import Buffer
 from warmlog.protocol.records.validation import BatchRules, check_each, check_records, with_max_timestamp
 
-__all__ = ["reencode_batches"]
+__all__ = ["Reencoding", "reencode_batches"]
 
 # Every block may open to `FREE_SIZE` bytes, a larger one to `MAX_RATIO` times its size. Log lines compress by a factor
 # of 50 at best; zeros by 1,000 with gzip, and by 30,000 with zstd.
 FREE_SIZE = 16 << 20
 MAX_RATIO = 64
+
+
+class Reencoding:
+    """Batches from a producer on their way into the topic's codec, one after the other. Nothing is done before `run`.
+
+    `max_decompressed_size` limits the decompressed size of one batch, in bytes.
+    """
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        rules: BatchRules,
+        now_ms: int,
+        *,
+        max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE,
+    ) -> None:
+        self.size = len(buffer)
+        self._view = memoryview(buffer)
+        self._rules = rules
+        self._now_ms = now_ms
+        self._max_size = max_decompressed_size
+        self._checked: Sequence[tuple[int, BatchHeader]] | None = None
+        self._done = 0  # batches
+        self._parts: list[Buffer] = []
+
+    def run(self, is_over: Callable[[], bool]) -> Buffer | None:
+        """Continue until all batches are done, and return them; None if `is_over` says so between two batches.
+
+        Raises what `reencode_batches` raises.
+        """
+        view = self._view
+        if self._checked is None:
+            self._checked = check_each(view, self._rules, self._now_ms, reencoded=True)
+        for position, header in self._checked[self._done :]:
+            batch = view[position : position + header.size]
+            self._parts += _reencode(batch, header, self._rules, self._now_ms, self._max_size)
+            self._done += 1
+            if self._done < len(self._checked) and is_over():
+                return None
+        is_unchanged = len(self._parts) == len(self._checked) and sum(map(len, self._parts)) == len(view)
+        return view if is_unchanged else b"".join(self._parts)
 
 
 def reencode_batches(
@@ -34,12 +77,9 @@ def reencode_batches(
     bytes. Raises what `check_batches` raises, CompressionError for a block that is invalid, and DecompressedSizeError
     for one that opens to more than that, or to more than `FREE_SIZE` bytes and `MAX_RATIO` times its size.
     """
-    view = memoryview(buffer)
-    checked = check_each(view, rules, now_ms, reencoded=True)
-    parts: list[Buffer] = []
-    for position, header in checked:
-        parts += _reencode(view[position : position + header.size], header, rules, now_ms, max_decompressed_size)
-    return view if sum(map(len, parts)) == len(view) and len(parts) == len(checked) else b"".join(parts)
+    done = Reencoding(buffer, rules, now_ms, max_decompressed_size=max_decompressed_size).run(lambda: False)
+    assert done is not None, "it is never over"
+    return done
 
 
 def _reencode(batch: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, max_size: int) -> list[Buffer]:

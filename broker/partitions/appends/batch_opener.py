@@ -6,7 +6,8 @@ microseconds, less than a hand-over to a thread. A large one may expand to 128 M
 Invariants:
 1. Between two writes the event loop opens batches for about `LOOP_SECONDS` at most, each into no more than
    `LOOP_OPENED_BYTES`.
-2. At most `MAX_THREADS` threads open batches, for all partitions together, each for about `JOB_SECONDS` at a time.
+2. At most `MAX_THREADS` threads open batches, for all partitions together, each for about `JOB_SECONDS` at a time, or
+   for one batch.
 3. Batches of one source (a connection) to one partition are opened in their order, by one thread at a time. Those of
    others are opened in the order of `FairOrder`: a source whose batches take long delays nobody else.
 """
@@ -23,12 +24,13 @@ from warmlog.broker.log.append import Buffer
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.partitions.fair_order import FairOrder, Work
 from warmlog.protocol.errors import CompressionError, ProtocolError
+from warmlog.protocol.records.reencode import Reencoding
 
 logger = logging.getLogger(__name__)
 
 MAX_THREADS = 2  # CPU bound, and each may hold a decompressed block of the largest size
 JOB_BYTES = 1 << 20  # compressed, per turn of a thread: milliseconds
-JOB_SECONDS = 0.01  # after which a thread returns what it has not opened yet: a batch may take much longer than others
+JOB_SECONDS = 0.01  # after which a thread returns what it has not opened yet, in the middle of an append, too
 LOOP_BYTES = 8 << 10  # compressed; well compressed data expands to up to eight times as much
 LOOP_OPENED_BYTES = 64 << 10  # 40 us for lz4, 60 us for zstd, 0.2 ms for gzip
 LOOP_SECONDS = 0.001
@@ -37,17 +39,17 @@ Outcome = Buffer | Exception  # the batches as stored, or the reason for rejecti
 
 
 class Lane(Protocol):
-    """The batches of one source to one partition that wait to be opened."""
+    """The appends of one source to one partition whose batches wait to be opened."""
 
     @property
     def log(self) -> PartitionLog:
         """The partition's log."""
 
-    def next_unopened(self, max_bytes: int) -> Sequence[Buffer]:
-        """Return the first waiting batches, at least one; `opened` follows."""
+    def next_unopened(self, max_bytes: int) -> Sequence[Reencoding]:
+        """Return the first waiting ones, at least one; `opened` follows."""
 
     def opened(self, outcomes: Sequence[Outcome]) -> bool:
-        """Receive the outcomes of as many of them as were opened; return whether more batches wait."""
+        """Receive the outcomes of as many of them as were opened, possibly none; return whether more wait."""
 
 
 class BatchOpener:
@@ -66,13 +68,13 @@ class BatchOpener:
     def open_now(self, log: PartitionLog, records: Buffer) -> Buffer | None:
         """Return batches as the log stores them if that is quick, else None: `enlist` the partition.
 
-        Raises the ProtocolErrors of `PartitionLog.reencode`.
+        Raises the ProtocolErrors of `protocol.records.reencode.reencode_batches`, except CompressionError.
         """
         if len(records) > self.loop_bytes or self._spent_s >= LOOP_SECONDS or not log.keeps_codecs:
             return None
         began = perf_counter()
         try:
-            return log.reencode(records, max_decompressed_size=LOOP_OPENED_BYTES)
+            return log.reencoding(records, max_decompressed_size=LOOP_OPENED_BYTES).run(lambda: False)
         except Exception as error:
             if isinstance(error, ProtocolError) and not isinstance(error, CompressionError):
                 raise
@@ -114,12 +116,12 @@ class BatchOpener:
     async def _open_some(self) -> None:
         """Open batches of the next lanes in a thread."""
         group: list[Work[Lane]] = []
-        jobs: list[tuple[PartitionLog, Sequence[Buffer]]] = []
+        jobs: list[tuple[PartitionLog, Sequence[Reencoding]]] = []
         size = 0
         while self._waiting and size < JOB_BYTES:
             work = self._waiting.take()
             batches = work.item.next_unopened(JOB_BYTES - size)
-            size += sum(map(len, batches))
+            size += sum(each.size for each in batches)
             group.append(work)
             jobs.append((work.item.log, batches))
         results: Sequence[tuple[Sequence[Outcome], float]]
@@ -135,28 +137,31 @@ class BatchOpener:
                 self._waiting.add(work.source, work.item)
 
 
-def _open_all(jobs: Sequence[tuple[PartitionLog, Sequence[Buffer]]]) -> list[tuple[list[Outcome], float]]:
-    """Open batches of several lanes in a worker thread until JOB_SECONDS have passed.
+def _open_all(jobs: Sequence[tuple[PartitionLog, Sequence[Reencoding]]]) -> list[tuple[list[Outcome], float]]:
+    """Open batches of several lanes in a worker thread, at least one batch, until JOB_SECONDS have passed.
 
-    Return the outcomes of those that were opened, at least one, and the seconds that they took. An error affects its
-    own append only.
+    Return the outcomes of the appends that are done, and the seconds that each lane took. An error affects its own
+    append only.
     """
     results: list[tuple[list[Outcome], float]] = []
-    began = perf_counter()
+    ends_at = perf_counter() + JOB_SECONDS
     for log, batches in jobs:
         outcomes: list[Outcome] = []
         since = perf_counter()
-        for records in batches:
-            if (results or outcomes) and perf_counter() - began > JOB_SECONDS:
+        for reencoding in batches:
+            if (results or outcomes) and perf_counter() > ends_at:
                 break
-            outcomes.append(_open(log, records))
+            outcome = _open(log, reencoding, lambda: perf_counter() > ends_at)
+            if outcome is None:
+                break
+            outcomes.append(outcome)
         results.append((outcomes, perf_counter() - since))
     return results
 
 
-def _open(log: PartitionLog, records: Buffer) -> Outcome:
+def _open(log: PartitionLog, reencoding: Reencoding, is_over: Callable[[], bool]) -> Outcome | None:
     try:
-        return log.reencode(records)
+        return reencoding.run(is_over)
     except ProtocolError as error:
         return _alone(error)
     except Exception as error:

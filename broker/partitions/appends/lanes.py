@@ -15,6 +15,7 @@ from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
 from warmlog.broker.partitions.appends.append import Append
 from warmlog.broker.partitions.appends.batch_opener import BatchOpener
 from warmlog.broker.partitions.appends.log_tasks import LogTasks
+from warmlog.protocol.records.reencode import Reencoding
 
 
 class Planner(Protocol):
@@ -35,7 +36,7 @@ class Unopened(NamedTuple):
 
     number: int  # in the order of arrival
     append: Append
-    records: bytes | memoryview
+    reencoding: Reencoding
     origin: Origin
     guard: int
 
@@ -59,19 +60,19 @@ class SourceLane:
         self.waiting: deque[Unopened] = deque()
         self._lanes = lanes
 
-    def next_unopened(self, max_bytes: int) -> list[Buffer]:
-        """Return the first batches that a thread must decompress, at least one; `opened` follows."""
-        batches: list[Buffer] = []
+    def next_unopened(self, max_bytes: int) -> list[Reencoding]:
+        """Return what a thread must decompress for the first appends, at least one; `opened` follows."""
+        found: list[Reencoding] = []
         size = 0
         for each in self.waiting:
-            size += len(each.records)
-            if batches and size > max_bytes:
+            size += each.reencoding.size
+            if found and size > max_bytes:
                 break
-            batches.append(each.records)
-        return batches
+            found.append(each.reencoding)
+        return found
 
     def opened(self, outcomes: Sequence[Buffer | Exception]) -> bool:
-        """Plan and write the first batches, which were decompressed; return whether more are waiting."""
+        """Plan and write the first appends, which were decompressed; return whether more are waiting."""
         return self._lanes.opened(self, outcomes)
 
 
@@ -105,7 +106,7 @@ class Lanes:
                 self._tasks.enter()
             lane = self._lanes[source] = SourceLane(self, self._log, source)
         self._arrivals += 1
-        lane.waiting.append(Unopened(self._arrivals, append, records, origin, guard))
+        lane.waiting.append(Unopened(self._arrivals, append, self._log.reencoding(records), origin, guard))
         if is_new:
             self._opener.enlist(source, lane)
 
@@ -115,7 +116,7 @@ class Lanes:
         self._markers.append(WaitingMarker(self._arrivals, append, marker))
 
     def opened(self, lane: SourceLane, outcomes: Sequence[Buffer | Exception]) -> bool:
-        """Plan and write the first batches of a lane, which were decompressed; return whether more are waiting."""
+        """Plan and write the first appends of a lane, which were decompressed; return whether more are waiting."""
         waiting = lane.waiting
         for outcome in outcomes:
             first = waiting[0]

@@ -1,11 +1,12 @@
 """Appends whose batches must be opened or compressed anew before they have a place: in their turn, off the loop."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from threading import Event, Thread, get_ident
+from typing import Any
 
 import pytest
 import trio
@@ -28,7 +29,7 @@ from warmlog.protocol.errors import CompressionError, ErrorCode, RecordsRefusedE
 from warmlog.protocol.records.builder import Codec, build_batch
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.records.reader import Record, records_in
-from warmlog.protocol.records.reencode import reencode_batches
+from warmlog.protocol.records.reencode import Reencoding
 from warmlog.protocol.records.validation import BatchRules
 
 NOW = 1_700_000_000_000
@@ -42,10 +43,24 @@ class GatedOpening:
         self.gate.set()
         self.threads: list[int] = []
 
-    def __call__(self, records: Buffer, rules: BatchRules, now_ms: int, *, max_decompressed_size: int) -> Buffer:
-        self.gate.wait()
-        self.threads.append(get_ident())
-        return reencode_batches(records, rules, now_ms, max_decompressed_size=max_decompressed_size)
+    def __call__(self, records: Buffer, rules: BatchRules, now_ms: int, *, max_decompressed_size: int) -> Reencoding:
+        return GatedReencoding(self, records, rules, now_ms, max_decompressed_size=max_decompressed_size)
+
+
+class GatedReencoding(Reencoding):
+    def __init__(self, opening: GatedOpening, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._opening = opening
+
+    def run(self, is_over: Callable[[], bool]) -> Buffer | None:
+        self._opening.gate.wait()
+        self._opening.threads.append(get_ident())
+        return super().run(is_over)
+
+
+class FailingReencoding(Reencoding):
+    def run(self, is_over: Callable[[], bool]) -> Buffer | None:
+        raise RuntimeError("a defect")
 
 
 class Rig:
@@ -86,7 +101,7 @@ async def rig(directory: Path, **config: object) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
         made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]  # the tests' settings are right
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(appendable_log, "reencode_batches", made.opening)
+            patch.setattr(appendable_log, "Reencoding", made.opening)
             try:
                 yield made
             finally:
@@ -151,6 +166,17 @@ async def test_a_thread_returns_what_it_has_not_opened_in_time(tmp_path: Path, m
         for append in appends:
             await append.wait()
         assert made.values() == [b"%d" % number for number in range(5)]
+
+
+async def test_a_thread_goes_on_later_with_the_batches_of_an_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_opener, "JOB_SECONDS", -1.0)
+    async with rig(tmp_path) as made:
+        append = made.partition.append(b"".join(compressed(number) for number in range(5)))
+        await append.wait()
+        assert made.values() == [b"%d" % number for number in range(5)]
+        assert len(made.opening.threads) == 5
 
 
 async def test_a_broker_that_stops_opens_no_more_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,12 +278,9 @@ async def test_what_is_wrong_inside_is_that_appends_alone(tmp_path: Path) -> Non
 async def test_a_defect_while_opening_is_told_and_the_log_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loop_bytes: int
 ) -> None:
-    def fail(*_: object, **__: object) -> Buffer:
-        raise RuntimeError("a defect")
-
     async with rig(tmp_path, cleanup_policy="compact") as made:
         with monkeypatch.context() as patch:
-            patch.setattr(appendable_log, "reencode_batches", fail)
+            patch.setattr(appendable_log, "Reencoding", FailingReencoding)
             made.writer.opener.loop_bytes = loop_bytes
             failed = made.append(b"x", codec=Codec.GZIP)
             await failed.wait()
