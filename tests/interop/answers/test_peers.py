@@ -71,9 +71,14 @@ async def create(raw: KafkaClient, peer: PeerCluster, name: str, partitions: int
 
 
 async def produce(raw: KafkaClient, name: str, *values: bytes) -> None:
+    """Append a batch. Kafka names the leader of a new partition before that knows it: the first try may be early."""
     data = {"name": name, "partition_data": ({"index": 0, "records": batch(*values, timestamp=NOW)},)}
-    reply = await raw.ask("Produce", 9, transactional_id=None, acks=-1, timeout_ms=5000, topic_data=(data,))
-    assert reply["responses"][0]["partition_responses"][0]["error_code"] == 0
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    with trio.fail_after(60):
+        while code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            reply = await raw.ask("Produce", 9, transactional_id=None, acks=-1, timeout_ms=5000, topic_data=(data,))
+            code = ErrorCode(reply["responses"][0]["partition_responses"][0]["error_code"])
+    assert code is ErrorCode.NONE
 
 
 async def commit(raw: KafkaClient, name: str, offset: int) -> ErrorCode:
