@@ -27,6 +27,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import RLock
 from typing import Protocol, Self, TypeVar
 from uuid import UUID
 
@@ -143,6 +144,7 @@ class DataDirectory:
         self.findings: list[str] = []
         self._written: dict[str, dict[TopicPartition, int]] = {}  # the content of each checkpoint on the disk, by name
         self._doubtful: dict[str, dict[TopicPartition, int]] = {}  # the same, if a write has failed
+        self._replacing = RLock()  # held while a checkpoint is replaced: a topic may be created during the stop
         self._disk = disk
         self._lock = lock
 
@@ -409,7 +411,8 @@ class DataDirectory:
 
         The names of the directories must be synced before.
         """
-        self._replace(RECOVERY_POINTS, dict.fromkeys(keys, 0) | self._written.get(RECOVERY_POINTS, {}))
+        with self._replacing:
+            self._replace(RECOVERY_POINTS, dict.fromkeys(keys, 0) | self._written.get(RECOVERY_POINTS, {}))
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Replace the checkpoint of the offsets up to which logs were compacted. Blocking. Raises OSError."""
@@ -445,13 +448,14 @@ class DataDirectory:
 
     def _replace(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
         """Write a checkpoint unless it is unchanged; return whether it was written."""
-        if name not in self._doubtful and self._written.get(name) == offsets:
-            return False
-        self._doubtful[name] = offsets
-        self.with_room(lambda: write_offsets(self._disk, self.partition_path(name), offsets))
-        self._written[name] = offsets
-        del self._doubtful[name]
-        return True
+        with self._replacing:
+            if name not in self._doubtful and self._written.get(name) == offsets:
+                return False
+            self._doubtful[name] = offsets
+            self.with_room(lambda: write_offsets(self._disk, self.partition_path(name), offsets))
+            self._written[name] = offsets
+            del self._doubtful[name]
+            return True
 
     # -- opening -------------------------------------------------------------------------------------------------------
 

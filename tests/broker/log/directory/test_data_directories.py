@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -260,3 +261,16 @@ def test_a_partition_that_the_checkpoints_name_and_no_directory_has_is_lost(path
         assert directories.forget_unknown() is False
         directories.forget(*keys[0])
         assert not directories.is_offline(*keys[0])
+
+
+def test_a_partition_that_is_created_during_the_stop_is_in_the_checkpoint(tmp_path: Path) -> None:
+    """Two threads replace the same checkpoint: neither fails, and the partition stays."""
+    with DataDirectories.open([tmp_path], node_id=1) as directories, ThreadPoolExecutor(2) as pool:
+        (directory,) = directories.live
+        for number in range(50):
+            adding = pool.submit(directory.add_new, [("t", number)])
+            closing = pool.submit(directory.write_checkpoints, [])
+            adding.result()
+            closing.result()
+            directory.add_new([("t", number)])
+            assert directory.mentions([("t", number)])
