@@ -156,7 +156,7 @@ async def _is_dead(endpoints: Sequence[Endpoint]) -> bool:
 
 
 async def _until_answer(endpoints: Sequence[Endpoint]) -> None:
-    """Return when a broker says anything at its Kafka listener, or when nobody listens there."""
+    """Return when a broker answers at its Kafka listener, or refuses the connection."""
     for endpoint in endpoints:
         if endpoint.listener == "kafka":
             try:

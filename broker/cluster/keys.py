@@ -42,7 +42,7 @@ def gone_key(topic: UUID, broker: int) -> str:
 
 
 def configs_key(scope: str = BROKER_DEFAULTS) -> str:
-    """Return the key of the settings of one broker, of those that all brokers share, or of `KIND:NAME`."""
+    """Return the key of the settings of a scope: a broker id, all brokers (empty), or `KIND:NAME`."""
     kind, colon, name = scope.partition(":")
     if colon:
         return f"configs/{kind}/{name}"

@@ -221,7 +221,7 @@ class MemoryStore:
         return await self._call(lambda: self._cluster.keep_alive(lease))
 
     async def unrenewed_s(self, lease: int) -> float:
-        """Return for how long nobody has renewed a lease."""
+        """Return the time since a lease was renewed, in seconds."""
         ttl_s, left_s = await self._call(lambda: self._cluster.lifetime(lease))
         return ttl_s - left_s
 

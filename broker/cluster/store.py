@@ -145,7 +145,7 @@ class Store(Protocol):
         """Renew a lease, and return how many seconds it lasts. Raises LeaseExpiredError."""
 
     async def unrenewed_s(self, lease: int) -> float:
-        """Return for how long nobody has renewed a lease: that many seconds, and less than ROUNDING_S more.
+        """Return the time since a lease was renewed, in seconds; up to ROUNDING_S too short.
 
         Raises LeaseExpiredError.
         """

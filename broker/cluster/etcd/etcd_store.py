@@ -137,7 +137,7 @@ class EtcdStore:
         return float(response.ttl)
 
     async def unrenewed_s(self, lease: int) -> float:
-        """Return for how long nobody has renewed a lease: that many seconds, and less than one more.
+        """Return the time since a lease was renewed, in whole seconds, rounded down.
 
         Raises LeaseExpiredError.
         """

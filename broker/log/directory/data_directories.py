@@ -143,7 +143,7 @@ class DataDirectories:
                 self.gone[known_id] = f"{path} {what} (directory.id was {known_id})"
 
     def find_lost(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
-        """Return the missing directories of those that the checkpoints of a data directory name, and that none has."""
+        """Return, by partition, the path of each directory that a checkpoint names and no data directory has."""
         return {
             key: directory.partition_path(partition_directory(*key))
             for directory in self.live
