@@ -222,8 +222,11 @@ def check_replies(broker: Traced, told: list[Produced]) -> None:
 def test_a_sync_that_the_system_fails_costs_a_log_a_moment_and_nothing_that_was_acknowledged(
     strace: str, tmp_path: Path
 ) -> None:
-    """The tenth sync of a thread fails, as a disk's would: the log is made anew in place, by itself."""
-    with traced(strace, tmp_path, "-e", "inject=fdatasync:error=EIO:when=10") as broker:
+    """The fortieth sync of a thread fails, as a disk's would: the log is made anew in place, by itself.
+
+    A start in a new directory syncs 15 times in one thread, for SQLite.
+    """
+    with traced(strace, tmp_path, "-e", "inject=fdatasync:error=EIO:when=40") as broker:
         with connected(broker.address) as producer:
             answers = [producer.append()]
             deadline = monotonic() + STOP_S
