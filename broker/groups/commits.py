@@ -8,9 +8,10 @@ Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, GroupCoordinat
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 
 import trio
 
@@ -36,6 +37,7 @@ from warmlog.protocol.records.record import MAX_INT64
 logger = logging.getLogger(__name__)
 
 MS_PER_MINUTE = 60_000
+GROUPS_PER_STEP = 100  # whose offsets of a deleted topic are removed between two checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,19 +280,23 @@ class OffsetCommits:
     def topic_deleted(self, topic: str) -> None:
         """Remove the offsets committed for a deleted topic.
 
-        The first tombstones are appended before this returns, the rest in the background.
+        Those of a few groups are removed before this returns, the rest in the background.
         """
         for shard in self._groups.shards():
-            removed: dict[str, set[int]] = {}
-            for name, indexes in shard.offsets.remove_topic(topic).items():
-                removed.setdefault(name, set()).update(indexes)
-            for name, index in shard.pending.remove_topic(topic):
-                removed.setdefault(name, set()).add(index)
-            steps = self._append_tombstones(shard, topic, removed)
+            steps = self._remove_topic(shard, topic)
             if next(steps, None) is not None:
                 done = trio.Event()
                 self._removals.add(done)
                 self._groups.log.spawn(partial(self._take_steps, steps, done))
+
+    def _remove_topic(self, shard: GroupShard, topic: str) -> Iterator[bool]:
+        """Remove the offsets of a topic, and append their tombstones. Yield between steps of about a millisecond."""
+        end = shard.term.partition.log.log_end_offset  # what is written later is committed for a new topic
+        groups = chain(shard.pending.remove_topic(topic, end), shard.offsets.remove_topic(topic, end))
+        while step := list(islice(groups, GROUPS_PER_STEP)):
+            for name, partitions in step:
+                yield from self._append_tombstones(shard, topic, name, partitions)
+            yield True
 
     async def _take_steps(self, steps: Iterator[bool], done: trio.Event) -> None:
         try:
@@ -320,25 +326,25 @@ class OffsetCommits:
         if unused:
             self._writer.write_tombstones(shard, name, unused)
 
-    def _append_tombstones(self, shard: GroupShard, topic: str, removed: Mapping[str, Iterable[int]]) -> Iterator[bool]:
-        """Append tombstones for the removed offsets of a topic, by group; yield after each batch."""
-        for name, partitions in removed.items():
-            indexes = sorted(partitions)
-            for start in range(0, len(indexes), OFFSETS_PER_STEP):
-                rows: Rows = [
-                    (encode_offset_key(name, topic, index), None)
-                    for index in indexes[start : start + OFFSETS_PER_STEP]
-                    # An offset that is there again was committed for a new topic of the same name.
-                    if shard.offsets.get(name, topic, index) is None
-                ]
-                if rows:
-                    self._groups.log.append(name, rows, partial(_log_failed_tombstones, name), term=shard.term)
+    def _append_tombstones(self, shard: GroupShard, topic: str, name: str, partitions: Sequence[int]) -> Iterator[bool]:
+        """Append tombstones for the removed offsets of a group; yield between two batches."""
+        indexes = sorted(partitions)
+        for start in range(0, len(indexes), OFFSETS_PER_STEP):
+            if start:
                 yield True
+            rows: Rows = [
+                (encode_offset_key(name, topic, index), None)
+                for index in indexes[start : start + OFFSETS_PER_STEP]
+                # An offset that is there again was committed for a new topic of the same name.
+                if shard.offsets.get(name, topic, index) is None
+            ]
+            if rows:
+                self._groups.log.append(name, rows, partial(_log_failed_tombstones, name), term=shard.term)
 
     # -- expiry --
 
     async def _clean_up_all(self, shard: GroupShard) -> None:
-        for _, group in sorted(shard.groups.items()):
+        for group in list(shard.groups.values()):
             try:
                 await self._clean_up(shard, group)
             except Exception:  # a defect triggered by one group must not stop the others

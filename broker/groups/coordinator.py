@@ -107,7 +107,7 @@ class GroupCoordinator:
     # -- administration --
 
     def list_groups(self) -> Iterator[ListedGroup]:
-        """Yield the groups by name. The list is taken at the first step, each group's state when it is yielded."""
+        """Yield the groups, in no order, as Kafka does; each group's state is that of when it is yielded."""
         for group in self._groups.all():
             if group.state is GroupState.DEAD:
                 continue  # its log partition has another leader now

@@ -5,7 +5,7 @@ Invariant: of two values for one partition, the one whose record is later in the
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirationConditionImpl.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from warmlog.broker.groups.state import Group
@@ -25,6 +25,10 @@ class Offsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, Committed]]] = {}
+        self._committed_for: dict[str, dict[str, None]] = {}  # the groups that have offsets of a topic
+
+    def __len__(self) -> int:
+        return len(self._groups)
 
     def get(self, group: str, topic: str, partition: int) -> OffsetAndMetadata | None:
         """Return a group's committed offset for a partition, or None."""
@@ -63,6 +67,7 @@ class Offsets:
         partitions = topics.get(topic)
         if partitions is None:
             partitions = topics[topic] = {}
+            self._committed_for.setdefault(topic, {})[group] = None
         known = partitions.get(partition)
         if known is None or known.record_offset < record_offset:
             partitions[partition] = Committed(value, record_offset)
@@ -76,27 +81,44 @@ class Offsets:
             return
         del partitions[partition]
         if not partitions:
-            del topics[topic]
+            self._drop(group, topics, topic)
+
+    def remove_topic(self, topic: str, end: int) -> Iterator[tuple[str, list[int]]]:
+        """Remove a deleted topic's offsets, those of records before `end`, in as many steps as groups have committed.
+
+        Yield each group and the partitions for which it had committed any. Others may change offsets between steps.
+        """
+        for group in list(self._committed_for.get(topic, ())):
+            topics = self._groups.get(group, {})
+            partitions = topics.get(topic, {})
+            removed = [partition for partition, committed in partitions.items() if committed.record_offset < end]
+            for partition in removed:
+                del partitions[partition]
+            if removed and not partitions:
+                self._drop(group, topics, topic)
+            yield group, removed
+
+    def _drop(self, group: str, topics: dict[str, dict[int, Committed]], topic: str) -> None:
+        """Remove a topic for which a group has no offset left."""
+        del topics[topic]
         if not topics:
             del self._groups[group]
+        self._unlink(group, topic)
 
-    def remove_topic(self, topic: str) -> dict[str, Iterable[int]]:
-        """Remove a deleted topic's offsets; return the partitions for which each group had committed any."""
-        removed: dict[str, Iterable[int]] = {}
-        for group, topics in list(self._groups.items()):
-            partitions = topics.pop(topic, None)
-            if partitions is not None:
-                removed[group] = partitions
-            if not topics:
-                del self._groups[group]
-        return removed
+    def _unlink(self, group: str, topic: str) -> None:
+        groups = self._committed_for[topic]
+        del groups[group]
+        if not groups:
+            del self._committed_for[topic]
 
     def forget(self, count: int) -> bool:
         """Forget offsets of whole topics, at least `count` of them; return whether others are left."""
         while self._groups and count > 0:
             name, topics = self._groups.popitem()
             while topics and count > 0:
-                count -= len(topics.popitem()[1])
+                topic, partitions = topics.popitem()
+                self._unlink(name, topic)
+                count -= len(partitions)
             if topics:
                 self._groups[name] = topics
         return bool(self._groups)

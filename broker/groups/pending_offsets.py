@@ -133,13 +133,15 @@ class PendingOffsets:
             if transaction.offsets[place].record_offset < record_offset:
                 self._remove(transaction, place)
 
-    def remove_topic(self, topic: str) -> Iterator[tuple[str, int]]:
-        """Remove the offsets of a deleted topic; yield the group and partition of each, once."""
+    def remove_topic(self, topic: str, end: int) -> Iterator[tuple[str, list[int]]]:
+        """Remove the offsets of a deleted topic, those of records before `end`; yield each group and its partitions."""
         for group in [name for name, topics in self._groups.items() if topic in topics]:
-            for partition, transactions in sorted(self._groups[group][topic].items()):
+            found = list(self._groups.get(group, {}).get(topic, {}).items())
+            for partition, transactions in found:
                 for transaction in list(transactions):
-                    self._remove(transaction, (group, topic, partition))
-                yield group, partition
+                    if transaction.offsets[group, topic, partition].record_offset < end:
+                        self._remove(transaction, (group, topic, partition))
+            yield group, [partition for partition, _ in found]
 
     def forget(self, count: int) -> bool:
         """Forget `count` offsets of one transaction; return whether any are left."""

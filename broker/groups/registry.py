@@ -9,7 +9,7 @@ Source: org.apache.kafka.coordinator.group.GroupMetadataManager.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -191,12 +191,10 @@ class GroupRegistry:
         shard = self.shard_of(name)
         return None if shard is None else shard.get(name)
 
-    def all(self) -> list[Group]:
-        """Return all groups by name. May be called in a worker."""
-        found: list[tuple[str, Group]] = []
+    def all(self) -> Iterator[Group]:
+        """Yield all groups, in no order. May be called in a worker."""
         for shard in self.shards():
-            found += shard.groups.items()  # copied atomically
-        return [group for _, group in sorted(found)]
+            yield from list(shard.groups.values())  # copied atomically
 
     @property
     def pending_count(self) -> int:

@@ -1,6 +1,8 @@
 """The group coordinator: wire its parts together, run and stop them, and export their metrics."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from heapq import nlargest
 from operator import itemgetter
 
 import trio
@@ -76,7 +78,7 @@ class GroupService:
         metrics.gauge(
             "warmlog_groups_without_lag",
             "Groups left out of warmlog_group_lag: those without members that have committed least recently.",
-            lambda: [((), max(0, len(self._ranked()) - self._max_series))],
+            lambda: [((), max(0, sum(len(shard.offsets) for shard in self.registry.shards()) - self._max_series))],
         )
         metrics.gauge("warmlog_groups", "Groups by state.", self._states, ("state",))
         metrics.counter(
@@ -86,24 +88,25 @@ class GroupService:
         )
 
     def _states(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        states = [group.state for group in self.registry.all()]
+        states = Counter(group.state for group in self.registry.all())
         for state in GroupState:
             if state is not GroupState.DEAD:
-                yield (state.value,), states.count(state)
+                yield (state.value,), states[state]
 
-    def _ranked(self) -> list[tuple[bool, int, str, GroupShard]]:
-        """Return all groups that have committed offsets, those with members and with the latest commits last."""
-        found = []
+    def _ranks(self) -> Iterator[tuple[bool, int, str, GroupShard]]:
+        """Yield all groups that have committed offsets: the larger, the more is known of their present."""
         for shard in self.registry.shards():
             for name in shard.offsets.groups():
                 group = shard.get(name)
                 has_members = group is not None and group.state not in {GroupState.EMPTY, GroupState.DEAD}
-                found.append((has_members, shard.offsets.committed_at_ms(name), name, shard))
-        return sorted(found, key=itemgetter(0, 1, 2))
+                yield has_members, shard.offsets.committed_at_ms(name), name, shard
 
     def _offsets(self) -> Iterator[tuple[str, str, Mapping[int, Committed]]]:
-        """Yield (group, topic, offsets by partition) of as many groups as have series."""
-        for _, _, name, shard in self._ranked()[-self._max_series :]:
+        """Yield (group, topic, offsets by partition) of as many groups as have series.
+
+        Those with members and with the latest commits are chosen. A sort of all would hold the GIL for its whole time.
+        """
+        for _, _, name, shard in nlargest(self._max_series, self._ranks(), key=itemgetter(0, 1, 2)):
             for topic, partitions in shard.offsets.by_topic(name):
                 yield name, topic, partitions
 

@@ -74,7 +74,7 @@ def test_the_offsets_of_a_deleted_topic_are_removed_and_named_once() -> None:
     offsets.put(PRODUCER, pending(1, 10))
     offsets.put(OTHER, pending(2, 12))
     offsets.put(PRODUCER, pending(3, 13, topic="others"))
-    assert list(offsets.remove_topic("words")) == [("g", 0)]
+    assert list(offsets.remove_topic("words", 13)) == [("g", [0])]
     assert offsets.of("g") == [("others", 0)]
     assert ended(offsets, PRODUCER) == [pending(3, 13, topic="others")]
 
