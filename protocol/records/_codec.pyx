@@ -61,7 +61,9 @@ cdef extern from *:
     uint32_t short_crc "warmlog_short_crc"(const uint8_t *at, Py_ssize_t size) nogil
 
 cdef extern from "Python.h":
-    object PyType_GenericAlloc(object kind, Py_ssize_t size)
+    ctypedef struct PyTypeObject:
+        pass
+    object PyType_GenericAlloc(PyTypeObject *kind, Py_ssize_t size)
     const size_t VECTORCALL_FREE_SLOT "PY_VECTORCALL_ARGUMENTS_OFFSET"
     object PyObject_Vectorcall(object function, PyObject **arguments, size_t count, PyObject *names)
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
@@ -221,7 +223,7 @@ cdef object accepted(
             position = fields.end
         if position != end or largest != max_time:  # max_time was compared with `latest` above
             return None
-    cdef tuple header = <tuple>PyType_GenericAlloc(BatchHeader, HEADER_FIELDS)
+    cdef tuple header = <tuple>PyType_GenericAlloc(<PyTypeObject *>BatchHeader, HEADER_FIELDS)
     put_field(header, 0, int64_at(at))
     put_field(header, 1, size - LOG_OVERHEAD)
     put_field(header, 2, int32_at(at + 12))
