@@ -44,7 +44,8 @@ class _Running(NamedTuple):
 class Broker:
     """A broker in this process; a context manager.
 
-    `data_dir`: directory of the logs (the first of `log.dirs`); by default a temporary directory, removed at the end.
+    `data_dir`: directory of the logs, which replaces the first of `log.dirs`; by default that of the settings, else a
+    temporary directory, removed at the end.
     `settings`: names as for `warmlog serve --set` (`{"log.segment.bytes": 1 << 20}`). Environment variables are
     ignored, so that a test behaves the same everywhere. `kafka`, `native`, `http`: where to listen, "host:port"; by
     default on a free port of 127.0.0.1.
@@ -63,6 +64,8 @@ class Broker:
         native: str = FREE_PORT,
         http: str = FREE_PORT,
     ) -> None:
+        if data_dir is None and (named := (settings or {}).get("log.dirs")):
+            data_dir = str(named).split(",")[0].strip()
         self._given_dir = None if data_dir is None else Path(data_dir)
         self._temporary: Path | None = None
         self._assignments = tuple(f"{name}={_text(value)}" for name, value in (settings or {}).items())

@@ -13,8 +13,8 @@ COMMANDS = {
     "consume": ("warmlog.cli.records.consume", "consume", "Print the records of a topic."),
     "group": ("warmlog.cli.root", "group", "List, describe, reset and delete consumer groups."),
     "cluster": ("warmlog.cli.root", "cluster", "Describe the brokers of a cluster and their partitions."),
-    "partition": ("warmlog.cli.root", "partition", "Move replicas between brokers; elect leaders."),
-    "broker": ("warmlog.cli.root", "broker", "Remove a broker that is gone from its cluster."),
+    "partition": ("warmlog.cli.root", "partition", "Move replicas between brokers and disks; elect leaders."),
+    "broker": ("warmlog.cli.root", "broker", "Show data directories; remove a broker that is gone."),
     "config": ("warmlog.cli.root", "config", "Show and change settings of topics, brokers and groups."),
     "records": ("warmlog.cli.root", "records", "Delete records of a partition before an offset."),
     "mirror": ("warmlog.cli.mirror", "mirror", "Mirror topics of another cluster; promote the copies."),
@@ -50,6 +50,11 @@ CLUSTER_COMMANDS = {
 PARTITION_COMMANDS = {
     "move": ("warmlog.cli.admin.partition", "move", "Move replicas of partitions to other brokers."),
     "moves": ("warmlog.cli.admin.partition", "moves", "List the moves that have not finished."),
+    "relocate": (
+        "warmlog.cli.admin.directories",
+        "relocate",
+        "Move a partition to another data directory of its broker.",
+    ),
     "elect": (
         "warmlog.cli.admin.partition",
         "elect",
@@ -58,6 +63,11 @@ PARTITION_COMMANDS = {
 }
 
 BROKER_COMMANDS = {
+    "directories": (
+        "warmlog.cli.admin.directories",
+        "directories",
+        "Show the data directories of brokers, and what is being moved to them.",
+    ),
     "remove": ("warmlog.cli.admin.broker", "remove", "Forget a broker that is gone for good."),
 }
 
@@ -132,8 +142,10 @@ topic = LazyGroup(name="topic", table=TOPIC_COMMANDS, help="Create, list, descri
 cluster = LazyGroup(
     name="cluster", table=CLUSTER_COMMANDS, help="Describe the brokers of a cluster and their partitions."
 )
-partition = LazyGroup(name="partition", table=PARTITION_COMMANDS, help="Move replicas between brokers; elect leaders.")
-broker = LazyGroup(name="broker", table=BROKER_COMMANDS, help="Remove a broker that is gone from its cluster.")
+partition = LazyGroup(
+    name="partition", table=PARTITION_COMMANDS, help="Move replicas between brokers and disks; elect leaders."
+)
+broker = LazyGroup(name="broker", table=BROKER_COMMANDS, help="Show data directories; remove a broker that is gone.")
 config = LazyGroup(name="config", table=CONFIG_COMMANDS, help="Show and change settings of topics, brokers and groups.")
 records = LazyGroup(name="records", table=RECORDS_COMMANDS, help="Delete records of a partition before an offset.")
 group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, reset and delete consumer groups.")

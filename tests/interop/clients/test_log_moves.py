@@ -1,6 +1,8 @@
 """Kafka's tools move a partition to another data directory of warmlog, and of Kafka, and tell the same of it."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,3 +141,20 @@ def test_a_directory_that_is_none_is_refused(two_disks: str, tmp_path: Path) -> 
     said = tools.reassign("--execute", "/no/such/directory")
     assert said.status == 1
     assert "LogDirNotFoundException" in said.complaints + said.output
+
+
+def test_our_command_moves_a_partition(two_disks: str, tmp_path: Path) -> None:
+    def command(*arguments: str) -> str:
+        called = [sys.executable, "-m", "warmlog", *arguments, "--kafka", two_disks]
+        return subprocess.run(called, capture_output=True, text=True, check=True).stdout
+
+    def held() -> dict[str, list[dict[str, Any]]]:
+        found = map(json.loads, command("broker", "directories", "--json").splitlines())
+        return {one["directory"]: [each for each in one["partitions"] if each["topic"] == TOPIC] for one in found}
+
+    write(two_disks)
+    source = next(path for path, partitions in held().items() if any(p["partition"] == 0 for p in partitions))
+    (target,) = held().keys() - {source}
+    moved = command("partition", "relocate", TOPIC, "0", "--to", target)
+    assert moved == f"{TOPIC}-0: being moved to {target} of broker 1\n"
+    assert any(0 in [one["partition"] for one in held()[target]] for _ in range(TRIES))

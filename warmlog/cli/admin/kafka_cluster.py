@@ -37,6 +37,8 @@ def _api(key: int) -> PeerApi[Fields, Fields]:
 
 DELETE_RECORDS = _api(21)
 DESCRIBE_CONFIGS = _api(32)
+ALTER_LOG_DIRS = _api(34)
+DESCRIBE_LOG_DIRS = _api(35)
 ELECT_LEADERS = _api(43)
 INCREMENTAL_ALTER_CONFIGS = _api(44)
 ALTER_REASSIGNMENTS = _api(45)
