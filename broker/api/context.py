@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from warmlog.broker.api.fair_queue import Slot
-from warmlog.broker.api.pacing import Pacer
+from warmlog.broker.api.pacing import SHORT_PIECES, Pacer
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")
@@ -45,7 +45,7 @@ class Context:
     is decoded. Afterwards, only the session may be kept.
     """
 
-    __slots__ = ("_clock", "_pacer", "_piece_end", "_slot", "session", "version")
+    __slots__ = ("_clock", "_pacer", "_piece_end", "_pieces", "_slot", "session", "version")
 
     def __init__(self, session: Session, pacer: Pacer) -> None:
         self.session = session
@@ -53,10 +53,12 @@ class Context:
         self._pacer = pacer
         self._clock = pacer.clock  # looked up once: a loop reads it for each of its items
         self._piece_end = 0.0
+        self._pieces = 0  # that are over
         self._slot: Slot | None = None  # of the long requests
 
     def start(self) -> None:
         """Begin the first piece of the request. Called by the dispatcher."""
+        self._pieces = 0
         self._piece_end = self._pacer.piece_end()
 
     async def checkpoint(self) -> None:
@@ -74,8 +76,9 @@ class Context:
         return self._clock() >= self._piece_end
 
     async def pause(self) -> None:
-        """Yield to other tasks, then begin another piece; at first wait until few other requests are as long."""
-        if self._slot is None:
+        """Yield to other tasks, then begin another piece; a long request waits until few others are as long."""
+        self._pieces += 1
+        if self._slot is None and self._pieces >= SHORT_PIECES:
             self._slot = await self._pacer.long_requests.acquire(self.session)
         await self._pacer.pause()
         self._piece_end = self._pacer.piece_end()

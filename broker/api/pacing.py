@@ -4,8 +4,9 @@ A request with thousands of entries is answered in pieces of about `PIECE_S`. Be
 runs once. Concurrent long requests queue: one of them gets one piece per pass of the loop, so other clients wait for a
 single piece, however many long requests there are.
 
-At most `LONG_REQUESTS` are in progress at a time, since each may hold values for a reply of many megabytes; the others
-wait at the end of their first piece. They and the worker are given to the connection that has been served least.
+A request of more than `SHORT_PIECES` is long. At most `LONG_REQUESTS` of them are in progress at a time, since each may
+hold values for a reply of many megabytes; the others wait. They and the worker are given to the connection that has
+been served least. So a request of a few pieces waits for a few pieces of each long one, not for the end of one.
 
 A garbage collection holds the loop for up to 1 us per object that it looks at. So what exists when a piece ends is
 exempt from collections (`gc.freeze`, which takes constant time). It is freed when nothing refers to it; only objects in
@@ -23,7 +24,8 @@ from warmlog.broker.api.fair_queue import FairQueue
 from warmlog.protocol.weight import release
 
 T = TypeVar("T")
-LONG_REQUESTS = 8
+LONG_REQUESTS = 4
+SHORT_PIECES = 4
 PIECE_S = 0.002  # a pass of the loop costs some 0.05 ms; a client needs two or three passes for a small request
 
 

@@ -89,6 +89,7 @@ class Channel:
         self._waiting: trio.CancelScope | None = None  # its task, if it waits only for the peer's sake
         self._is_behind = False  # complete frames may be buffered whose requests are not begun
         self._has_ended = False  # no more bytes will be received
+        self._peer_has_ended = False  # its side is closed, and bytes may be left to read
         self._is_stopping = False
         self._is_broken = False  # no more requests are begun; the channel closes once all are answered
         self._is_leaving = False  # all that will be sent is sent; the peer's bytes are dropped until it closes
@@ -279,6 +280,7 @@ class Channel:
             self.close()
         elif events & EPOLLRDHUP:  # bytes may be left to read before the end of the stream
             self._set_interest(self._interest & ~READING)
+            self._peer_has_ended = True
             self._limit_wait()
         else:
             self._set_interest(self._interest & ~EPOLLIN)
@@ -432,7 +434,7 @@ class Channel:
         self._fetch = PendingFetch(found, context, dispatcher, self, self._turn)
         if self._is_stopping:
             self.close()
-        elif self._has_ended:
+        elif self._has_ended or self._peer_has_ended:
             self._limit_wait()
 
     async def _handle(self, request: Any) -> None:
@@ -441,7 +443,7 @@ class Channel:
         response: Response | None = None
         if request.may_wait:
             with trio.CancelScope() as self._waiting:
-                if self._has_ended:
+                if self._has_ended or self._peer_has_ended:
                     self._limit_wait()
                 response = await handle(request, context)
             self._waiting = None

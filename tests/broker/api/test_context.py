@@ -9,7 +9,7 @@ import trio
 from tests.broker.kafka_client import BY_NAME
 from tests.protocol.kafka.messages import TABLES, body, frame, with_defaults
 from warmlog.broker.api.context import Context, Session
-from warmlog.broker.api.pacing import LONG_REQUESTS, PIECE_S, Pacer
+from warmlog.broker.api.pacing import LONG_REQUESTS, PIECE_S, SHORT_PIECES, Pacer
 from warmlog.broker.net.wire import KafkaWire, NativeWire
 from warmlog.protocol.kafka.api import Codec
 from warmlog.protocol.native.codec import encode_request
@@ -127,7 +127,8 @@ async def test_few_long_requests_are_in_progress_at_a_time(work: Work) -> None:
     async def begun() -> None:
         context = Context(session(), pacer)
         context.start()
-        await context.pause()
+        for _ in range(SHORT_PIECES):
+            await context.pause()
         work.done.append(1)
         await waiting.wait()
         context.end()
@@ -141,6 +142,18 @@ async def test_few_long_requests_are_in_progress_at_a_time(work: Work) -> None:
     assert len(work.done) == 2 * LONG_REQUESTS
 
 
+async def test_a_request_of_a_few_pieces_does_not_wait_for_the_end_of_a_long_one(work: Work) -> None:
+    pacer = Pacer(work)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2 * LONG_REQUESTS):
+            nursery.start_soon(answered, work, 1000, pacer)
+        await trio.lowlevel.checkpoint()
+        before = len(work.done)
+        await answered(work, 2 * A_PIECE, pacer)
+        assert len(work.done) - before < 4 * LONG_REQUESTS * A_PIECE * 2
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_long_request_that_waits_for_other_tasks_lets_another_one_begin(work: Work) -> None:
     pacer = Pacer(work)
     others = trio.Event()
@@ -148,7 +161,8 @@ async def test_a_long_request_that_waits_for_other_tasks_lets_another_one_begin(
     async def waits() -> None:
         context = Context(session(), pacer)
         context.start()
-        await context.pause()
+        for _ in range(SHORT_PIECES):
+            await context.pause()
         await context.wait(others.wait())
 
     async with trio.open_nursery() as nursery:
