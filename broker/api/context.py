@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from warmlog.broker.api.fair_queue import Slot
-from warmlog.broker.api.pacing import SHORT_PIECES, Pacer
+from warmlog.broker.api.pacing import PIECE_S, SHORT_PIECES, Pacer
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")
@@ -90,11 +90,20 @@ class Context:
             self._pacer.long_requests.release(slot)
 
     async def wait(self, answer: Awaitable[A]) -> A:
-        """Wait for something that other tasks do; what they take does not count as this request's work."""
+        """Wait for something that other tasks do; what they take does not count as this request's work.
+
+        A short wait is no wait: of a thousand answers that are there at once, all would be given in one piece.
+        """
         self.end()
+        began = self._clock()
         waited = await answer
-        self._piece_end = self._pacer.piece_end()
+        if self._clock() - began >= PIECE_S:
+            self._piece_end = self._pacer.piece_end()
         return waited
+
+    async def in_worker(self, work: Callable[[], A], size: int) -> A:
+        """Run work that cannot be split in a worker, in turn with that of other connections. `size` grows with it."""
+        return await self._pacer.in_worker(work, self.session, size)
 
     async def map(self, function: Callable[..., A], *arguments: Iterable[Any]) -> tuple[A, ...]:
         """Return the results of the builtin `map` as a tuple, computed in pieces."""

@@ -18,6 +18,7 @@ import trio
 from warmlog.broker.coordinator_log.appends import LogProducer, Rows
 from warmlog.broker.groups.loading import Obsolete
 from warmlog.broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter
+from warmlog.broker.groups.offsets import ENTRY_BYTES, held_bytes
 from warmlog.broker.groups.pending_offsets import PendingOffset
 from warmlog.broker.groups.registry import Checkpoint, GroupRegistry
 from warmlog.broker.groups.shard import GroupShard
@@ -42,11 +43,15 @@ GROUPS_PER_STEP = 100  # whose offsets of a deleted topic are removed between tw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
-    """The sender of a commit: a member of a generation, or a client outside the group (generation below 0, no ids)."""
+    """The sender of a commit: a member of a generation, or a client outside the group (generation below 0, no ids).
+
+    A group that it creates counts for its `address`.
+    """
 
     generation: int
     member_id: str
     instance_id: str | None
+    address: str = ""
 
 
 class OffsetCommits:
@@ -99,10 +104,10 @@ class OffsetCommits:
         for start in range(0, len(valid), OFFSETS_PER_STEP):
             indexes = valid[start : start + OFFSETS_PER_STEP]
             error = ErrorCode.NONE if producer is None else _failure_of(writes)
-            error = error or await self._check_commit(name, committer, in_transaction=producer is not None)
+            chosen = [offsets[index] for index in indexes]
+            error = error or await self._check_commit(name, committer, chosen, in_transaction=producer is not None)
             shard = self._groups.shard_of(name)
             if error is ErrorCode.NONE and shard is not None:
-                chosen = [offsets[index] for index in indexes]
                 writes.append((indexes, self._write_offsets(shard, name, chosen, retention_ms, producer)))
             else:
                 for index in indexes:
@@ -129,7 +134,9 @@ class OffsetCommits:
     def _partition_exists(self, topic: str, partition: int) -> bool:
         return self._partitions.exists(topic, partition)
 
-    async def _check_commit(self, name: str, committer: Committer, *, in_transaction: bool) -> ErrorCode:
+    async def _check_commit(
+        self, name: str, committer: Committer, offsets: Sequence[OffsetToCommit], *, in_transaction: bool
+    ) -> ErrorCode:
         """Return whether this client may commit; if so, the group exists afterwards.
 
         A commit from outside a group creates it.
@@ -141,14 +148,30 @@ class OffsetCommits:
         if group is None:
             if committer.generation >= 0:
                 return ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.GROUP_ID_NOT_FOUND
-            group = self._groups.create(name)
+            if not self._groups.holdings.admit(None, committer.address, 0):
+                return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            group = self._groups.create(name, committer.address)
         if in_transaction and self._groups.pending_count >= self._groups.settings.max_transaction_partitions:
             return ErrorCode.POLICY_VIOLATION
         if in_transaction:
-            return group.check_transactional_commit(committer.member_id, committer.instance_id, committer.generation)
-        error = group.check_commit(committer.member_id, committer.instance_id, committer.generation, self._groups.now())
-        self._groups.schedule(group)
-        return error
+            error = group.check_transactional_commit(committer.member_id, committer.instance_id, committer.generation)
+        else:
+            now = self._groups.now()
+            error = group.check_commit(committer.member_id, committer.instance_id, committer.generation, now)
+            self._groups.schedule(group)
+        return error or self._check_size(group, committer, offsets)
+
+    def _check_size(self, group: Group, committer: Committer, offsets: Sequence[OffsetToCommit]) -> ErrorCode:
+        """Return whether there is room for offsets."""
+        shard = self._groups.shard_of(group.group_id)
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        growth = 0
+        for one in offsets:
+            known = shard.offsets.get(group.group_id, one.topic, one.partition)
+            growth += ENTRY_BYTES + len(one.metadata) - held_bytes(known)
+        is_admitted = self._groups.holdings.admit(group, committer.address, growth)
+        return ErrorCode.NONE if is_admitted else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
     def _write_offsets(
         self,
@@ -191,6 +214,9 @@ class OffsetCommits:
                     shard.offsets.put(name, topic, partition, value, offset)
                 else:
                     shard.put_pending(producer.id, PendingOffset(name, topic, partition, value, offset))
+            group = shard.get(name)
+            if group is not None:
+                self._groups.settle(shard, group)
 
         try:
             rows: Rows = [*encode_offsets(name, entries)]

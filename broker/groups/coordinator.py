@@ -7,10 +7,14 @@ Invariants:
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService, GroupMetadataManager.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from warmlog.broker.groups.effects import Client
+from warmlog.broker.groups.holdings import MEMBER_BYTES
+from warmlog.broker.groups.members import size_of
 from warmlog.broker.groups.registry import GroupRegistry, PendingAnswer
+from warmlog.broker.groups.state import Group
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     NO_MEMBER,
@@ -24,6 +28,8 @@ from warmlog.protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+
+logger = logging.getLogger(__name__)
 
 MAX_PROTOCOLS = 100  # of a member: each is compared with those of all others, and clients have two or three
 
@@ -42,11 +48,13 @@ class GroupCoordinator:
         """Join a group. Return at the end of the rebalance's join phase, or at once with an error."""
         error = await self._check_join(request)
         group = self._groups.get(request.group)
+        if error is ErrorCode.NONE:
+            error = self._check_size(group, request, host)
         if error is ErrorCode.NONE and group is None:
             if request.member_id != NO_MEMBER:
                 error = ErrorCode.UNKNOWN_MEMBER_ID
             else:
-                group = self._groups.create(request.group)
+                group = self._groups.create(request.group, host.removeprefix("/"))
         if error is not ErrorCode.NONE or group is None:
             return JoinGroupResponse(member_id=request.member_id, error=error)
         pending = PendingAnswer()
@@ -62,6 +70,14 @@ class GroupCoordinator:
         group = self._groups.get(request.group)
         if error is not ErrorCode.NONE or group is None:
             return SyncGroupResponse(error=error or ErrorCode.UNKNOWN_MEMBER_ID)
+        size = sum([len(one.assignment) for one in request.assignments])
+        if size > self._groups.max_record_bytes(request.group):
+            logger.warning(
+                "group %.200r: an assignment of %s bytes is too large to be stored", request.group, f"{size:,}"
+            )
+            return SyncGroupResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka
+        if not self._groups.holdings.admit(group, group.owner, size):
+            return SyncGroupResponse(error=ErrorCode.GROUP_MAX_SIZE_REACHED)
         pending = PendingAnswer()
         group.sync(request, pending, self._groups.now())
         response = await self._groups.answer(group, pending)
@@ -103,6 +119,16 @@ class GroupCoordinator:
         if not min_ms <= request.session_timeout_ms <= max_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         return await self._groups.log.ensure() or self._groups.available(request.group)
+
+    def _check_size(self, group: Group | None, request: JoinGroupRequest, host: str) -> ErrorCode:
+        """Return whether there is room for what a member declares. What could not be stored is refused at once."""
+        size = size_of(request.protocols)
+        if size > self._groups.max_record_bytes(request.group):
+            return ErrorCode.MESSAGE_TOO_LARGE
+        member = None if group is None else group.members.get(request.member_id)
+        growth = size + MEMBER_BYTES if member is None else size - size_of(member.protocols)
+        is_admitted = self._groups.holdings.admit(group, host.removeprefix("/"), growth)
+        return ErrorCode.NONE if is_admitted else ErrorCode.GROUP_MAX_SIZE_REACHED
 
     # -- administration --
 

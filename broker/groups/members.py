@@ -11,7 +11,7 @@ Source: org.apache.kafka.coordinator.group.classic.ClassicGroup, ClassicGroupMem
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -76,12 +76,13 @@ class Member:
 class Members:
     """A group's members by id, in the order in which they joined."""
 
-    __slots__ = ("_by_id", "_static", "_supporters", "leader")
+    __slots__ = ("_by_id", "_static", "_supporters", "held_bytes", "leader")
 
     def __init__(self) -> None:
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, str] = {}  # instance id to member id
         self._supporters: Counter[str] = Counter()  # members per supported protocol
+        self.held_bytes = 0  # of what members have declared, and of their assignments
         self.leader: str | None = None
 
     def __len__(self) -> int:
@@ -109,6 +110,7 @@ class Members:
             self._static[member.instance_id] = member.member_id
         self._by_id[member.member_id] = member
         self._supporters.update(_names(member.protocols))
+        self.held_bytes += _size(member)
         if self.leader is None:
             self.leader = member.member_id
 
@@ -116,6 +118,7 @@ class Members:
         """Remove and return a member. If it was the leader, the member that joined first becomes the leader."""
         member = self._by_id.pop(member_id, None)
         if member is not None:
+            self.held_bytes -= _size(member)
             self._supporters.subtract(_names(member.protocols))
             if member.instance_id is not None:
                 del self._static[member.instance_id]
@@ -125,11 +128,20 @@ class Members:
 
     def update(self, member: Member, parameters: JoinParameters) -> None:
         """Replace what a member has declared."""
+        self.held_bytes -= _size(member)
         self._supporters.subtract(_names(member.protocols))
         self._supporters += Counter(_names(parameters.protocols))  # also drops protocols without a supporter
         member.protocols = parameters.protocols
         member.rebalance_timeout_ms = parameters.rebalance_timeout_ms
         member.session_timeout_ms = parameters.session_timeout_ms
+        self.held_bytes += _size(member)
+
+    def assign(self, assignments: Mapping[str, bytes]) -> None:
+        """Replace the assignments of all members, by member id."""
+        for member in self._by_id.values():
+            self.held_bytes -= len(member.assignment)
+            member.assignment = assignments.get(member.member_id, b"")
+            self.held_bytes += len(member.assignment)
 
     def rename(self, member: Member, member_id: str) -> None:
         """Change the id of a restarted static member. It keeps its order, its assignment and the lead."""
@@ -179,6 +191,15 @@ class Members:
             for member in self._by_id.values()
         )
         return votes.most_common(1)[0][0]
+
+
+def _size(member: Member) -> int:
+    return size_of(member.protocols) + len(member.assignment)
+
+
+def size_of(protocols: Iterable[GroupProtocol]) -> int:
+    """Return the bytes of what a member declares."""
+    return sum([len(protocol.name) + len(protocol.metadata) for protocol in protocols])
 
 
 def _names(protocols: tuple[GroupProtocol, ...]) -> set[str]:

@@ -12,6 +12,8 @@ from warmlog.broker.groups.state import Group
 from warmlog.protocol.groups import GroupState
 from warmlog.protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
 
+ENTRY_BYTES = 300  # of an offset in memory, without its metadata
+
 
 class Committed(NamedTuple):
     """A committed offset, and the offset of its record in `__consumer_offsets`."""
@@ -26,6 +28,7 @@ class Offsets:
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, Committed]]] = {}
         self._committed_for: dict[str, dict[str, None]] = {}  # the groups that have offsets of a topic
+        self._bytes: dict[str, int] = {}  # that each group's offsets hold
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -71,6 +74,7 @@ class Offsets:
         known = partitions.get(partition)
         if known is None or known.record_offset < record_offset:
             partitions[partition] = Committed(value, record_offset)
+            self._bytes[group] = self._bytes.get(group, 0) + held_bytes(value) - held_bytes(known and known.value)
 
     def remove(self, group: str, topic: str, partition: int, record_offset: int) -> None:
         """Remove an offset, unless it was committed after the tombstone at `record_offset`."""
@@ -80,8 +84,13 @@ class Offsets:
         if known is None or known.record_offset > record_offset:
             return
         del partitions[partition]
+        self._bytes[group] -= held_bytes(known.value)
         if not partitions:
             self._drop(group, topics, topic)
+
+    def bytes_of(self, group: str) -> int:
+        """Return about how many bytes a group's offsets hold."""
+        return self._bytes.get(group, 0)
 
     def remove_topic(self, topic: str, end: int) -> Iterator[tuple[str, list[int]]]:
         """Remove a deleted topic's offsets, those of records before `end`, in as many steps as groups have committed.
@@ -93,7 +102,7 @@ class Offsets:
             partitions = topics.get(topic, {})
             removed = [partition for partition, committed in partitions.items() if committed.record_offset < end]
             for partition in removed:
-                del partitions[partition]
+                self._bytes[group] -= held_bytes(partitions.pop(partition).value)
             if removed and not partitions:
                 self._drop(group, topics, topic)
             yield group, removed
@@ -102,7 +111,7 @@ class Offsets:
         """Remove a topic for which a group has no offset left."""
         del topics[topic]
         if not topics:
-            del self._groups[group]
+            del self._groups[group], self._bytes[group]
         self._unlink(group, topic)
 
     def _unlink(self, group: str, topic: str) -> None:
@@ -121,6 +130,8 @@ class Offsets:
                 count -= len(partitions)
             if topics:
                 self._groups[name] = topics
+            else:
+                del self._bytes[name]
         return bool(self._groups)
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[tuple[str, int, OffsetAndMetadata]]:
@@ -137,6 +148,11 @@ class Offsets:
             for topic, partition, value in self.of(group.group_id)
             if not group.generation.is_subscribed(topic) and _is_expired(value, since_ms, now_ms, retention_ms)
         ]
+
+
+def held_bytes(value: OffsetAndMetadata | None) -> int:
+    """Return about how many bytes a committed offset holds; 0 for none."""
+    return 0 if value is None else ENTRY_BYTES + len(value.metadata)
 
 
 def _expiry_base(group: Group) -> int | None:

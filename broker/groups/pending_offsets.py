@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
+from warmlog.broker.groups.offsets import held_bytes
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata
 from warmlog.protocol.records.markers import Outcome
 
@@ -51,6 +52,7 @@ class PendingOffsets:
         self._ended: set[Transaction] = set()  # their markers are written, some of their offsets not taken yet
         self._groups: dict[str, dict[str, dict[int, set[Transaction]]]] = {}  # by group, topic and partition
         self._count = 0
+        self._bytes: Counter[str] = Counter()  # that the offsets of each group hold
         self._writes: Counter[int] = Counter()  # appends that are not reported yet
         self._is_loading = False
         self._markers: dict[int, list[tuple[int, Outcome]]] = {}  # reported meanwhile, with their offsets
@@ -103,6 +105,7 @@ class PendingOffsets:
         if known is not None and known.record_offset > pending.record_offset:
             return
         transaction.offsets[place] = pending
+        self._bytes[pending.group] += held_bytes(pending.value) - held_bytes(known and known.value)
         if known is None:
             group, topic, partition = place
             self._groups.setdefault(group, {}).setdefault(topic, {}).setdefault(partition, set()).add(transaction)
@@ -157,6 +160,10 @@ class PendingOffsets:
         """Return whether an open transaction may still change a committed offset."""
         return partition in self._groups.get(group, {}).get(topic, {})
 
+    def bytes_of(self, group: str) -> int:
+        """Return about how many bytes a group's pending offsets hold."""
+        return self._bytes.get(group, 0)
+
     def has_any(self, group: str) -> bool:
         """Return whether a group has pending offsets."""
         return group in self._groups
@@ -169,9 +176,10 @@ class PendingOffsets:
     # -- inside --
 
     def _remove(self, transaction: Transaction, place: _Place) -> None:
-        del transaction.offsets[place]
+        removed = transaction.offsets.pop(place)
         self._count -= 1
         group, topic, partition = place
+        self._bytes[group] -= held_bytes(removed.value)
         topics = self._groups[group]
         partitions = topics[topic]
         partitions[partition].discard(transaction)
@@ -180,4 +188,4 @@ class PendingOffsets:
         if not partitions:
             del topics[topic]
         if not topics:
-            del self._groups[group]
+            del self._groups[group], self._bytes[group]

@@ -225,8 +225,8 @@ class Rebalance:
 
     def _propagate(self, assignments: Mapping[str, bytes], error: ErrorCode, now: Instant) -> None:
         """Answer every pending SyncGroup with the member's assignment, or with `error`."""
+        self.members.assign(assignments)
         for member in self.members:
-            member.assignment = assignments.get(member.member_id, b"")
             if member.sync_waiter is not None:
                 response = self.generation.synced(member) if error is ErrorCode.NONE else SyncGroupResponse(error=error)
                 self._outbox.answer_sync(member, response)

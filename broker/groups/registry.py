@@ -11,6 +11,7 @@ Source: org.apache.kafka.coordinator.group.GroupMetadataManager.
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from time import perf_counter
 from typing import TypeAlias
 
 import trio
@@ -20,6 +21,7 @@ from warmlog.broker.coordinator_log.log import CoordinatorLog
 from warmlog.broker.coordinator_log.replay import Replay
 from warmlog.broker.coordinator_log.term import Term
 from warmlog.broker.groups.effects import Answer, Instant, Limits, Purpose, Store
+from warmlog.broker.groups.holdings import Holdings
 from warmlog.broker.groups.loading import Obsolete, ShardLoad
 from warmlog.broker.groups.members import Waiter
 from warmlog.broker.groups.shard import GroupShard
@@ -35,6 +37,7 @@ from warmlog.protocol.records.markers import Outcome
 logger = logging.getLogger(__name__)
 
 CLOSED_PER_STEP = 100  # groups, between two checkpoints
+SETTLED_PER_STEP = 1000  # groups that are counted between two checkpoints: about 1 ms
 
 # Awaited between two steps of a request. Yields to other tasks once the request has held the event loop long enough.
 Checkpoint: TypeAlias = Callable[[], Awaitable[None]]
@@ -81,6 +84,7 @@ class GroupRegistry:
         self.settings = settings
         self.clock = clock
         self.completed_rebalances = 0
+        self.holdings = Holdings(settings.warmlog_groups_memory_max_bytes, perf_counter)
         self._was_deleted = was_deleted
         self._limits = Limits(
             max_size=settings.group_max_size, initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms
@@ -123,6 +127,10 @@ class GroupRegistry:
         )
         await load.run(replay)
         shard.pending.finish_loading()
+        for number, group in enumerate(list(shard.groups.values())):
+            self.settle(shard, group)
+            if number % SETTLED_PER_STEP == 0:
+                await trio.lowlevel.checkpoint()
         for remove in self.on_obsolete:
             await remove(shard, load.obsolete)
         return True
@@ -145,6 +153,7 @@ class GroupRegistry:
         """Close groups of a shard that is not served any more."""
         for _ in range(min(len(shard.groups), CLOSED_PER_STEP)):
             _, group = shard.groups.popitem()
+            self.holdings.release(group)
             self._timers.forget(group)
             group.close(ErrorCode.NOT_COORDINATOR, self.now())
             for effect in group.take_effects():
@@ -207,20 +216,35 @@ class GroupRegistry:
 
     # -- changes --
 
-    def create(self, name: str) -> Group:
-        """Create a group, which must be `available`."""
+    def create(self, name: str, owner: str) -> Group:
+        """Create a group, which must be `available`. `owner`: the address that it counts for."""
         shard = self.shard_of(name)
         assert shard is not None, "a group is created in a term of its log partition"
-        return shard.create(name)
+        group = shard.create(name)
+        group.owner = owner
+        self.holdings.settle(group, 0)
+        return group
+
+    def max_record_bytes(self, name: str) -> int:
+        """Return the size limit of a record that stores a group."""
+        term = self.log.term_of(name)
+        return 0 if term is None else term.partition.log.config.max_message_bytes
+
+    def settle(self, shard: GroupShard, group: Group) -> None:
+        """Count what a group holds, after a change of its members or offsets."""
+        if shard.groups.get(group.group_id) is group:
+            self.holdings.settle(group, shard.offset_bytes(group.group_id))
 
     def drop(self, shard: GroupShard, group: Group) -> None:
         """Stop serving a group. Its records stay in the log."""
         del shard.groups[group.group_id]
+        self.holdings.release(group)
         self._timers.forget(group)
 
     def restore(self, shard: GroupShard, group: Group) -> None:
         """Serve a dropped group again, unless a new one with its name has been created since."""
         if shard.groups.setdefault(group.group_id, group) is group:
+            self.settle(shard, group)
             self._timers.schedule(group)
 
     def end_transaction(self, index: int, producer_id: int, marker_offset: int, outcome: Outcome) -> None:
@@ -252,6 +276,9 @@ class GroupRegistry:
                     _settle(effect.waiter, effect.response)
                 else:
                     self._store(group, effect)
+        shard = self.shard_of(group.group_id)
+        if shard is not None:
+            self.settle(shard, group)
         self._timers.schedule(group)
 
     def schedule(self, group: Group) -> None:

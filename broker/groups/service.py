@@ -81,6 +81,16 @@ class GroupService:
             lambda: [((), max(0, sum(len(shard.offsets) for shard in self.registry.shards()) - self._max_series))],
         )
         metrics.gauge("warmlog_groups", "Groups by state.", self._states, ("state",))
+        metrics.gauge(
+            "warmlog_groups_memory_bytes",
+            "Memory that the members and offsets of groups hold, about.",
+            lambda: [((), self.registry.holdings.total)],
+        )
+        metrics.counter(
+            "warmlog_refused_group_growth_total",
+            "Joins, assignments and commits that were refused because of warmlog.groups.memory.max.bytes.",
+            lambda: [((), self.registry.holdings.refused)],
+        )
         metrics.counter(
             "warmlog_group_rebalances_total",
             "Rebalances completed with an assignment.",

@@ -42,6 +42,10 @@ class GroupShard:
         group = self.groups[name] = self._new_group(name)
         return group
 
+    def offset_bytes(self, name: str) -> int:
+        """Return about how many bytes a group's offsets hold, committed and pending."""
+        return self.offsets.bytes_of(name) + self.pending.bytes_of(name)
+
     # -- transactions --
 
     def put_pending(self, producer_id: int, pending: PendingOffset) -> None:

@@ -56,6 +56,8 @@ class Group:
     def __init__(self, group_id: str, limits: Limits, now: Instant) -> None:
         """Create a group without members."""
         self.group_id = group_id
+        self.owner = ""  # the address of the client that created it; empty if it was loaded
+        self.counted_bytes = 0  # see `Holdings`
         self._limits = limits
         self._outbox = Outbox()
         self._rebalance = Rebalance(limits, self._outbox, now)

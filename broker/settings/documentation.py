@@ -197,6 +197,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.mirror.max.bytes.per.second": "Maximum rate at which records are copied from the mirrored cluster; 0 for"
     " no limit.",
     "warmlog.mirror.topics": "Regular expression (RE2) for the names of the topics that are mirrored.",
+    "warmlog.groups.memory.max.bytes": "Maximum memory for the members, assignments and committed offsets of consumer"
+    " groups; those that clients of one address have created may hold a quarter of it.",
     "warmlog.metrics.groups.max": "Maximum number of groups with metrics of their own, such as their lag: those with"
     " members and with the latest commits.",
     "warmlog.metrics.partitions": "Whether to export metrics for each partition, a series each.",

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 __all__ = ["PatternError", "compile_pattern"]
 
 MAX_PATTERN_LENGTH = 10_000  # characters
-_MEMORY = 1 << 20  # bytes for the compiled pattern; RE2 refuses one that needs more
+_MEMORY = 1 << 17  # bytes for the compiled pattern; RE2 refuses one that needs more, and holds the GIL meanwhile
 
 
 class PatternError(ValueError):

@@ -219,6 +219,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_mirror_delete_topics: bool = False
     warmlog_mirror_interval_ms: PositiveMillis = 5_000
     warmlog_mirror_max_bytes_per_second: Annotated[int, Meta(ge=0, le=MAX_INT64)] = 0  # no limit
+    warmlog_groups_memory_max_bytes: Bytes = 1 << 30
     warmlog_metrics_groups_max: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 1_000  # clients choose the names
     warmlog_metrics_partitions: bool = False  # too many series for most installations
     warmlog_container: Literal["auto", "yes", "no"] = "auto"

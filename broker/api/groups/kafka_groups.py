@@ -188,7 +188,10 @@ class CommittedOffsetsApi:
     async def commit(self, request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse:
         """Commit offsets; return when all valid ones are written."""
         committer = Committer(
-            generation=request.generation, member_id=request.member_id, instance_id=request.instance_id
+            generation=request.generation,
+            member_id=request.member_id,
+            instance_id=request.instance_id,
+            address=context.session.peer[0],
         )
         commit = self._commits.commit(
             request.group,

@@ -7,9 +7,8 @@ Source: kafka.coordinator.transaction.TransactionStateManager (listTransactionSt
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
-
-import trio
 
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import RequestError
@@ -40,7 +39,9 @@ class ListTransactionsApi:
 
     async def list_transactions(self, request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
         """List the ids that match all filters; each unknown state name is returned once."""
-        matches = await trio.to_thread.run_sync(compiled, request.pattern) if request.pattern else None
+        matches = None
+        if request.pattern:
+            matches = await context.in_worker(partial(compiled, request.pattern), len(request.pattern))
         if self._coordinator.is_loading:
             return ListTransactionsResponse(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states: set[TransactionState] = set()
@@ -79,11 +80,11 @@ class ListTransactionsApi:
             if found is not None:
                 (listed if matches is None else unmatched).append(_listed(*found))
             if matches is not None and len(unmatched) >= IDS_PER_SLICE:
-                listed += await _matching(matches, unmatched)
+                listed += await _matching(matches, unmatched, context)
                 unmatched = []
             await context.checkpoint()
         if matches is not None and unmatched:
-            listed += await _matching(matches, unmatched)
+            listed += await _matching(matches, unmatched, context)
         return listed
 
 
@@ -93,8 +94,11 @@ def _listed(transactional_id: str, metadata: Metadata) -> ListedTransaction:
     )
 
 
-async def _matching(matches: Matches, candidates: Sequence[ListedTransaction]) -> list[ListedTransaction]:
-    results = await trio.to_thread.run_sync(matches, [one.transactional_id for one in candidates])
+async def _matching(
+    matches: Matches, candidates: Sequence[ListedTransaction], context: Context
+) -> list[ListedTransaction]:
+    ids = [one.transactional_id for one in candidates]
+    results = await context.in_worker(partial(matches, ids), len(ids))
     return [one for one, is_match in zip(candidates, results, strict=True) if is_match]
 
 

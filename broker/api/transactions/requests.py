@@ -223,7 +223,12 @@ class TransactionsApi:
             return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, refused))
         commit = self._commits.commit(
             request.group,
-            Committer(generation=request.generation, member_id=request.member_id, instance_id=request.instance_id),
+            Committer(
+                generation=request.generation,
+                member_id=request.member_id,
+                instance_id=request.instance_id,
+                address=context.session.peer[0],
+            ),
             request.partitions,
             retention_ms=None,
             producer=LogProducer(*producer, guards.numbers.get(place, 0)),

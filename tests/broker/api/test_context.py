@@ -206,6 +206,24 @@ async def test_a_wait_is_not_work(work: Work) -> None:
     assert passes.count == 0
 
 
+async def test_answers_that_are_there_at_once_are_work(work: Work) -> None:
+    """As where a thousand groups are deleted that do not exist."""
+    context = Context(session(), Pacer(work))
+    context.start()
+
+    async def answer(item: int) -> object:
+        return work.do(item)
+
+    passes = Passes()
+    trio.lowlevel.add_instrument(passes)
+    for item in range(10 * A_PIECE):
+        await context.wait(answer(item))
+        await context.checkpoint()
+    context.end()
+    trio.lowlevel.remove_instrument(passes)
+    assert passes.count >= 9
+
+
 async def test_equal_questions_are_answered_once(work: Work) -> None:
     context = Context(session(), Pacer(work))
     context.start()
