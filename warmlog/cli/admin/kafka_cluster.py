@@ -4,8 +4,9 @@ Requests and responses are fields in the mapping form of Kafka's tables (`protoc
 """
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from time import monotonic, sleep
 from typing import Any, TypeAlias
 
 import click
@@ -28,6 +29,7 @@ Partition: TypeAlias = tuple[str, int]
 DEFAULT_KAFKA = "127.0.0.1:9092"
 TIMEOUT_S = 30.0
 TIMEOUT_MS = 20_000  # how long the broker may take
+RETRY_S = 0.1
 MAX_RESPONSE_BYTES = 100 << 20
 
 
@@ -116,7 +118,11 @@ class KafkaCluster:
         self._first = first
         self._stack = stack
         self._connections: dict[int, _Connection] = {}
-        self.metadata: MetadataResponse = first.ask(METADATA, MetadataRequest(topics=None))
+        self.metadata = self._ask_metadata()
+
+    def _ask_metadata(self) -> MetadataResponse:
+        metadata: MetadataResponse = self._first.ask(METADATA, MetadataRequest(topics=None))
+        return metadata
 
     def ask_controller(self, api: PeerApi[Fields, Fields], request: Fields) -> Fields:
         """Ask the controller, or with Kafka a broker that forwards the request to it."""
@@ -142,6 +148,23 @@ class KafkaCluster:
             for topic in self.metadata.topics
             for partition in topic.partitions
         }
+
+    def ask_leader(
+        self,
+        topic: str,
+        partition: int,
+        api: PeerApi[Fields, Fields],
+        request: Fields,
+        result_of: Callable[[Fields], Fields],
+    ) -> Fields:
+        """Ask a partition's leader, and return its result, which is in the response. Waits for a new leader to lead."""
+        ends_at = monotonic() + TIMEOUT_S
+        while True:
+            result = result_of(self.ask_broker(self.leader(topic, partition), api, request))
+            if result["error_code"] != ErrorCode.NOT_LEADER_OR_FOLLOWER or monotonic() > ends_at:
+                return result
+            sleep(RETRY_S)
+            self.metadata = self._ask_metadata()
 
     def leader(self, topic: str, partition: int) -> int:
         """Return a partition's leader."""

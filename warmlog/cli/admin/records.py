@@ -2,7 +2,7 @@
 
 import click
 
-from warmlog.cli.admin.kafka_cluster import DELETE_RECORDS, TIMEOUT_MS, kafka_cluster, kafka_option, problem_of
+from warmlog.cli.admin.kafka_cluster import DELETE_RECORDS, TIMEOUT_MS, Fields, kafka_cluster, kafka_option, problem_of
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import complete_topics
 from warmlog.cli.output import print_line
@@ -36,9 +36,14 @@ def delete(topic: str, partition: int, offset: int, kafka: str) -> None:
     with kafka_cluster(kafka) as cluster:
         asked = {"partition_index": partition, "offset": offset}
         request = {"topics": ({"name": topic, "partitions": (asked,)},), "timeout_ms": TIMEOUT_MS}
-        response = cluster.ask_broker(cluster.leader(topic, partition), DELETE_RECORDS, request)
-    ((result,),) = [found["partitions"] for found in response["topics"]]
+        result = cluster.ask_leader(topic, partition, DELETE_RECORDS, request, _only_partition)
     problem = problem_of(result)
     if problem is not None:
         raise Failure(f"{topic}-{partition}: {problem}")
     print_line(f"{topic}-{partition} begins at offset {result['low_watermark']}")
+
+
+def _only_partition(response: Fields) -> Fields:
+    result: Fields
+    ((result,),) = [found["partitions"] for found in response["topics"]]
+    return result
