@@ -172,10 +172,10 @@ dist: setup
 	$(BIN)/python -m build --sdist --outdir dist .
 	@for version in $(PYTHONS); do \
 		python=$$(ls -d $$HOME/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -n 1); \
-		python=$${python:-python$$version}; \
+		python=$${python:-$$(command -v python$$version)}; \
 		if $$python -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$version')" 2>/dev/null; then \
 			echo "warmlog: building the wheel for Python $$version"; \
-			$$python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist dist/*.tar.gz || exit 1; \
+			$(BIN)/python -m pip --quiet --disable-pip-version-check --python $$python wheel --no-deps --wheel-dir dist dist/*.tar.gz || exit 1; \
 		else \
 			echo "warmlog: Python $$version is not here: no wheel for it"; \
 		fi; \
