@@ -1,4 +1,4 @@
-"""Run a function over splits: in Spark's workers, or in this process."""
+"""Run a function over items of work, such as splits: in Spark's workers, or in this process."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,11 +9,13 @@ from uuid import uuid4
 
 from warmlog.inspect.errors import InspectError
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
+from warmlog.pipeline.packing import packed
 from warmlog.pipeline.session import call_frozen, check_spark
 
 WATCH_S = 0.2  # interval between checks of Spark's progress
 
 LOCAL_BYTES = 2 << 30  # one process archives this much in the 5 to 20 s that Spark takes to start
+TASKS_PER_CORE = 2  # at least, so that a core that is done early has another
 
 Engine: TypeAlias = Literal["auto", "local", "spark"]
 S = TypeVar("S")
@@ -22,14 +24,14 @@ Watch = Callable[[int, int], None]  # called with the number of completed tasks,
 
 
 class Runner(Protocol):
-    """Runs a function over splits, and returns the results in order."""
+    """Runs a function over items of work, and returns the results in order."""
 
     @property
     def parallelism(self) -> int:
         """Number of tasks that run at a time."""
 
-    def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
-        """Call `work` for each split. Raises PipelineError if `work` does."""
+    def __call__(self, items: Sequence[S], work: Callable[[S], T], size: Callable[[S], int], /) -> list[T]:
+        """Call `work` for each item; `size` returns how many bytes one reads. Raises PipelineError if `work` does."""
 
 
 def choose_engine(engine: Engine, size: int, *, for_spark: bool) -> tuple[Literal["local", "spark"], str | None]:
@@ -50,7 +52,7 @@ def choose_engine(engine: Engine, size: int, *, for_spark: bool) -> tuple[Litera
 
 
 class LocalRunner:
-    """Runs splits in this process, one after the other."""
+    """Runs items of work in this process, one after the other."""
 
     def __init__(self, watch: Watch | None = None) -> None:
         self._watch = watch
@@ -60,18 +62,18 @@ class LocalRunner:
         """Number of tasks that run at a time: one."""
         return 1
 
-    def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
-        """Call `work` for each split. Raises PipelineError if `work` does."""
+    def __call__(self, items: Sequence[S], work: Callable[[S], T], _size: Callable[[S], int], /) -> list[T]:
+        """Call `work` for each item. Raises PipelineError if `work` does."""
         results = []
-        for done, split in enumerate(splits, start=1):
-            results.append(work(split))
+        for done, item in enumerate(items, start=1):
+            results.append(work(item))
             if self._watch is not None:
-                self._watch(done, len(splits))
+                self._watch(done, len(items))
         return results
 
 
 class SparkRunner:
-    """Runs each split as a task of Spark."""
+    """Runs items of work in tasks of Spark, small ones together."""
 
     def __init__(self, session: Any, watch: Watch | None = None) -> None:
         self.session = session
@@ -84,13 +86,14 @@ class SparkRunner:
         count: int = self._context.defaultParallelism
         return count
 
-    def __call__(self, splits: Sequence[S], work: Callable[[S], T], /) -> list[T]:
-        """Call `work` for each split in a worker. Raises PipelineError if `work` does."""
-        if not splits:
+    def __call__(self, items: Sequence[S], work: Callable[[S], T], size: Callable[[S], int], /) -> list[T]:
+        """Call `work` for each item in a worker. Raises PipelineError if `work` does."""
+        if not items:
             return []
-        with self._watched(len(splits)), worker_errors():
-            tasks = self._context.parallelize(splits, len(splits))
-            found: list[T] = tasks.map(partial(call_frozen, work)).collect()
+        packs = packed(items, size, TASKS_PER_CORE * self.parallelism)
+        with self._watched(len(packs)), worker_errors():
+            tasks = self._context.parallelize(packs, len(packs))
+            found: list[T] = tasks.flatMap(partial(call_frozen, work)).collect()
         return found
 
     @contextmanager

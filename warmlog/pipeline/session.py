@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -141,7 +141,7 @@ def freeze_imports() -> None:
     gc.freeze()
 
 
-def call_frozen(work: Callable[[S], T], split: S) -> T:
-    """Call a function in a worker after freezing its imports."""
+def call_frozen(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    """Call a function for each item in a worker after freezing its imports."""
     freeze_imports()
-    return work(split)
+    return [work(item) for item in items]

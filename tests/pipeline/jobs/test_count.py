@@ -10,9 +10,8 @@ from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.local import plan
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
-from warmlog.pipeline.jobs.count import Counted, count_records, grouped
+from warmlog.pipeline.jobs.count import Counted, count_records
 from warmlog.pipeline.runner import LocalRunner
-from warmlog.pipeline.source.planning import Piece, Split
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import CONTROL_BIT
 
@@ -67,18 +66,3 @@ def test_a_header_that_makes_no_sense_is_told_of(write_partition: WritePartition
     with pytest.raises(PipelineError, match=rf"damaged batch at position {third}"):
         counted(writer)
     assert counted(writer, onCorrupt="stop").records == 20
-
-
-@pytest.mark.parametrize(
-    ("sizes", "groups"), [([], []), ([300], [1]), ([100, 100, 100], [2, 1]), ([10, 256, 1], [1, 1, 1])]
-)
-def test_a_task_counts_splits_of_a_quarter_of_a_gigabyte(sizes: list[int], groups: list[int]) -> None:
-    splits = [split_of(size << 20) for size in sizes]
-    found = list(grouped(splits))
-    assert [len(one) for one in found] == groups
-    assert [split for one in found for split in one] == splits
-
-
-def split_of(size: int) -> Split:
-    piece = Piece(path="x", identity=(0, 0), position=0, end_position=size, first_offset=0, end_offset=1)
-    return Split(topic="orders", partition=0, directory="x", pieces=(piece,))

@@ -175,5 +175,5 @@ def test_splits_are_run_in_this_process_in_order() -> None:
     splits: Sequence[Split] = [Split(topic="t", partition=at, directory="", pieces=()) for at in range(3)]
     done: list[tuple[int, int]] = []
     run = LocalRunner(lambda *progress: done.append(progress))
-    assert run(splits, lambda split: split.partition) == [0, 1, 2]
+    assert run(splits, lambda split: split.partition, lambda split: split.size) == [0, 1, 2]
     assert done == [(1, 3), (2, 3), (3, 3)]

@@ -64,7 +64,7 @@ def replay(
     with pipeline_errors("pyarrow"):
         from warmlog.pipeline.errors import PipelineError
         from warmlog.pipeline.job_stats import Reporter
-        from warmlog.pipeline.jobs.replay import ReplayRules, prepare_target, sink_options, size_of_tasks
+        from warmlog.pipeline.jobs.replay import ReplayRules, prepare_target, sink_options, size_of_task
         from warmlog.pipeline.jobs.replay import replay as replay_tasks
         from warmlog.pipeline.source.input import size_of
 
@@ -76,7 +76,7 @@ def replay(
             )
         tasks = _tasks(options, table)
         reporter = Reporter("replay")
-        size = (lambda: size_of(options)) if table is None else (lambda: size_of_tasks(tasks))
+        size = (lambda: size_of(options)) if table is None else (lambda: sum(map(size_of_task, tasks)))
         with running("replay", job, size, reporter) as run:
             rules = ReplayRules(
                 write=None if dry_run else sink_options(native, target),

@@ -16,7 +16,7 @@ from warmlog.pipeline.archive.store import ArchiveStore, Commit
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
 from warmlog.pipeline.job_stats import JobStats, Reporter, added
 from warmlog.pipeline.runner import Runner
-from warmlog.pipeline.source.input import Plan, choose_input, rules_of
+from warmlog.pipeline.source.input import Plan, choose_input, rules_of, size_of_split
 from warmlog.pipeline.source.offsets import Position, continue_at, position_at
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.ranges import (
@@ -102,7 +102,7 @@ class ArchiveJob:
             partition_by=self._settings.partition_by,
             compression=self._settings.compression,
         )
-        written = run(plan.splits, archiver(rules, rules_of(self._options)))
+        written = run(plan.splits, archiver(rules, rules_of(self._options)), size_of_split)
         commit = self._commit(plan, written)
         self.commit_group()
         return commit

@@ -123,7 +123,8 @@ def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: P
     for finding in _log_findings(partitions):
         audit.add_finding(finding)
     cleaned = _cleaned(partitions)
-    audited = run([task for one in partitions for task in _tasks(one, cleaned)], audit_segment)
+    tasks = [task for one in partitions for task in _tasks(one, cleaned)]
+    audited = run(tasks, audit_segment, lambda task: task.end_position)
     _add(audit, audited, reporter)
     if table is not None:
         _add_compared(audit, compare(run, options, table, cleaned), reporter)
@@ -264,7 +265,7 @@ def compare(run: Runner, options: ReadOptions, table: Path, cleaned: Mapping[Top
     tasks = [task for split in plan.splits for task in _table_tasks(split, files, cleaned)]
     found = [_other_topics(table, key, others.get(key, ()), key in archived) for key in partitions if key in last]
     rules = replace(rules_of(options), on_corrupt="skip")  # the audit of the segment reports damage
-    return [*found, *run(tasks, partial(compare_split, rules))]
+    return [*found, *run(tasks, partial(compare_split, rules), lambda task: task.split.size)]
 
 
 def _by_topic(

@@ -17,7 +17,14 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
 from warmlog.pipeline.jobs.audit import cleaner_points
 from warmlog.pipeline.runner import Runner
-from warmlog.pipeline.source.input import AnySplit, choose_input, read_batches, rules_of, wanted_partitions
+from warmlog.pipeline.source.input import (
+    AnySplit,
+    choose_input,
+    read_batches,
+    rules_of,
+    size_of_split,
+    wanted_partitions,
+)
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules
@@ -69,7 +76,7 @@ def report_compaction(run: Runner, options: ReadOptions, top: int, reporter: Rep
     for split in plan.splits:
         parts[split.topic, split.partition].append(split)
     tasks = [(key, tuple(splits)) for key, splits in parts.items()]
-    done = run(tasks, partial(compactable, rules_of(options), top))
+    done = run(tasks, partial(compactable, rules_of(options), top), lambda task: sum(map(size_of_split, task[1])))
     for _, stats in done:
         reporter.add(stats)
     found = [one for one, _ in done]

@@ -5,13 +5,13 @@ A batch at an edge of the requested offsets is decoded; all others are counted b
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from warmlog.inspect.log_file import LogFile
-from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch, added
+from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
 from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.source.input import choose_input, rules_of
 from warmlog.pipeline.source.options import ReadOptions
@@ -25,8 +25,7 @@ from warmlog.protocol.records.layout import CONTROL_BIT, LOG_OVERHEAD
 from warmlog.protocol.records.reader import offsets_and_times
 
 COUNT_WINDOW_BYTES = 4 << 10  # a header and its surroundings; bodies need not be copied
-# A worker counts this much in 20 to 30 ms if batches have 64 KiB; starting a task takes Spark about half of that.
-TASK_BYTES = 256 << 20
+HEADERS_PART = 64  # if batches have 64 KiB, counting by headers takes a 64th of the time of reading, or less
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,42 +113,21 @@ def count_records(run: Runner, options: ReadOptions, reporter: Reporter) -> list
     assert options.path is not None, "a broker does not send headers without records"
     plan = choose_input(options).plan(lambda extents: {key_of(one): resolve(one, options) for one in extents})
     splits = [split for split in plan.splits if isinstance(split, Split)]
-    parts = run(list(grouped(splits)), partial(count_splits, rules_of(options)))
+    parts = run(splits, partial(count_split, rules_of(options)), lambda split: split.size // HEADERS_PART)
     for _, stats in parts:
         reporter.add(stats)
     reporter.add_skipped_bytes(plan.skipped_bytes)
     empty = [Counted(topic=topic, partition=partition) for topic, partition in plan.ranges]
-    return by_partition([*empty, *(one for counted, _ in parts for one in counted)])
+    return by_partition([*empty, *(counted for counted, _ in parts)])
 
 
-def grouped(splits: Iterable[Split]) -> Iterator[tuple[Split, ...]]:
-    """Yield the splits of each task: at least one, and about `TASK_BYTES`."""
-    group: list[Split] = []
-    size = 0
-    for split in splits:
-        if group and size + split.size > TASK_BYTES:
-            yield tuple(group)
-            group, size = [], 0
-        group.append(split)
-        size += split.size
-    if group:
-        yield tuple(group)
-
-
-def count_splits(rules: ReadRules, splits: Sequence[Split]) -> tuple[list[Counted], JobStats]:
-    """Count splits one after the other. Runs in a worker. Raises PipelineError, InspectError, OSError."""
-    parts = [_count_split(rules, split) for split in splits]
-    stats = added(one for _, one in parts)
-    stats.tasks = 1
-    return [counted for counted, _ in parts], stats
-
-
-def _count_split(rules: ReadRules, split: Split) -> tuple[Counted, JobStats]:
+def count_split(rules: ReadRules, split: Split) -> tuple[Counted, JobStats]:
+    """Count a split. Runs in a worker. Raises PipelineError, InspectError, OSError."""
     counted = Counted(topic=split.topic, partition=split.partition)
     reading = Stopwatch()
     reader = HeaderCounter(split, rules, counted)
     reading.timed(lambda: deque(reader.run(), maxlen=0))()
-    stats = JobStats(rows=counted.records, read_s=reading.seconds)
+    stats = JobStats(rows=counted.records, tasks=1, read_s=reading.seconds)
     stats.add_tally(reader.tally)
     return counted, stats
 

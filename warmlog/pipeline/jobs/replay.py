@@ -20,7 +20,7 @@ from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
 from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.sink.options import WriteOptions, write_options
-from warmlog.pipeline.source.input import AnySplit, choose_input, read_batches, rules_of
+from warmlog.pipeline.source.input import AnySplit, choose_input, read_batches, rules_of, size_of_split
 from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
 from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules
@@ -138,16 +138,17 @@ def prepare_target(bootstrap: str, topic: str, tasks: Sequence[ReplayTask], *, k
     return None
 
 
-def size_of_tasks(tasks: Sequence[ReplayTask]) -> int:
-    """Return the bytes of the archive's files that the tasks read. Raises OSError."""
-    return sum(Path(file.path).stat().st_size for task in tasks for file in task.files)
+def size_of_task(task: ReplayTask) -> int:
+    """Return how many bytes a task reads. Raises OSError."""
+    files = sum(Path(file.path).stat().st_size for file in task.files)
+    return files + sum(map(size_of_split, task.splits))
 
 
 def replay(
     run: Runner, tasks: Sequence[ReplayTask], rules: ReplayRules, options: ReadOptions, reporter: Reporter
 ) -> list[Replayed]:
     """Send the records of the tasks. Raises PipelineError, InspectError, OSError."""
-    done = run(tasks, partial(replay_task, rules, rules_of(options)))
+    done = run(tasks, partial(replay_task, rules, rules_of(options)), size_of_task)
     for one in done:
         reporter.add(one.stats)
     reporter.set_details(id=rules.replay_id, stored_before=sum(one.stored_before for one in done))

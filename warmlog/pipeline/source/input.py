@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from warmlog.pipeline.cluster import ClusterConnection
     from warmlog.pipeline.source.remote import RemoteSplit
 
+RECORD_BYTES = 100  # of a record behind a broker, which reports no sizes
 TRIES = 5  # a broker replaces segments every few seconds; a plan takes milliseconds
 
 _log = logging.getLogger(__name__)
@@ -214,6 +215,11 @@ class Readers:
     ) -> None:
         if self._cluster is not None:
             self._cluster.close()
+
+
+def size_of_split(split: AnySplit) -> int:
+    """Return how many bytes a split reads, a guess if it reads from a broker."""
+    return split.size if isinstance(split, Split) else (split.end_offset - split.first_offset) * RECORD_BYTES
 
 
 def first_offset_of(split: AnySplit) -> int:

@@ -7,12 +7,14 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from warmlog.pipeline.packing import packed
 from warmlog.pipeline.session import freeze_imports
-from warmlog.pipeline.source.input import AnySplit, Readers, rules_of
+from warmlog.pipeline.source.input import AnySplit, Readers, rules_of, size_of_split
 from warmlog.pipeline.source.options import ReadOptions
-from warmlog.pipeline.source.packing import packed
 from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.reading import ReadRules
+
+LEAST_TASKS = 64  # fewer splits are left alone: rows may cost more to process than to read
 
 
 class SplitPartition(InputPartition):
@@ -25,7 +27,10 @@ class SplitPartition(InputPartition):
 
 def input_partitions(splits: Sequence[AnySplit], options: ReadOptions) -> list[InputPartition]:
     """Return Spark's partitions: the splits of each task."""
-    return [SplitPartition(some) for some in packed(splits, options)]
+    if options.max_records_per_partition is not None:
+        return [SplitPartition((split,)) for split in splits]
+    least = max(LEAST_TASKS, options.min_partitions or 0)
+    return [SplitPartition(some) for some in packed(splits, size_of_split, least)]
 
 
 def read_partition(partition: InputPartition, options: ReadOptions, bounds: Bounds) -> Iterator[Any]:
