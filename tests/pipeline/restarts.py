@@ -1,4 +1,4 @@
-"""Kill streams and start them again with other numbers: tasks, nodes, directories, versions of Spark.
+"""Kill streams and start them again with other numbers: tasks, partitions, nodes, directories, versions of Spark.
 
     python -m tests.pipeline.restarts [--seed N] [--rounds N] [--spark DIR ...]
 
@@ -41,6 +41,7 @@ POLL_S = 0.02
 SETTINGS = ("default.replication.factor=2", "offsets.topic.num.partitions=4", "transaction.state.log.num.partitions=4")
 GIVEN = tuple(word for setting in SETTINGS for word in ("--set", setting))
 NODES, MOST_NODES = 2, 4
+MOST_PARTITIONS = 6
 # Where the tasks of a sink outside transactions have changed, or may have.
 CHANGED = ("match none of its rows now", "more than the")
 
@@ -72,6 +73,11 @@ class Round:
         """Run the stream once; return what is wrong, "" if all is right, None if it was killed."""
         with Client(cluster.native) as client:
             client.create_topic(self.name, partitions=PARTITIONS, if_not_exists=True)
+            for topic in ("source", self.name):
+                (described,) = client.describe_topics(topic)
+                if self.log and len(described.partitions) < MOST_PARTITIONS and self.random.random() < 0.5:
+                    client.alter_topic(topic, partitions=len(described.partitions) + 1)
+                    self.log.append(f"a partition more of {topic}")
         status, output = self._run(cluster, data)
         if status == 0:
             return self._judge(cluster)
@@ -91,7 +97,7 @@ class Round:
         if where != "directories":
             stream["bootstrap"] = ",".join(addresses)
         if where != "wire":
-            stream["path"] = str(data)
+            stream["path"] = self._path(data, is_whole=where == "directories")
         sink = {"bootstrap": ",".join(addresses), "topic": self.name, "batchBytes": "2000"}
         sink |= {"transactional": "true"} if self.kind == "transactional" else {}
         if self.kind == "table":
@@ -107,7 +113,10 @@ class Round:
         )
         kills_node = kill_at is not None and len(cluster.native) > 1 and self.random.random() < 0.5
         tasks = stream["minPartitions"]
-        self.log.append(f"{where}, {tasks} tasks, {len(addresses)} nodes, {spark or 'Spark'}, killed at {kill_at}")
+        paths = stream.get("path", "").count(",") + 1
+        self.log.append(
+            f"{where} ({paths} given), {tasks} tasks, {len(addresses)} nodes, {spark or 'Spark'}, killed at {kill_at}"
+        )
         environment = {**os.environ, "PYTHONPATH": f"{spark}:{ROOT}" if spark else str(ROOT)}
         environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         if spark is not None:
@@ -131,6 +140,13 @@ class Round:
                         os.killpg(process.pid, signal.SIGKILL)
             output.seek(0)
             return process.returncode, output.read()
+
+    def _path(self, data: Path, *, is_whole: bool) -> str:
+        """Return the store of all nodes or directories of nodes, all of them if `is_whole`."""
+        directories = sorted(map(str, (data / "nodes").iterdir()))
+        self.random.shuffle(directories)
+        count = len(directories) if is_whole else self.random.randint(1, len(directories))
+        return self.random.choice([str(data), ",".join(directories[:count])])
 
     def _arrived(self, cluster: Running) -> int:
         """Return about how many rows have been written."""
@@ -158,11 +174,12 @@ def consumed(bootstrap: str, topic: str) -> Counter[int]:
     """Return what a plain consumer of committed records sees."""
     settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": "g", "isolation.level": "read_committed"}
     consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, at, 0) for at in range(PARTITIONS)])
+    partitions = consumer.list_topics(topic, LIMIT_S).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, at, 0) for at in partitions])
     found: Counter[int] = Counter()
     ended: set[int] = set()
     try:
-        while len(ended) < PARTITIONS:
+        while len(ended) < len(partitions):
             for message in consumer.consume(1000, 1.0):
                 error = message.error()
                 if error is None:
@@ -199,11 +216,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=Random().randrange(1 << 30))
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--spark", type=Path, action="append", default=[])
+    parser.add_argument("--spark", type=Path, action="append", default=[], help="may be repeated")
     given = parser.parse_args()
+    sparks = [None, *(spark.resolve() for spark in given.spark)]
     print(f"seed {given.seed}")
     with TemporaryDirectory(prefix="restarts-") as directory:
-        sys.exit(bool(play(given.seed, given.rounds, [None, *given.spark], Path(directory))))
+        sys.exit(bool(play(given.seed, given.rounds, sparks, Path(directory))))
 
 
 if __name__ == "__main__":
