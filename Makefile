@@ -131,11 +131,11 @@ stacks: setup
 
 # Each is laid before the one of the environment. Its own sockets are not closed everywhere, which newer ones have mended.
 sparks: setup
-	@set -e; for version in $(SPARKS); do echo "Spark $$version"; \
-		$(BIN)/pip install --quiet --no-deps --no-compile --target build/spark-$$version pyspark==$$version; \
-		PYTHONPATH=build/spark-$$version SPARK_HOME=build/spark-$$version/pyspark $(BIN)/pytest tests/pipeline \
+	@set -e; for version in $(SPARKS); do echo "Spark $$version"; spark=$(CURDIR)/build/spark-$$version; \
+		$(BIN)/pip install --quiet --no-deps --no-compile --target $$spark pyspark==$$version; \
+		PYTHONPATH=$$spark SPARK_HOME=$$spark/pyspark $(BIN)/pytest tests/pipeline \
 			-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning $(ARGS); \
-		rm -rf build/spark-$$version; done
+		rm -rf $$spark; done
 
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -155,7 +155,7 @@ def session(scratch: Path) -> Any:
     """Start Spark on two cores with the connector and the pipeline."""
     from pyspark.sql import SparkSession
 
-    from warmlog.pipeline import WarmlogDataSource
+    from warmlog.pipeline import register
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -171,7 +171,7 @@ def session(scratch: Path) -> Any:
     }.items():
         builder = builder.config(name, value)
     made = builder.getOrCreate()
-    made.dataSource.register(WarmlogDataSource)
+    register(made)
     made.dataSource.register(ceiling_source())
     return made
 

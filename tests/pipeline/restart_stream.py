@@ -7,14 +7,12 @@ JSON: "source" and "sink", options of both by name, "format" of the sink, "direc
 
 import json
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from warmlog.pipeline import WarmlogDataSource
+from warmlog.pipeline import register
 
 
 def main() -> None:
@@ -24,8 +22,7 @@ def main() -> None:
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     spark = builder.config("spark.local.dir", str(directory / "spark")).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    with suppress(AnalysisException):  # Spark 4.0 refuses a source that it has found by itself
-        spark.dataSource.register(WarmlogDataSource)
+    register(spark)
     frame = spark.readStream.format("warmlog").options(**given["source"]).load().select("key", "value")
     writer = frame.writeStream.format(given["format"]).options(**given["sink"])
     query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()

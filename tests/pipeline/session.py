@@ -8,7 +8,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from warmlog.pipeline import WarmlogDataSource
+from tests.documents import ROOT
+from warmlog.pipeline import register
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -22,6 +23,16 @@ SETTINGS = {
 }
 
 
+def python_path() -> str:
+    """PYTHONPATH of programs: the code under test, and before it the version of Spark that `make sparks` lays there."""
+    return os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
+
+
+def program_environment() -> dict[str, str]:
+    """The environment of programs that start a Spark of their own."""
+    return {**os.environ, "PYTHONPATH": python_path(), "PYSPARK_PYTHON": sys.executable}
+
+
 def spark_session(directory: Path, more: Mapping[str, str] | None = None) -> Any:
     """A session that keeps its files in a directory. `more`: settings of Spark."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -32,5 +43,5 @@ def spark_session(directory: Path, more: Mapping[str, str] | None = None) -> Any
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
-    session.dataSource.register(WarmlogDataSource)
+    register(session)
     return session

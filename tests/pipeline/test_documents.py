@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.documents import ROOT, command_directory, run_block
+from tests.pipeline.session import python_path
 from warmlog.pipeline.sink.options import WRITE_TABLE
 from warmlog.pipeline.sink.rows import COLUMN_TYPES
 from warmlog.pipeline.source.options import READ_TABLE
@@ -56,7 +57,7 @@ def run_python(code: str, directory: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=directory,
-        env={**environment, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**environment, "PYTHONPATH": python_path(), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

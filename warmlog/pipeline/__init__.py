@@ -1,8 +1,8 @@
 """Spark over what warmlog stores: a Python data source, and jobs.
 
-    from warmlog.pipeline import WarmlogDataSource
+    from warmlog.pipeline import register
 
-    spark.dataSource.register(WarmlogDataSource)
+    register(spark)
     spark.read.format("warmlog").option("topic", "orders").option("path", "data").load()
 
 Start with `data_source`, then `source` (reads), `sink` (writes), `archive` and `jobs` (what `warmlog pipeline` runs).
@@ -15,20 +15,21 @@ from warmlog.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from warmlog.pipeline.data_source import WarmlogDataSource as WarmlogDataSource
+    from warmlog.pipeline.data_source import register as register
 
-__all__ = ["PipelineError", "WarmlogDataSource"]
+__all__ = ["PipelineError", "WarmlogDataSource", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `WarmlogDataSource` at its first use. Raises PipelineError if pyspark or pyarrow is missing."""
-    if name != "WarmlogDataSource":
+    """Import what needs Spark at its first use. Raises PipelineError if pyspark or pyarrow is missing."""
+    if name not in {"WarmlogDataSource", "register"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from warmlog.pipeline.session import check_libraries
 
     check_libraries()
-    from warmlog.pipeline.data_source import WarmlogDataSource
+    from warmlog.pipeline import data_source
 
-    return WarmlogDataSource
+    return getattr(data_source, name)
 
 
 def __dir__() -> list[str]:

@@ -99,6 +99,17 @@ class WarmlogDataSource(DataSource):
         return stream_writer(write_options(self.options), schema, overwrite=overwrite)
 
 
+def register(spark: Any) -> None:
+    """Register the data source in a session, unless Spark has found it by itself, and prepare the session.
+
+    Spark 4.0 refuses to register a source that it has found, newer versions warn.
+    """
+    name = WarmlogDataSource.name()
+    session = getattr(spark, "_jsparkSession", None)  # None with Spark Connect
+    if session is None or not session.sessionState().dataSourceManager().dataSourceExists(name):
+        spark.dataSource.register(WarmlogDataSource)
+
+
 def _columns(schema: StructType) -> tuple[str, ...]:
     """Return the columns of a schema: the data source's own, or those a user chose by `.schema(...)`."""
     for field in schema.fields:

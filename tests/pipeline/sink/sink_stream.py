@@ -20,7 +20,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from warmlog.pipeline import WarmlogDataSource
+from warmlog.pipeline import WarmlogDataSource, register
 from warmlog.pipeline.sink import transactions
 from warmlog.pipeline.sink.options import write_options
 from warmlog.pipeline.sink.writer import ARROW_STREAMS, ArrowStreamWriter, RowStreamWriter
@@ -98,6 +98,11 @@ class FaultyWriter(ArrowStreamWriter if ARROW_STREAMS else RowStreamWriter):  # 
 
 
 class FaultySource(WarmlogDataSource):
+    @classmethod
+    def name(cls) -> str:
+        super().name()  # which prepares the session
+        return "faulty"
+
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         given = dict(self.options)
         directory, faults, victims = given.pop("directory"), given.pop("faults"), given.pop("victims")
@@ -110,14 +115,13 @@ def main() -> None:
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     spark = builder.config("spark.local.dir", str(DIRECTORY / "spark")).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
+    register(spark)
     spark.dataSource.register(FaultySource)
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     reader = spark.readStream.format("warmlog").options(bootstrap=ADDRESS, topic="source", startingOffsets="earliest")
     frame = reader.option("maxOffsetsPerTrigger", str(BATCH_ROWS)).load().select("key", "value")
     writer = (
-        frame.writeStream.format("warmlog")
-        .options(bootstrap=ADDRESS, topic="copy", batchBytes="300")
-        .options(**OPTIONS)
+        frame.writeStream.format("faulty").options(bootstrap=ADDRESS, topic="copy", batchBytes="300").options(**OPTIONS)
     )
     writer = writer.options(directory=str(DIRECTORY), faults=" ".join(FAULTS), victims=f"{jvm} {DRIVER}")
     writer = writer.options(checkpointLocation=str(DIRECTORY / "checkpoint"), report=str(DIRECTORY / "report"))

@@ -1,6 +1,5 @@
 """Real Spark writes transactions into a broker that is killed meanwhile and started again at once."""
 
-import os
 import re
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import ROOT
+from tests.pipeline.session import program_environment
 from tests.pipeline.sink.attempt import wait_for_markers
 from warmlog.client.blocking import Client
 
@@ -85,10 +85,9 @@ def test_a_transactional_stream_goes_on_when_the_broker_is_killed(
         client.produce_many("source", [(b"k%d" % (at % 5), b"%d" % at) for at in range(ROWS)])
     command = [sys.executable, str(STREAM), broker.native, str(tmp_path), fault, "transactional=true"]
     command.append(f"broker={broker.pid}")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     ended = subprocess.run(
         [*command, f"broker={broker.pid}"],
-        env=environment,
+        env=program_environment(),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -1,7 +1,6 @@
 """Real Spark streams into a real broker; tasks fail and the driver is killed: each record is stored once."""
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.documents import ROOT
+from tests.pipeline.session import program_environment
 from tests.pipeline.sink.spark_reads import committed, values
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
@@ -22,10 +21,9 @@ STREAM_TIMEOUT_S = 300
 
 
 def run_stream(broker: Broker, directory: Path, faults: str, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, str(STREAM), broker.native, str(directory), faults, *options]
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=STREAM_TIMEOUT_S, check=False
+        command, env=program_environment(), capture_output=True, text=True, timeout=STREAM_TIMEOUT_S, check=False
     )
 
 

@@ -1,5 +1,7 @@
 """Real Spark reads directories: ours, Kafka's, whole and in part."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,7 +11,9 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader
 
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
+from tests.pipeline.session import program_environment
 from warmlog.client.blocking import Client
+from warmlog.pipeline.session import has_adaptive_streams
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]
@@ -114,6 +118,27 @@ def test_a_topic_without_records_has_no_rows(spark: Any, write_partition: WriteP
     writer = write_partition()
     writer.segment([b"a"])
     assert load(spark, writer.directory.parent, startingOffsets="latest").collect() == []
+
+
+def test_registering_a_source_that_spark_has_found_warns_of_nothing(
+    can_run_spark: None, write_partition: WritePartition, tmp_path: Path
+) -> None:
+    writer = write_partition()
+    writer.segment([b"x"] * 10)
+    program = f"""
+from pyspark.sql import SparkSession
+from warmlog.pipeline import register
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+register(spark)
+reader = spark.read.format("warmlog").options(path={str(writer.directory.parent)!r}, topic="orders")
+print(reader.load().count(), spark.conf.get("spark.sql.adaptive.streaming.stateless.enabled", None))
+"""
+    command, environment = [sys.executable, "-c", program], program_environment()
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["10", "false" if has_adaptive_streams() else "None"]
+    assert [text for text in ("DataSourceManager", "Warning: ") if text in done.stderr] == [], done.stderr
 
 
 def test_the_source_need_not_be_registered(spark: Any, write_partition: WritePartition) -> None:
