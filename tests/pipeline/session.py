@@ -3,14 +3,20 @@
 import os
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.documents import ROOT
 from warmlog.pipeline import register
 
+takes_limits = pytest.mark.skipif(
+    find_spec("pyspark.sql.streaming.datasource") is None,
+    reason="Spark tells no limit before 4.2: Trigger.AvailableNow is one micro-batch",
+)
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.documents import ROOT
-from tests.pipeline.session import program_environment
+from tests.pipeline.session import program_environment, takes_limits
 from tests.pipeline.sink.attempt import wait_for_markers
 from warmlog.client.blocking import Client
 
-pytestmark = pytest.mark.interop  # takes minutes
+pytestmark = [pytest.mark.interop, takes_limits]  # takes minutes
 
 STREAM = Path(__file__).with_name("sink_stream.py")
 LIMIT_S = 300

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.session import program_environment
+from tests.pipeline.session import program_environment, takes_limits
 from tests.pipeline.sink.spark_reads import committed, values
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
 
-pytestmark = pytest.mark.interop  # takes minutes
+pytestmark = [pytest.mark.interop, takes_limits]  # takes minutes
 
 STREAM = Path(__file__).with_name("sink_stream.py")
 STREAM_TIMEOUT_S = 300

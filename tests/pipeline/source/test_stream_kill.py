@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline.session import takes_limits
 from tests.pipeline.source.streaming_driver import started
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
 
-pytestmark = pytest.mark.interop  # takes minutes
+pytestmark = [pytest.mark.interop, takes_limits]  # takes minutes
 
 PARTITIONS = 2
 BATCH = 400  # offsets of a micro-batch
