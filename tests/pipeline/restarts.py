@@ -3,8 +3,9 @@
     python -m tests.pipeline.restarts [--seed N] [--rounds N] [--spark DIR ...]
 
 Each round copies a topic of a cluster (`serve --nodes`) to another topic, by either sink, or to a table of Parquet. The
-driver is killed, with a broker now and then, when a random part has arrived, and started again until it ends. Then a
-plain consumer counts the rows. A sink outside transactions may fail instead where its tasks have changed.
+driver is killed, with a broker now and then, when a random part has arrived, and started again until it ends with the
+environment's Spark: before 4.2, a query ends after the micro-batch that it repeats. Then a plain consumer counts the
+rows. A sink outside transactions may fail instead where its tasks have changed.
 
 `--spark`: a directory with another version of pyspark (`pip install --target DIR pyspark==...`), to be used in turn.
 """
@@ -59,18 +60,19 @@ class Round:
 
     def play(self, data: Path) -> str | None:
         """Play the round over the data directory of a cluster; return what is wrong."""
-        for _ in range(MOST_RUNS):
+        for run in range(1, MOST_RUNS + 1):
             count = len(list((data / "nodes").iterdir()))  # there may be more later, never fewer
             with nodes(data, min(count + self.random.randint(0, 1), MOST_NODES), *GIVEN) as cluster:
                 try:
-                    if (found := self._step(cluster, data)) is not None:
+                    if (found := self._step(cluster, data, is_last=run == MOST_RUNS)) is not None:
                         return found or None
                 finally:
                     cluster.stop()
-        return None  # killed each time
+        raise AssertionError("the last run is not killed")
 
-    def _step(self, cluster: Running, data: Path) -> str | None:
-        """Run the stream once; return what is wrong, "" if all is right, None if it was killed."""
+    def _step(self, cluster: Running, data: Path, *, is_last: bool) -> str | None:
+        """Run the stream once; return what is wrong, "" if all is right, None if it is to be started again."""
+        spark = None if is_last else self.random.choice(self.sparks)
         with Client(cluster.native) as client:
             client.create_topic(self.name, partitions=PARTITIONS, if_not_exists=True)
             for topic in ("source", self.name):
@@ -78,17 +80,16 @@ class Round:
                 if self.log and len(described.partitions) < MOST_PARTITIONS and self.random.random() < 0.5:
                     client.alter_topic(topic, partitions=len(described.partitions) + 1)
                     self.log.append(f"a partition more of {topic}")
-        status, output = self._run(cluster, data)
-        if status == 0:
+        status, output = self._run(cluster, data, spark, may_kill=not is_last)
+        if status == 0 and spark is None:
             return self._judge(cluster)
-        if status < 0:
+        if status <= 0:
             return None
         is_allowed = self.kind == "sink" and any(text in output for text in CHANGED)
         return "" if is_allowed else f"failed: {output[-2000:]}"
 
-    def _run(self, cluster: Running, data: Path) -> tuple[int, str]:
+    def _run(self, cluster: Running, data: Path, spark: Path | None, *, may_kill: bool) -> tuple[int, str]:
         """Start the stream, and kill it at a random moment or never; return its status and what it has printed."""
-        spark = self.random.choice(self.sparks)
         stream = {"topic": "source", "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(BATCH)}
         stream["minPartitions"] = str(self.random.choice([1, 2, 3, 5, 9]))
         where = self.random.choice(["wire", "both"] if self.kind == "sink" else ["wire", "both", "directories"])
@@ -108,9 +109,9 @@ class Round:
             "sink": sink,
             "directory": str(self.directory),
         }
-        kill_at = self.random.choice(
-            [None, self.random.randint(1, RECORDS)] if self.log else [self.random.randint(1, RECORDS)]
-        )
+        kill_at: int | None = self.random.randint(1, RECORDS)
+        if not may_kill or (self.log and self.random.random() < 0.5):
+            kill_at = None
         kills_node = kill_at is not None and len(cluster.native) > 1 and self.random.random() < 0.5
         tasks = stream["minPartitions"]
         paths = stream.get("path", "").count(",") + 1
