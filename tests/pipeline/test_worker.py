@@ -6,11 +6,11 @@ import sys
 FREEZES = """
 import gc
 from warmlog.pipeline.session import call_frozen
-assert call_frozen(len, "abc") == 3
+assert call_frozen(len, ["abc"]) == [3]
 frozen = gc.get_freeze_count()
 assert frozen > 0
 more = [[] for _ in range(1000)]
-call_frozen(len, "abc")
+call_frozen(len, ["abc"])
 assert gc.get_freeze_count() <= frozen, "what tasks leave behind must be collected"
 """
 
