@@ -266,6 +266,23 @@ def test_a_start_is_taken_from_the_first_micro_batch_alone(broker: Broker, clien
     assert ranges(reader.partitions({"later": {"0": 8, "1": 9}}, end)) == [(0, 8, 20), (1, 9, 20)]
 
 
+def test_before_spark_4_2_the_first_micro_batch_of_each_run_takes_everything(broker: Broker, client: Client) -> None:
+    """With Trigger.AvailableNow it is the only one of a run. Spark 4.1 reports where a query continues."""
+    produced(client, "once", 40)
+    given = asked(broker, "once", startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    reader = StreamReader(given)
+    done = reader.latestOffset()
+    assert plain(done) == {"once": {"0": 20, "1": 20}}
+    produced(client, "once", 60)
+    reader = StreamReader(given)
+    reader.partitions(done, done)
+    end = reader.latestOffset()
+    assert plain(end) == {"once": {"0": 50, "1": 50}}
+    assert ranges(reader.partitions(done, end)) == [(0, 20, 50), (1, 20, 50)]
+    produced(client, "once", 60)
+    assert plain(reader.latestOffset()) == {"once": {"0": 55, "1": 55}}
+
+
 def test_a_streams_offsets_and_what_is_new(broker: Broker, client: Client) -> None:
     limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark tells no limit before 4.2")
     produced(client, "flow", 100)

@@ -69,6 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: OffsetsForm | None = None  # where the query would begin if it were new
         self._initial: OffsetsForm | None = None  # what Spark was told, in this run, about a query that is new
         self._last: OffsetsForm | None = None
+        self._has_begun = False  # a micro-batch of this run is planned
         self._until: dict[TopicPartition, int] | None = None
         self._reported: set[str] = set()
         self._clock = clock
@@ -80,12 +81,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def latestOffset(self, start: OffsetsForm | None = None, limit: Any = None) -> OffsetsForm:  # noqa: N802
-        """Return where the next micro-batch ends. Spark before 4.2 passes neither its start nor a limit."""
+        """Return where the next micro-batch ends.
+
+        Spark before 4.2 passes neither its start nor a limit. There the first micro-batch of a run takes everything:
+        with `Trigger.AvailableNow` the query ends after it.
+        """
         begin = start if start is not None else self._last
         if begin is None:  # before Spark 4.2, which does not say whether the query is new
             self._first = self._find_first()
             return with_start(form_of(self._look(self._ends)), self._first)
-        most = self._options.max_offsets_per_trigger if limit is None else getattr(limit, "max_rows", None)
+        if start is None and not self._has_begun:
+            most = None
+        else:
+            most = self._options.max_offsets_per_trigger if limit is None else getattr(limit, "max_rows", None)
         before = positions_of(begin)
         found = self._look(lambda extents: self._next(extents, before, most)) or before
         if begin == self._initial:
@@ -133,6 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: OffsetsForm, end: OffsetsForm) -> list[InputPartition]:
         """Return the splits of a micro-batch. Raises PipelineError, DataLossError if its first records were deleted."""
         self._last = end
+        self._has_begun = self._has_begun or start != end  # Spark 4.1 begins with an empty range: where it continues
         if start == self._initial:  # of the first micro-batch, which may have been planned by an earlier run
             start = start_of(end) or start
         lost, starts, ends = self.lost_offsets, positions_of(start), positions_of(end)
