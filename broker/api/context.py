@@ -92,7 +92,7 @@ class Context:
     async def wait(self, answer: Awaitable[A]) -> A:
         """Wait for something that other tasks do; what they take does not count as this request's work.
 
-        A short wait is no wait: of a thousand answers that are there at once, all would be given in one piece.
+        An answer within a piece counts as work: a thousand answers without any waiting must not form one piece.
         """
         self.end()
         began = self._clock()

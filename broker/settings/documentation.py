@@ -198,7 +198,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     " no limit.",
     "warmlog.mirror.topics": "Regular expression (RE2) for the names of the topics that are mirrored.",
     "warmlog.groups.memory.max.bytes": "Maximum memory for the members, assignments and committed offsets of consumer"
-    " groups; those that clients of one address have created may hold a quarter of it.",
+    " groups, in bytes; clients of one address may use a quarter of it.",
     "warmlog.metrics.groups.max": "Maximum number of groups with metrics of their own, such as their lag: those with"
     " members and with the latest commits.",
     "warmlog.metrics.partitions": "Whether to export metrics for each partition, a series each.",

@@ -222,7 +222,7 @@ def check_replies(broker: Traced, told: list[Produced]) -> None:
 def test_a_sync_that_the_system_fails_costs_a_log_a_moment_and_nothing_that_was_acknowledged(
     strace: str, tmp_path: Path
 ) -> None:
-    """The fortieth sync of a thread fails, as a disk's would: the log is made anew in place, by itself.
+    """The fortieth sync of a thread fails, as a disk's would: the broker rebuilds the log in place.
 
     A start in a new directory syncs 15 times in one thread, for SQLite.
     """

@@ -11,7 +11,6 @@ from warmlog.cli.admin.kafka_cluster import (
     DESCRIBE_LOG_DIRS,
     KafkaCluster,
     Partition,
-    by_topic,
     kafka_cluster,
     kafka_option,
     problem_of,
@@ -114,16 +113,13 @@ def relocate(topic: str, partition: int, path: str, broker: int | None, kafka: s
 
 def begin_move(cluster: KafkaCluster, broker: int, path: str, partition: Partition) -> None:
     """Begin to move a partition. Raises Failure."""
-    topics = tuple(
-        {"name": name, "partitions": tuple(number for number, _ in numbers)}
-        for name, numbers in by_topic({partition: None}).items()
-    )
-    response = cluster.ask_broker(broker, ALTER_LOG_DIRS, {"dirs": ({"path": path, "topics": topics},)})
-    for topic in response["results"]:
-        for one in topic["partitions"]:
-            problem = problem_of(one)
-            if problem is not None:
-                raise Failure(f"{topic['topic_name']}-{one['partition_index']}: {problem}")
+    topic, number = partition
+    target = {"path": path, "topics": ({"name": topic, "partitions": (number,)},)}
+    response = cluster.ask_broker(broker, ALTER_LOG_DIRS, {"dirs": (target,)})
+    ((result,),) = [found["partitions"] for found in response["results"]]
+    problem = problem_of(result)
+    if problem is not None:
+        raise Failure(f"{topic}-{number}: {problem}")
 
 
 def directories_of(cluster: KafkaCluster, broker: int) -> list[Directory]:
