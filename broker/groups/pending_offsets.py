@@ -144,7 +144,8 @@ class PendingOffsets:
                 for transaction in list(transactions):
                     if transaction.offsets[group, topic, partition].record_offset < end:
                         self._remove(transaction, (group, topic, partition))
-            yield group, [partition for partition, _ in found]
+            # Not of one with a later offset: its tombstone would remove that, too, when the log is read again.
+            yield group, [partition for partition, _ in found if not self.is_pending(group, topic, partition)]
 
     def forget(self, count: int) -> bool:
         """Forget `count` offsets of one transaction; return whether any are left."""

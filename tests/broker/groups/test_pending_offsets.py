@@ -76,6 +76,9 @@ def test_the_offsets_of_a_deleted_topic_are_removed_and_named_once() -> None:
     offsets.put(PRODUCER, pending(3, 13, topic="others"))
     assert list(offsets.remove_topic("words", 13)) == [("g", [0])]
     assert offsets.of("g") == [("others", 0)]
+    offsets.put(OTHER, pending(4, 20))
+    assert list(offsets.remove_topic("words", 20)) == [("g", [])]  # of a new topic with the name
+    assert ended(offsets, OTHER) == [pending(4, 20)]
     assert ended(offsets, PRODUCER) == [pending(3, 13, topic="others")]
 
 
