@@ -16,6 +16,7 @@ from itertools import chain, islice
 import trio
 
 from warmlog.broker.coordinator_log.appends import LogProducer, Rows
+from warmlog.broker.groups.holdings import GROUP_BYTES
 from warmlog.broker.groups.loading import Obsolete
 from warmlog.broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter
 from warmlog.broker.groups.offsets import ENTRY_BYTES, held_bytes
@@ -45,7 +46,7 @@ GROUPS_PER_STEP = 100  # whose offsets of a deleted topic are removed between tw
 class Committer:
     """The sender of a commit: a member of a generation, or a client outside the group (generation below 0, no ids).
 
-    A group that it creates counts for its `address`.
+    The group counts for its `address` if it counts for no other yet (`Holdings`).
     """
 
     generation: int
@@ -148,7 +149,7 @@ class OffsetCommits:
         if group is None:
             if committer.generation >= 0:
                 return ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.GROUP_ID_NOT_FOUND
-            if not self._groups.holdings.admit(None, committer.address, 0):
+            if not self._groups.holdings.admit(committer.address, GROUP_BYTES):
                 return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             group = self._groups.create(name, committer.address)
         if in_transaction and self._groups.pending_count >= self._groups.settings.max_transaction_partitions:
@@ -170,8 +171,10 @@ class OffsetCommits:
         for one in offsets:
             known = shard.offsets.get(group.group_id, one.topic, one.partition)
             growth += ENTRY_BYTES + len(one.metadata) - held_bytes(known)
-        is_admitted = self._groups.holdings.admit(group, committer.address, growth)
-        return ErrorCode.NONE if is_admitted else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        if not self._groups.holdings.admit(group.owner or committer.address, growth):
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        group.owner = group.owner or committer.address  # it was loaded
+        return ErrorCode.NONE
 
     def _write_offsets(
         self,

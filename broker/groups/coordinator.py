@@ -8,11 +8,12 @@ Source: org.apache.kafka.coordinator.group.GroupCoordinatorService, GroupMetadat
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from warmlog.broker.groups.effects import Client
-from warmlog.broker.groups.holdings import MEMBER_BYTES
-from warmlog.broker.groups.members import size_of
+from warmlog.broker.groups.holdings import GROUP_BYTES
+from warmlog.broker.groups.members import MEMBER_BYTES, size_of
 from warmlog.broker.groups.registry import GroupRegistry, PendingAnswer
 from warmlog.broker.groups.state import Group
 from warmlog.protocol.errors import ErrorCode
@@ -76,7 +77,7 @@ class GroupCoordinator:
                 "group %.200r: an assignment of %s bytes is too large to be stored", request.group, f"{size:,}"
             )
             return SyncGroupResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka
-        if not self._groups.holdings.admit(group, group.owner, size):
+        if not all(self._groups.holdings.admit(*grown) for grown in _growth(group, request)):
             return SyncGroupResponse(error=ErrorCode.GROUP_MAX_SIZE_REACHED)
         pending = PendingAnswer()
         group.sync(request, pending, self._groups.now())
@@ -127,7 +128,8 @@ class GroupCoordinator:
             return ErrorCode.MESSAGE_TOO_LARGE
         member = None if group is None else group.members.get(request.member_id)
         growth = size + MEMBER_BYTES if member is None else size - size_of(member.protocols)
-        is_admitted = self._groups.holdings.admit(group, host.removeprefix("/"), growth)
+        growth += GROUP_BYTES if group is None else 0
+        is_admitted = self._groups.holdings.admit(host.removeprefix("/"), growth)
         return ErrorCode.NONE if is_admitted else ErrorCode.GROUP_MAX_SIZE_REACHED
 
     # -- administration --
@@ -169,3 +171,13 @@ class GroupCoordinator:
             protocol=protocol,
             members=tuple(members),
         )
+
+
+def _growth(group: Group, request: SyncGroupRequest) -> Iterable[tuple[str, int]]:
+    """Return by how many bytes the assignments of a leader let each address grow."""
+    growth: Counter[str] = Counter()
+    for one in request.assignments:
+        member = group.members.get(one.member_id)
+        if member is not None:
+            growth[member.client_host.removeprefix("/")] += len(one.assignment) - len(member.assignment)
+    return growth.items()

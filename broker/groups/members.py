@@ -18,6 +18,7 @@ from typing import Final, Protocol, TypeAlias
 from warmlog.protocol.groups import GroupProtocol
 
 Waiter: TypeAlias = object  # the identity of a request that waits for a response
+MEMBER_BYTES = 1_000  # of a member in memory, without what it declares and its assignment
 DISCONNECTED: Final[Waiter] = object()  # in place of a waiter whose client disconnected: the member has still joined
 
 
@@ -76,13 +77,13 @@ class Member:
 class Members:
     """A group's members by id, in the order in which they joined."""
 
-    __slots__ = ("_by_id", "_static", "_supporters", "held_bytes", "leader")
+    __slots__ = ("_by_id", "_static", "_supporters", "held", "leader")
 
     def __init__(self) -> None:
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, str] = {}  # instance id to member id
         self._supporters: Counter[str] = Counter()  # members per supported protocol
-        self.held_bytes = 0  # of what members have declared, and of their assignments
+        self.held: Counter[str] = Counter()  # bytes of members, by the address of their clients
         self.leader: str | None = None
 
     def __len__(self) -> int:
@@ -110,7 +111,7 @@ class Members:
             self._static[member.instance_id] = member.member_id
         self._by_id[member.member_id] = member
         self._supporters.update(_names(member.protocols))
-        self.held_bytes += _size(member)
+        self._count(member, _size(member))
         if self.leader is None:
             self.leader = member.member_id
 
@@ -118,7 +119,7 @@ class Members:
         """Remove and return a member. If it was the leader, the member that joined first becomes the leader."""
         member = self._by_id.pop(member_id, None)
         if member is not None:
-            self.held_bytes -= _size(member)
+            self._count(member, -_size(member))
             self._supporters.subtract(_names(member.protocols))
             if member.instance_id is not None:
                 del self._static[member.instance_id]
@@ -128,20 +129,26 @@ class Members:
 
     def update(self, member: Member, parameters: JoinParameters) -> None:
         """Replace what a member has declared."""
-        self.held_bytes -= _size(member)
+        self._count(member, -_size(member))
         self._supporters.subtract(_names(member.protocols))
         self._supporters += Counter(_names(parameters.protocols))  # also drops protocols without a supporter
         member.protocols = parameters.protocols
         member.rebalance_timeout_ms = parameters.rebalance_timeout_ms
         member.session_timeout_ms = parameters.session_timeout_ms
-        self.held_bytes += _size(member)
+        self._count(member, _size(member))
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
         """Replace the assignments of all members, by member id."""
         for member in self._by_id.values():
-            self.held_bytes -= len(member.assignment)
-            member.assignment = assignments.get(member.member_id, b"")
-            self.held_bytes += len(member.assignment)
+            assignment = assignments.get(member.member_id, b"")
+            self._count(member, len(assignment) - len(member.assignment))
+            member.assignment = assignment
+
+    def _count(self, member: Member, growth: int) -> None:
+        address = member.client_host.removeprefix("/")
+        self.held[address] += growth
+        if not self.held[address]:
+            del self.held[address]
 
     def rename(self, member: Member, member_id: str) -> None:
         """Change the id of a restarted static member. It keeps its order, its assignment and the lead."""
@@ -194,7 +201,7 @@ class Members:
 
 
 def _size(member: Member) -> int:
-    return size_of(member.protocols) + len(member.assignment)
+    return MEMBER_BYTES + size_of(member.protocols) + len(member.assignment)
 
 
 def size_of(protocols: Iterable[GroupProtocol]) -> int:

@@ -104,7 +104,7 @@ class GroupService:
                 yield (state.value,), states[state]
 
     def _ranks(self) -> Iterator[tuple[bool, int, str, GroupShard]]:
-        """Yield all groups that have committed offsets: the larger, the more is known of their present."""
+        """Yield (has members, time of the latest commit, name, shard) of all groups with committed offsets."""
         for shard in self.registry.shards():
             for name in shard.offsets.groups():
                 group = shard.get(name)

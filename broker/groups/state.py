@@ -17,7 +17,7 @@ Source: org.apache.kafka.coordinator.group.classic.ClassicGroup and the classic 
 and KIP-814 (static members), KIP-389 (maximum size), KIP-394 (member id before joining).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 from warmlog.broker.groups.effects import (
@@ -56,8 +56,8 @@ class Group:
     def __init__(self, group_id: str, limits: Limits, now: Instant) -> None:
         """Create a group without members."""
         self.group_id = group_id
-        self.owner = ""  # the address of the client that created it; empty if it was loaded
-        self.counted_bytes = 0  # see `Holdings`
+        self.owner = ""  # the address that it counts for
+        self.counted: Mapping[str, int] = {}  # the bytes that `Holdings` has counted, by address
         self._limits = limits
         self._outbox = Outbox()
         self._rebalance = Rebalance(limits, self._outbox, now)

@@ -51,7 +51,7 @@ async def test_an_address_creates_groups_up_to_its_share_and_others_still_can(
             assert await broker.commit(1, f"g{number}", STRANGER) is ErrorCode.NONE
         with caplog.at_level(logging.WARNING):
             assert await broker.commit(1, "more", STRANGER) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-        assert "groups of 192.0.2.1" in caplog.text
+        assert "of groups for 192.0.2.1, which holds 15,000" in caplog.text
         assert broker.service.registry.holdings.refused == 1
         assert await broker.commit(2, "g0", STRANGER) is ErrorCode.NONE  # in place of the one before
         assert await broker.commit(1, "more", OTHER) is ErrorCode.NONE
@@ -91,3 +91,26 @@ async def test_nothing_is_counted_when_all_is_gone(tmp_path: Path, mock_clock: M
         assert held(broker) == before
         assert await broker.commit(1, "h", STRANGER, metadata="text") is ErrorCode.NONE
         assert held(broker) == before
+
+
+async def test_a_stranger_in_the_group_of_others_uses_its_own_share(tmp_path: Path, mock_clock: MockClock) -> None:
+    mock_clock.autojump_threshold = 0
+    async with serving(tmp_path, **SETTINGS) as broker:
+        assert await broker.commit(1, "g", OTHER) is ErrorCode.NONE
+        assert (await broker.join("g", protocols=declared(SHARE - 2_000))).error is ErrorCode.NONE
+        assert (await broker.join("h", protocols=declared(2_000))).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert await broker.commit(1, "new", OTHER) is ErrorCode.NONE
+
+
+async def test_groups_that_were_loaded_count_for_the_address_that_commits(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    mock_clock.autojump_threshold = 0
+    async with serving(tmp_path) as broker:
+        for number in range(20):
+            assert await broker.commit(1, f"g{number}", OTHER) is ErrorCode.NONE
+    async with serving(tmp_path, **SETTINGS) as broker:
+        text = "x" * 1_000
+        codes = [await broker.commit(1, f"g{number}", STRANGER, metadata=text) for number in range(20)]
+        assert ErrorCode.INVALID_COMMIT_OFFSET_SIZE in codes
+        assert await broker.commit(1, "new", OTHER) is ErrorCode.NONE
