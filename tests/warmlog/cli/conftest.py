@@ -50,11 +50,17 @@ def run(
 
     def run(*arguments: object, stdin: bytes = b"") -> Done:
         (tmp_path / "stdin").write_bytes(stdin)
-        with (tmp_path / "stdin").open() as file, monkeypatch.context() as patch, pytest.raises(SystemExit) as exit_:
+        with (
+            (tmp_path / "stdin").open() as file,
+            (tmp_path / "stderr").open("w") as errors,
+            monkeypatch.context() as patch,
+            pytest.raises(SystemExit) as exit_,
+        ):
             patch.setattr(sys, "stdin", file)
+            # Descriptor 2 also has what clients of earlier tests write there from their threads: their brokers ended.
+            patch.setattr(sys, "stderr", errors)
             main([str(argument) for argument in arguments])
-        out, err = capfdbinary.readouterr()
-        return Done(int(exit_.value.code or 0), out, err.decode())
+        return Done(int(exit_.value.code or 0), capfdbinary.readouterr().out, (tmp_path / "stderr").read_text())
 
     return run
 
