@@ -5,7 +5,8 @@ Metadata comes from any broker, and some are behind. Invariants:
    recreated, which its id shows (KIP-320). Brokers that know no epochs send -1, and their latest answer counts.
 2. A partition that exists keeps its last known leader while its metadata has an error.
 3. A topic is `stale` from the first report of an error that other metadata can cure until metadata of it arrives in
-   which every partition has a leader.
+   which every partition has a leader, or an error that no other metadata can cure, or until a list of all topics lacks
+   it: one that is not there may be about to be created again.
 """
 
 from collections.abc import Collection
@@ -122,6 +123,8 @@ class ClusterView:
         for name in set(self.topics) - set(found) if asked is None else ():
             changed = True
             self._remove(name)
+        if asked is None:
+            self.stale &= set(found)
         for topic in found.values():
             changed = self._take(topic) or changed
         return changed or before != self._brokers_and_errors()
@@ -137,7 +140,7 @@ class ClusterView:
     def _take(self, topic: TopicMetadata) -> bool:
         """Take a topic's metadata; return whether its partitions or leaders have changed."""
         name = topic.name
-        if all(partition.leader != NO_LEADER for partition in topic.partitions):
+        if reaction_to(topic.error) is Reaction.REPORT and all(one.leader != NO_LEADER for one in topic.partitions):
             self.stale.discard(name)
         if topic.error is not ErrorCode.NONE:
             self.errors[name] = topic.error

@@ -125,6 +125,20 @@ def test_a_topic_stays_stale_until_every_partition_has_a_leader() -> None:
     assert not view.stale
 
 
+@pytest.mark.parametrize(
+    ("error", "is_stale"),
+    [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True), (LEADERLESS, True), (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False)],
+)
+def test_a_topic_stays_stale_while_other_metadata_can_cure_its_error(error: ErrorCode, is_stale: bool) -> None:
+    view = view_of(orders(1, 5))
+    view.report("orders", ErrorCode.UNKNOWN_TOPIC_ID)
+    for _ in range(2):  # the second one changes nothing, so that nobody reports an error again
+        view.update(metadata(TopicMetadata(name="orders", error=error, partitions=())), ["orders"])
+        assert view.stale == ({"orders"} if is_stale else set())
+    view.update(metadata())
+    assert not view.stale
+
+
 def test_topics_of_a_lost_broker_are_stale() -> None:
     view = view_of(orders(1, 5))
     view.lost_broker(2)
