@@ -28,6 +28,7 @@ from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
 from warmlog.broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
 from warmlog.broker.cluster.history import FoundDirectory, history_of
 from warmlog.broker.cluster.image import BROKER_DEFAULTS
+from warmlog.broker.cluster.local.socket_store import SCHEME, SocketStore
 from warmlog.broker.cluster.node import ClusterNode, Identity
 from warmlog.broker.cluster.rules import SHARED
 from warmlog.broker.cluster.store import KnownStore, StoreError, StoreMismatchError
@@ -107,22 +108,8 @@ class ClusterMember:
         self._since = NO_EPOCH  # the first epoch of the history that the data here continues
         for each in directories.live:
             each.recognize(self._state.epoch)
-        try:
-            endpoints = parse_endpoints(settings.warmlog_cluster_etcd)
-        except ValueError as error:
-            raise ClusterStartError(f"warmlog.cluster.etcd: {error}") from None
         random = Random()  # noqa: S311  # jitter and placement
-        self.store = EtcdStore(
-            endpoints,
-            settings.warmlog_cluster_id,
-            metrics=metrics,
-            tls=_tls(settings) if endpoints[0].is_tls else None,
-            account=_account(settings, is_encrypted=endpoints[0].is_tls)
-            if settings.warmlog_cluster_etcd_user
-            else None,
-            known=self._known(),
-            random=random,
-        )
+        self.store = _connect(settings, metrics, self._known(), random)
         self.node = ClusterNode(
             self.store, settings.node_id, lease_s=settings.warmlog_cluster_lease_ms / 1000, random=random
         )
@@ -367,6 +354,27 @@ class ClusterMember:
             ],
             ("kind",),
         )
+
+
+def _connect(settings: Settings, metrics: Metrics, known: KnownStore | None, random: Random) -> EtcdStore | SocketStore:
+    """Return the store that the settings name. Raises ClusterStartError."""
+    given = settings.warmlog_cluster_etcd
+    if given.startswith(SCHEME):
+        return SocketStore(given.removeprefix(SCHEME), metrics=metrics, known=known)
+    try:
+        endpoints = parse_endpoints(given)
+    except ValueError as error:
+        raise ClusterStartError(f"warmlog.cluster.etcd: {error}") from None
+    is_tls = endpoints[0].is_tls
+    return EtcdStore(
+        endpoints,
+        settings.warmlog_cluster_id,
+        metrics=metrics,
+        tls=_tls(settings) if is_tls else None,
+        account=_account(settings, is_encrypted=is_tls) if settings.warmlog_cluster_etcd_user else None,
+        known=known,
+        random=random,
+    )
 
 
 def _tls(settings: Settings) -> ClientTls:

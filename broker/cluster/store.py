@@ -25,6 +25,10 @@ class StoreUnavailableError(StoreError):
     """The store did not answer. A transaction may have been committed all the same."""
 
 
+class InvalidTransactionError(StoreError):
+    """A transaction has too many operations, or writes a key twice."""
+
+
 class StoreRefusedError(StoreUnavailableError):
     """A certificate, user, password or permission is not accepted, by the store or by this side.
 

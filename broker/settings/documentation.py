@@ -55,8 +55,8 @@ TOPIC_TEXTS: Mapping[str, str] = {
 
 BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.cluster.etcd": "Endpoints of the etcd that the brokers of a cluster share, as http://HOST:PORT "
-    "or https://HOST:PORT separated by commas; unix:///PATH is a Unix socket. Empty: this broker is not part of a "
-    "cluster.",
+    "or https://HOST:PORT separated by commas; unix:///PATH is the store of `serve --nodes`. Empty: this broker is not "
+    "part of a cluster.",
     "warmlog.cluster.etcd.ca.file": "PEM file with the CAs to trust for the certificates of etcd's members. "
     "Empty: those that the system trusts. A replaced file applies to new connections.",
     "warmlog.cluster.etcd.certificate.file": "PEM file with this broker's certificate and its chain, for an etcd that "

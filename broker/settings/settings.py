@@ -72,7 +72,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     advertised_listeners: str = ""
 
     # a cluster
-    warmlog_cluster_etcd: str = ""  # http://HOST:PORT,... or https: or unix:///PATH; empty: one broker by itself
+    warmlog_cluster_etcd: str = ""  # http://HOST:PORT,... or https:; empty: one broker by itself
     warmlog_cluster_etcd_ca_file: str = ""  # the system's
     warmlog_cluster_etcd_certificate_file: str = ""
     warmlog_cluster_etcd_key_file: str = ""

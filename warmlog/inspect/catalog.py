@@ -106,10 +106,10 @@ def _of_nodes(store: Path) -> Mapping[str, KnownTopic]:
     topics: dict[str, TopicState] = {}
     replicas: dict[UUID, dict[int, int]] = {}
     for key, value in _keys(store):
-        match key.split("/"):  # after the prefix of the cluster
-            case [*_, "topics", name]:
+        match key.split("/"):
+            case ["topics", name]:
                 topics[name] = json.decode(value, type=TopicState)
-            case [*_, "partitions", topic_id, partition]:
+            case ["partitions", topic_id, partition]:
                 if (count := len(json.decode(value, type=PartitionState).replicas)) > 1:
                     replicas.setdefault(UUID(hex=topic_id), {})[int(partition)] = count
     return {

@@ -8,12 +8,11 @@ DEFAULT_PORT = 2379
 
 
 class Endpoint(NamedTuple):
-    """The address of a member of the store's cluster: a host and a port, or the path of a Unix socket."""
+    """The address of a member of etcd's cluster."""
 
-    host: str = "localhost"
-    port: int = 0
+    host: str
+    port: int
     is_tls: bool = False
-    path: str = ""
 
     @property
     def authority(self) -> str:
@@ -21,8 +20,6 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        if self.path:
-            return f"unix://{self.path}"
         return f"{'https' if self.is_tls else 'http'}://{self.authority}"
 
 
@@ -42,7 +39,7 @@ class Timeouts(NamedTuple):
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
     """Return the endpoints of a list such as `http://a:2379,http://b:2379`, all with TLS or all without it.
 
-    `unix:///PATH` is a Unix socket. Raises ValueError, one line.
+    Raises ValueError, one line.
     """
     endpoints = tuple(_parse_endpoints(text))
     if not endpoints:
@@ -64,9 +61,6 @@ def _parse_endpoints(text: str) -> Iterator[Endpoint]:
             port = parts.port or DEFAULT_PORT
         except ValueError:
             raise ValueError(form) from None
-        if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
-            yield Endpoint(path=parts.path)
-            continue
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
             raise ValueError(form)
         yield Endpoint(parts.hostname, port, parts.scheme == "https")

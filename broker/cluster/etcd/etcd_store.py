@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from math import ceil
 from random import Random
-from time import perf_counter
 from typing import Self
 
 import trio
@@ -32,10 +31,10 @@ from warmlog.broker.cluster.store import (
     Outcome,
     Put,
     Range,
-    StoreError,
     StoreUnavailableError,
     Transaction,
 )
+from warmlog.broker.cluster.store_metrics import measured
 from warmlog.broker.metrics.registry import Metrics
 
 MAX_COMMITS = 16  # at a time: more only wait inside etcd, and a connection each would be opened
@@ -85,7 +84,7 @@ class EtcdStore:
 
     async def range(self, prefix: str = "") -> Range:
         """Return all keys that begin with a prefix, no older than any transaction that was answered before."""
-        with self._measured("range"):
+        with measured(self._metrics, "range"):
             while True:
                 try:
                     return await self._range(self._identity.etcd_key(prefix))
@@ -101,7 +100,7 @@ class EtcdStore:
             success=[self._operation(each) for each in transaction.operations],
         )
         async with self._commits:
-            with self._measured("commit"), _lease_errors():
+            with measured(self._metrics, "commit"), _lease_errors():
                 return await self._commit(request)
 
     @asynccontextmanager
@@ -117,7 +116,7 @@ class EtcdStore:
 
     async def grant(self, ttl_s: float) -> int:
         """Create a lease, which ends after this time, rounded up to seconds, unless it is kept alive."""
-        with self._measured("grant"):
+        with measured(self._metrics, "grant"):
             request = gateway.GrantRequest(ttl=ceil(ttl_s))
             response = await self._client.call(gateway.GRANT, request, gateway.LeaseResponse)
             self._identity.check(response.header)
@@ -125,7 +124,7 @@ class EtcdStore:
 
     async def keep_alive(self, lease: int) -> float:
         """Renew a lease, and return how many seconds it lasts. Raises LeaseExpiredError."""
-        with self._measured("keep_alive"):
+        with measured(self._metrics, "keep_alive"):
             request = gateway.LeaseRequest(id=lease)
             line = await self._client.call(gateway.KEEP_ALIVE, request, gateway.Line[gateway.LeaseResponse])
             response = line.result
@@ -141,7 +140,7 @@ class EtcdStore:
 
         Raises LeaseExpiredError.
         """
-        with self._measured("time_to_live"), _lease_errors():
+        with measured(self._metrics, "time_to_live"), _lease_errors():
             request = gateway.LeaseRequest(id=lease)
             response = await self._client.call(gateway.TIME_TO_LIVE, request, gateway.TimeToLiveResponse)
             self._identity.check(response.header)
@@ -152,7 +151,7 @@ class EtcdStore:
     async def revoke(self, lease: int) -> None:
         """End a lease, and delete its keys. A lease that has ended already is not an error."""
         try:
-            with self._measured("revoke"), _lease_errors():
+            with measured(self._metrics, "revoke"), _lease_errors():
                 request = gateway.LeaseRequest(id=lease)
                 response = await self._client.call(gateway.REVOKE, request, gateway.HeaderResponse)
                 self._identity.check(response.header)
@@ -191,19 +190,6 @@ class EtcdStore:
             name = self._identity.name(kv.key)
             if name is not None:
                 yield KeyValue(name, kv.value, kv.create_revision, kv.mod_revision, kv.lease or NO_LEASE)
-
-    @contextmanager
-    def _measured(self, call: str) -> Iterator[None]:
-        errors = self._metrics.cluster_store_errors.labels(call)  # exported as 0 from the first call on
-        began_at = perf_counter()
-        try:
-            yield
-        except LeaseExpiredError:
-            raise
-        except StoreError:
-            errors.add()
-            raise
-        self._metrics.cluster_store_seconds.labels(call).observe(perf_counter() - began_at)
 
 
 @contextmanager

@@ -48,14 +48,11 @@ class HttpClientConnection:
     async def connect(cls, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> "HttpClientConnection":
         """Connect, with TLS if there is a context. Raises HttpError."""
         try:
-            if endpoint.path:
-                plain = await trio.open_unix_socket(endpoint.path)
-            else:
-                plain = await trio.open_tcp_stream(endpoint.host, endpoint.port)
-            stream = plain if tls is None else await _secured(plain, tls, endpoint.host)
+            tcp = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+            stream = tcp if tls is None else await _secured(tcp, tls, endpoint.host)
         except (OSError, trio.BrokenResourceError) as error:
             raise HttpError("cannot connect", error) from None
-        return cls(stream, plain.socket, endpoint.authority)
+        return cls(stream, tcp.socket, endpoint.authority)
 
     def close(self) -> None:
         """Close the socket."""

@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from warmlog.broker.cluster.local.socket_store import SCHEME
+
 
 @contextmanager
 def private_socket() -> Iterator[socket.socket]:
@@ -23,5 +25,5 @@ def private_socket() -> Iterator[socket.socket]:
 
 
 def url_of(sock: socket.socket) -> str:
-    """Return the endpoint at which brokers reach a socket."""
-    return f"unix://{sock.getsockname()}"
+    """Return the value of `warmlog.cluster.etcd` with which brokers reach a socket."""
+    return f"{SCHEME}{sock.getsockname()}"

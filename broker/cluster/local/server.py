@@ -1,51 +1,54 @@
-"""Serve a store to the brokers on one machine, which call it as they call etcd.
+"""Serve a store to the brokers on one machine, at a Unix socket.
 
-Served is what `broker.cluster.etcd` sends. Ranges are answered whole, whatever their limit. Leases end with the
-process, and so do the keys attached to them: its brokers register again.
+Leases end with the process, and so do the keys attached to them: its brokers register again.
 """
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from functools import partial
-from http import HTTPStatus
-from math import floor
 from pathlib import Path
-from typing import Any, TypeAlias
 
-import h11
 import msgspec
 import trio
 
-from warmlog.broker.cluster.etcd import gateway
-from warmlog.broker.cluster.local.durable import DurableCluster
-from warmlog.broker.cluster.local.http import HttpServerConnection
-from warmlog.broker.cluster.local.journal import Journal
-from warmlog.broker.cluster.store import (
-    MAX_OPERATIONS,
-    Changes,
-    CompactedError,
-    Compare,
-    Delete,
-    Deleted,
-    Event,
-    KeyValue,
-    LeaseExpiredError,
-    Operation,
-    Put,
-    Transaction,
+from warmlog.broker.cluster.local.frames import (
+    MAX_CALL_BYTES,
+    Call,
+    CommitCall,
+    FrameStream,
+    GrantCall,
+    KeepAliveCall,
+    Problem,
+    RangeCall,
+    Reply,
+    RevokeCall,
+    UnrenewedCall,
+    WatchCall,
+    decode_call,
+    event_to_wire,
+    transaction_of,
 )
+from warmlog.broker.cluster.local.local_store import LocalStore
+from warmlog.broker.cluster.local.store_file import StoreFile, create_tables
+from warmlog.broker.cluster.store import (
+    CompactedError,
+    InvalidTransactionError,
+    LeaseExpiredError,
+    StoreError,
+    StoreUnavailableError,
+)
+from warmlog.broker.metadata.database import Database
+from warmlog.broker.metadata.store import MetadataError
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 2 << 20  # of a request: etcd's limit of 1.5 MiB, as base64
 
-Answer: TypeAlias = Callable[[Any], Awaitable[msgspec.Struct]]
-
-
-class RefusedCallError(Exception):
-    """A call is not valid. `str()` is the message of the response."""
+def open_store(path: Path) -> StoreFile:
+    """Open or create the file of a store. Blocking. Raises StoreError."""
+    try:
+        return StoreFile(Database(path, [create_tables], is_exclusive=True))
+    except MetadataError as error:
+        raise StoreError(str(error)) from error
 
 
 async def serve_store(
@@ -55,190 +58,87 @@ async def serve_store(
 
     Raises StoreError if the file cannot be used, now or later.
     """
-    journal = await trio.to_thread.run_sync(Journal, path)
+    file = await trio.to_thread.run_sync(open_store, path)
     try:
         with sock:
-            cluster = DurableCluster(journal)
-            server = StoreServer(cluster, journal.contents.cluster_id)
+            store = LocalStore(file)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(cluster.run)
-                await nursery.start(partial(trio.serve_listeners, server.converse, [listener]))
+                nursery.start_soon(store.run)
+                await nursery.start(partial(trio.serve_listeners, _Conversations(store).converse, [listener]))
                 task_status.started()
     finally:
-        journal.close()
+        file.close()
 
 
-class StoreServer:
-    """Answers calls of etcd's JSON gateway."""
+class _Conversations:
+    """Answers the calls of brokers."""
 
-    def __init__(self, cluster: DurableCluster, cluster_id: int) -> None:
-        self._cluster = cluster
-        self._memory = cluster.memory
-        self._cluster_id = cluster_id
-        self._calls: dict[str, tuple[type[msgspec.Struct], Answer]] = {
-            gateway.RANGE: (gateway.RangeRequest, self._range),
-            gateway.TXN: (gateway.TxnRequest, self._txn),
-            gateway.GRANT: (gateway.GrantRequest, self._grant),
-            gateway.KEEP_ALIVE: (gateway.LeaseRequest, self._keep_alive),
-            gateway.REVOKE: (gateway.LeaseRequest, self._revoke),
-            gateway.TIME_TO_LIVE: (gateway.LeaseRequest, self._time_to_live),
-        }
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
 
     async def converse(self, stream: trio.SocketStream) -> None:
-        """Serve one connection. An error closes this connection only."""
-        connection = HttpServerConnection(stream, MAX_BODY_BYTES)
+        """Serve one connection. Raises StoreError if the store has failed."""
+        frames = FrameStream(stream)
         try:
             async with stream:
-                while (request := await connection.next_request()) is not None:
-                    if request.body is None:
-                        await connection.respond(*_error(gateway.INVALID_ARGUMENT, "etcdserver: request is too large"))
-                    elif request.path == gateway.WATCH:
-                        await self._watch(connection, request.body)
-                    else:
-                        await connection.respond(*await self._answer(request.path, request.body))
-        except* (trio.BrokenResourceError, h11.ProtocolError) as lost:  # a watch is reported by a task of its own
-            logger.debug("store: connection lost: %s", lost.exceptions)
+                while (message := await frames.receive(MAX_CALL_BYTES)) is not None:
+                    call = decode_call(message)
+                    if isinstance(call, WatchCall):
+                        await self._watch(frames, call.after_revision)
+                        return
+                    await frames.send(await self._answer(call))
+        except* (StoreUnavailableError, msgspec.MsgspecError, ValueError) as group:
+            logger.warning("store: connection closed: %s", group.exceptions[0])
 
-    async def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return the status and the body of a response."""
-        call = self._calls.get(path)
-        if call is None:
-            return HTTPStatus.NOT_FOUND, b"Not Found\n"
-        message, answer = call
+    async def _answer(self, call: Call) -> Reply:
         try:
-            response = await answer(gateway.decode(body, message))
-        except LeaseExpiredError:
-            return _error(gateway.NOT_FOUND, f"etcdserver: {gateway.LEASE_NOT_FOUND}")
-        except (RefusedCallError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return _error(gateway.INVALID_ARGUMENT, str(error))
-        return HTTPStatus.OK, gateway.encode(response)
+            match call:
+                case RangeCall():
+                    found = await self._store.range(call.prefix)
+                    return self._reply(events=tuple(map(event_to_wire, found.items)), revision=found.revision)
+                case CommitCall():
+                    outcome = await self._store.commit(transaction_of(call))
+                    return self._reply(succeeded=outcome.succeeded, revision=outcome.revision)
+                case _:
+                    return self._reply(number=await self._use_lease(call))
+        except LeaseExpiredError as error:
+            return self._reply(problem=Problem.LEASE_EXPIRED, message=str(error))
+        except InvalidTransactionError as error:
+            return self._reply(problem=Problem.INVALID, message=str(error))
 
-    # -- calls ---------------------------------------------------------------------------------------------------------
+    async def _use_lease(self, call: Call) -> int | float:
+        """Return the lease, or the seconds, that a call returns. Raises LeaseExpiredError."""
+        store = self._store
+        match call:
+            case GrantCall():
+                return await store.grant(call.ttl_s)
+            case KeepAliveCall():
+                return await store.keep_alive(call.lease)
+            case UnrenewedCall():
+                return await store.unrenewed_s(call.lease)
+            case RevokeCall():
+                await store.revoke(call.lease)
+                return 0
+            case _:
+                raise ValueError(f"unexpected call: {call}")
 
-    async def _range(self, request: gateway.RangeRequest) -> gateway.RangeResponse:
-        key = request.key.decode()
-        if not request.range_end:
-            items = tuple([self._memory.items[key]] if key in self._memory.items else ())
-        else:
-            items = self._memory.range(_prefix(request.key, request.range_end)).items
-        header = await self._durable_header()
-        return gateway.RangeResponse(header, [_wire_item(each) for each in items])
-
-    async def _txn(self, request: gateway.TxnRequest) -> gateway.TxnResponse:
-        outcome = self._memory.commit(_transaction(request))
-        return gateway.TxnResponse(await self._durable_header(), outcome.succeeded)
-
-    async def _grant(self, request: gateway.GrantRequest) -> gateway.LeaseResponse:
-        lease = self._memory.grant(request.ttl)
-        return gateway.LeaseResponse(self._header(), lease, round(self._memory.keep_alive(lease)))
-
-    async def _keep_alive(self, request: gateway.LeaseRequest) -> gateway.Line[gateway.LeaseResponse]:
-        try:
-            ttl = round(self._memory.keep_alive(request.id))
-        except LeaseExpiredError:
-            ttl = 0
-        return gateway.Line(gateway.LeaseResponse(self._header(), request.id, ttl))
-
-    async def _revoke(self, request: gateway.LeaseRequest) -> gateway.HeaderResponse:
-        self._memory.keep_alive(request.id)  # raises LeaseExpiredError
-        self._memory.revoke(request.id)
-        return gateway.HeaderResponse(await self._durable_header())
-
-    async def _time_to_live(self, request: gateway.LeaseRequest) -> gateway.TimeToLiveResponse:
-        try:
-            ttl_s, left_s = self._memory.lifetime(request.id)
-        except LeaseExpiredError:
-            return gateway.TimeToLiveResponse(self._header(), -1)
-        return gateway.TimeToLiveResponse(self._header(), floor(left_s), round(ttl_s))
-
-    async def _durable_header(self) -> gateway.Header:
-        """Return a header with the revision of memory, once that is on the disk."""
-        header = gateway.Header(self._cluster_id, self._memory.revision)
-        await self._cluster.until_durable()
-        return header
-
-    def _header(self) -> gateway.Header:
-        return gateway.Header(self._cluster_id, self._cluster.revision)
-
-    # -- watches -------------------------------------------------------------------------------------------------------
-
-    async def _watch(self, connection: HttpServerConnection, body: bytes) -> None:
+    async def _watch(self, frames: FrameStream, after_revision: int) -> None:
         """Report changes until the peer closes the connection."""
-        try:
-            request = gateway.decode(body, gateway.WatchRequest).create_request
-            prefix = _prefix(request.key, request.range_end)
-        except (RefusedCallError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            await connection.respond(*_error(gateway.INVALID_ARGUMENT, str(error)))
-            return
-        await connection.begin_response()
-        await connection.send(_line(gateway.WatchResponse(self._header(), created=True)))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._report, connection, prefix, request.start_revision - 1)
-            await connection.closed()
+            nursery.start_soon(self._report, frames, after_revision)
+            await frames.closed()
             nursery.cancel_scope.cancel()
 
-    async def _report(self, connection: HttpServerConnection, prefix: str, after_revision: int) -> None:
+    async def _report(self, frames: FrameStream, after_revision: int) -> None:
         try:
-            async with aclosing(self._cluster.changes(after_revision)) as reported:
-                async for changes in reported:
-                    events = _wire_events(changes, prefix)
-                    if events:
-                        await connection.send(_line(gateway.WatchResponse(self._header(), events=events)))
-        except CompactedError:
-            response = gateway.WatchResponse(self._header(), canceled=True, compact_revision=self._memory.compacted + 1)
-            await connection.send(_line(response))
+            async with self._store.watch(after_revision) as watch:
+                async for changes in watch:
+                    events = tuple(map(event_to_wire, changes.events))
+                    await frames.send(self._reply(events=events, revision=changes.revision))
+        except CompactedError as error:
+            await frames.send(self._reply(problem=Problem.COMPACTED, message=str(error)))
 
-
-def _prefix(key: bytes, end: bytes) -> str:
-    """Return the prefix of all keys in a range. Raises RefusedCallError."""
-    if not key or end != gateway.range_end(key):
-        raise RefusedCallError("only ranges of all keys with a prefix are served")
-    return key.decode()
-
-
-def _transaction(request: gateway.TxnRequest) -> Transaction:
-    """Return the store's transaction. Raises RefusedCallError."""
-    if max(len(request.compare), len(request.success)) > MAX_OPERATIONS:
-        raise RefusedCallError("etcdserver: too many operations in txn request")
-    if request.failure or any((each.target, each.result) != ("MOD", "EQUAL") for each in request.compare):
-        raise RefusedCallError("only comparisons of revisions, and no operations after a failure, are served")
-    operations = tuple(map(_operation, request.success))
-    if len({operation.key for operation in operations}) < len(operations):
-        raise RefusedCallError("etcdserver: duplicate key given in txn request")
-    return Transaction(
-        tuple(Compare(each.key.decode(), each.mod_revision) for each in request.compare),
-        operations,
-    )
-
-
-def _operation(operation: gateway.RequestOp) -> Operation:
-    if operation.request_put is not None:
-        put = operation.request_put
-        return Put(put.key.decode(), put.value, put.lease)
-    if operation.request_delete_range is not None:
-        return Delete(operation.request_delete_range.key.decode())
-    raise RefusedCallError("an operation is neither a put nor a deletion")
-
-
-def _wire_item(item: KeyValue) -> gateway.KeyValue:
-    return gateway.KeyValue(item.key.encode(), item.value, item.create_revision, item.mod_revision, item.lease)
-
-
-def _wire_events(changes: Changes, prefix: str) -> list[gateway.Event]:
-    return [_wire_event(each, changes.revision) for each in changes.events if each.key.startswith(prefix)]
-
-
-def _wire_event(event: Event, revision: int) -> gateway.Event:
-    if isinstance(event, Deleted):
-        return gateway.Event(gateway.KeyValue(event.key.encode(), mod_revision=revision), "DELETE")
-    return gateway.Event(_wire_item(event))
-
-
-def _line(response: gateway.WatchResponse) -> bytes:
-    return gateway.encode(gateway.Line(response)) + b"\n"
-
-
-def _error(code: int, message: str) -> tuple[int, bytes]:
-    status = HTTPStatus.NOT_FOUND if code == gateway.NOT_FOUND else HTTPStatus.BAD_REQUEST
-    return status, gateway.encode(gateway.Status(code, message))
+    def _reply(self, *, revision: int | None = None, **fields: object) -> Reply:
+        known = self._store.known
+        return Reply(known.cluster_id, known.revision if revision is None else revision, **fields)  # type: ignore[arg-type]

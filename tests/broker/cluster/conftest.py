@@ -16,6 +16,7 @@ from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
 from warmlog.broker.cluster.etcd.tls import ClientTls
 from warmlog.broker.cluster.local.private_socket import private_socket, url_of
 from warmlog.broker.cluster.local.server import serve_store
+from warmlog.broker.cluster.local.socket_store import SCHEME, SocketStore
 from warmlog.broker.cluster.store import KeyValue, KnownStore, Put, Store, Transaction
 from warmlog.broker.metrics.registry import Metrics
 
@@ -71,19 +72,24 @@ async def local_store(path: Path) -> AsyncIterator[str]:
             nursery.cancel_scope.cancel()
 
 
+def open_socket(url: str, known: KnownStore | None = None) -> SocketStore:
+    """Return a client of a local store."""
+    return SocketStore(url.removeprefix(SCHEME), metrics=Metrics(), known=known)
+
+
 @pytest.fixture(params=["etcd", "local"])
 async def client(
     request: pytest.FixtureRequest, session_etcd: EtcdProcess, tmp_path: Path
-) -> AsyncIterator[Callable[[], EtcdStore]]:
+) -> AsyncIterator[Callable[[], Store]]:
     """Opens clients of one cluster's keys in each kind of store."""
     cluster = uuid4().hex
     async with AsyncExitStack() as stack:
-        url = session_etcd.url
+        url = ""
         if request.param == "local":
             url = await stack.enter_async_context(local_store(tmp_path / "store.sqlite"))
 
-        def opened() -> EtcdStore:
-            store = open_store(url, cluster)
+        def opened() -> Store:
+            store = open_socket(url) if url else open_store(session_etcd.url, cluster)
             stack.callback(store.close)
             return store
 

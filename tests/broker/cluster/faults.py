@@ -4,7 +4,7 @@ from random import Random
 
 import trio
 
-from warmlog.broker.cluster.memory import Faults
+from tests.broker.cluster.memory import Faults
 from warmlog.broker.cluster.store import StoreUnavailableError
 
 

@@ -7,10 +7,10 @@ from uuid import UUID, uuid5
 
 import trio
 
+from tests.broker.cluster.memory import Faults, MemoryCluster, MemoryStore
 from warmlog.broker.cluster import admin, values
 from warmlog.broker.cluster.controller import Controller, Rebalancing
 from warmlog.broker.cluster.image import PartitionKey
-from warmlog.broker.cluster.memory import Faults, MemoryCluster, MemoryStore
 from warmlog.broker.cluster.node import ClusterNode, Identity
 from warmlog.broker.cluster.rules import Change, LogEnd, Refusal, change_isr, transaction
 from warmlog.broker.cluster.store import StoreUnavailableError

@@ -5,11 +5,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from tests.broker.cluster.memory import MemoryCluster
 from tests.broker.cluster.nodes import Member, created, in_sync, three_nodes
 from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.controller import Rebalancing
 from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
-from warmlog.broker.cluster.memory import MemoryCluster
 from warmlog.broker.cluster.rules import LogEnd
 
 UNCLEAN = "unclean.leader.election.enable"

@@ -69,8 +69,6 @@ def test_endpoints_are_urls_separated_by_commas() -> None:
         Endpoint("::1", 2),
         Endpoint("c", 2379),
     )
-    assert parse_endpoints("unix:///run/store") == (Endpoint(path="/run/store"),)
-    assert str(Endpoint(path="/run/store")) == "unix:///run/store"
     assert str(Endpoint("::1", 2)) == "http://[::1]:2"
     assert [str(each) for each in parse_endpoints("https://a,https://[::1]:2")] == ["https://a:2379", "https://[::1]:2"]
 

@@ -9,11 +9,11 @@ import pytest
 import trio
 
 from tests.broker.cluster.faults import RandomFaults
+from tests.broker.cluster.memory import MemoryCluster
 from tests.broker.cluster.nodes import SPACE, Member
 from tests.cluster.simulation.loop import run as simulate
 from warmlog.broker.cluster import admin, values
 from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
-from warmlog.broker.cluster.memory import MemoryCluster
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.rules import Change, LogEnd, change_isr, transaction
 from warmlog.broker.cluster.store import StoreError

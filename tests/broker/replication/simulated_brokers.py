@@ -10,13 +10,13 @@ from uuid import UUID, uuid5
 import trio
 
 from tests.broker.clients import batch
+from tests.broker.cluster.memory import MemoryCluster
 from tests.cluster.simulation import loop
 from tests.cluster.simulation.machine import Life, Machine, batches_of, host_of
 from tests.cluster.simulation.network import Network
 from tests.cluster.simulation.store import StoreFaults, connected
 from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.image import PartitionKey
-from warmlog.broker.cluster.memory import MemoryCluster
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.values import PartitionState, TopicState
 from warmlog.broker.log.partition_log import PartitionLog

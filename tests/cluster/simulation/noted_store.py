@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
+from tests.broker.cluster.memory import MemoryCluster
 from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
-from warmlog.broker.cluster.memory import MemoryCluster
 from warmlog.broker.cluster.store import Changes, Event
 from warmlog.broker.cluster.values import Member, PartitionState
 

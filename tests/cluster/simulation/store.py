@@ -8,8 +8,8 @@ from unittest.mock import patch
 import trio
 
 import warmlog.broker.clustered
+from tests.broker.cluster.memory import Faults, MemoryCluster, MemoryStore
 from tests.cluster.simulation.network import MACHINE, Network
-from warmlog.broker.cluster.memory import Faults, MemoryCluster, MemoryStore
 from warmlog.broker.cluster.store import KnownStore, LeaseExpiredError, Outcome, StoreUnavailableError, Transaction
 from warmlog.broker.replication.peers import peer_socket
 

@@ -1,4 +1,4 @@
-"""The store in memory answers random calls as etcd does: same outcomes, revisions, errors and changes."""
+"""All stores answer random calls as etcd does: same outcomes, revisions, errors and changes."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -6,10 +6,13 @@ from random import Random
 from typing import Any
 
 import pytest
+import trio
 
-from tests.broker.cluster.conftest import open_store
+from tests.broker.cluster.conftest import local_store, open_socket, open_store
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
-from warmlog.broker.cluster.memory import MemoryCluster, MemoryStore
+from tests.broker.cluster.memory import MemoryCluster, MemoryStore
+from warmlog.broker.cluster.local.local_store import LocalStore
+from warmlog.broker.cluster.local.server import open_store as open_file
 from warmlog.broker.cluster.store import (
     ABSENT,
     NO_LEASE,
@@ -39,7 +42,7 @@ def module_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProces
 
 
 class Replica:
-    """One of the two stores. Revisions and leases are counted from the same beginning in both."""
+    """One of the stores. Revisions and leases are counted from the same beginning in all of them."""
 
     def __init__(self, store: Store, begin: int) -> None:
         self.store = store
@@ -128,27 +131,42 @@ def random_operation(random: Random, key: str, leases: int) -> Operation:
 
 
 @pytest.fixture
-async def replicas(module_etcd: EtcdProcess, request: pytest.FixtureRequest) -> AsyncIterator[tuple[Replica, Replica]]:
-    async with open_store(module_etcd.url, request.node.name) as store:
-        one = Replica(MemoryStore(MemoryCluster()), begin=1)
-        other = Replica(store, (await store.range()).revision)
-        yield one, other
-        await other.close()
+async def replicas(
+    module_etcd: EtcdProcess, request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[tuple[Replica, ...]]:
+    """The store in memory, the one on SQLite in this process and behind a socket, and etcd."""
+    own = LocalStore(await trio.to_thread.run_sync(open_file, tmp_path / "own.sqlite"))
+    async with (
+        open_store(module_etcd.url, request.node.name) as real,
+        local_store(tmp_path / "store.sqlite") as url,
+    ):
+        served = open_socket(url)
+        stores: tuple[Store, ...] = MemoryStore(MemoryCluster()), own, served, real
+        found = tuple([Replica(store, (await store.range()).revision) for store in stores])
+        yield found
+        for each in found:
+            await each.close()
+        served.close()
+        own.close()
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_random_calls_have_equal_answers(seed: int, replicas: tuple[Replica, Replica]) -> None:
+async def test_random_calls_have_equal_answers(seed: int, replicas: tuple[Replica, ...]) -> None:
     random = Random(seed)
-    memory, real = replicas
+    memory, *others = replicas
     leases = revision = 0
     for _ in range(CALLS):
         call = random_call(random, leases, revision)
         answer = await memory.run(*call)
-        assert await real.run(*call) == answer, call
+        for other in others:
+            assert await other.run(*call) == answer, (call, other.store)
         leases += call[0] == "grant"
         revision = (await memory.range("")).revision
-    assert await real.range("") == await memory.range("")
+    contents = await memory.range("")
     last = await memory.commit(Transaction((), (Put("end", b""),)))
-    assert await real.commit(Transaction((), (Put("end", b""),))) == last
     begin = random.randint(0, revision)
-    assert await real.changes(begin, last.revision) == await memory.changes(begin, last.revision)
+    changes = await memory.changes(begin, last.revision)
+    for other in others:
+        assert await other.range("") == contents
+        assert await other.commit(Transaction((), (Put("end", b""),))) == last
+        assert await other.changes(begin, last.revision) == changes

@@ -1,4 +1,4 @@
-"""A store in memory, with etcd's semantics: for tests, the simulation, and brokers that share one machine.
+"""A store in memory, with etcd's semantics, and faults: for tests and the simulation.
 
 `MemoryCluster` has the contents; each client is a `MemoryStore` of its own. Faults are injected between the two: see
 `Faults`. Belongs to the event loop; leases run on trio's clock.
@@ -6,7 +6,7 @@
 Source: etcd's server/etcdserver/apply, server/lease and server/storage/mvcc for what happens at the edges.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -43,16 +43,13 @@ class _Lease:
 class MemoryCluster:
     """The contents of a store."""
 
-    def __init__(
-        self, items: Iterable[KeyValue] = (), *, revision: int = 1, compacted: int = 0, first_lease: int = 1
-    ) -> None:
-        """Begin with keys that have no lease, as of a revision."""
-        self.revision = revision
-        self.items = {item.key: item for item in items}
-        self.compacted = compacted  # changes up to this revision are forgotten
+    def __init__(self) -> None:
+        self.revision = 1
+        self.items: dict[str, KeyValue] = {}
+        self.compacted = 0  # changes up to this revision are forgotten
         self._history: list[Changes] = []  # after `compacted`
         self._leases: dict[int, _Lease] = {}
-        self._next_lease = first_lease
+        self._next_lease = 1
         self._changed = trio.Event()
 
     # -- keys --

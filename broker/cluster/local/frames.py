@@ -1,0 +1,179 @@
+"""The frames between a store and the brokers on its machine: 4 bytes with the length, and a message in msgpack.
+
+A connection carries one call at a time. After a `WatchCall` only changes follow, until one side closes it. Each reply
+has the id of the store and its revision.
+"""
+
+from enum import StrEnum
+from struct import Struct as Layout
+from typing import TypeAlias
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from warmlog.broker.cluster.store import (
+    Compare,
+    Delete,
+    Deleted,
+    Event,
+    KeyValue,
+    Operation,
+    Put,
+    StoreUnavailableError,
+    Transaction,
+)
+
+MAX_CALL_BYTES = 2 << 20
+_LENGTH = Layout(">I")
+_RECEIVE_BYTES = 64 << 10
+
+# A key, its value (None: it is deleted), its lease; of an event also the revisions that created it and wrote it last.
+WireOperation: TypeAlias = tuple[str, bytes | None, int]
+WireEvent: TypeAlias = tuple[str, bytes | None, int, int, int]
+
+
+class RangeCall(Struct, frozen=True, array_like=True, tag=True):
+    """`Store.range`."""
+
+    prefix: str
+
+
+class CommitCall(Struct, frozen=True, array_like=True, tag=True):
+    """`Store.commit`."""
+
+    compares: tuple[Compare, ...]
+    operations: tuple[WireOperation, ...]
+
+
+class WatchCall(Struct, frozen=True, array_like=True, tag=True):
+    """`Store.watch`."""
+
+    after_revision: int
+
+
+class GrantCall(Struct, frozen=True, array_like=True, tag=True):
+    """`Store.grant`."""
+
+    ttl_s: float
+
+
+class KeepAliveCall(Struct, frozen=True, array_like=True, tag=True):
+    """`Store.keep_alive`."""
+
+    lease: int
+
+
+class UnrenewedCall(Struct, frozen=True, array_like=True, tag=True):
+    """`Store.unrenewed_s`."""
+
+    lease: int
+
+
+class RevokeCall(Struct, frozen=True, array_like=True, tag=True):
+    """`Store.revoke`."""
+
+    lease: int
+
+
+Call: TypeAlias = RangeCall | CommitCall | WatchCall | GrantCall | KeepAliveCall | UnrenewedCall | RevokeCall
+
+
+class Problem(StrEnum):
+    """Why a call failed."""
+
+    LEASE_EXPIRED = "lease expired"
+    COMPACTED = "compacted"
+    INVALID = "invalid"
+
+
+class Reply(Struct, frozen=True, array_like=True):
+    """The outcome of a call, or a report of a watch. `number` is the lease, or the seconds, that a call returns."""
+
+    store_id: int
+    revision: int
+    events: tuple[WireEvent, ...] = ()
+    succeeded: bool = False
+    number: int | float = 0  # a float could not hold every lease
+    problem: Problem | None = None
+    message: str = ""
+
+
+_encode = msgspec.msgpack.encode
+decode_call = msgspec.msgpack.Decoder(Call).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+class FrameStream:
+    """Sends and receives frames. Its methods raise StoreUnavailableError when the connection is lost."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._received = bytearray()
+
+    async def send(self, message: Call | Reply) -> None:
+        """Send a message."""
+        body = _encode(message)
+        try:
+            await self._stream.send_all(_LENGTH.pack(len(body)) + body)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise StoreUnavailableError(f"connection lost: {error}") from None
+
+    async def receive(self, max_bytes: int | None = None) -> bytes | None:
+        """Return the next message, or None at the end. Cancelling it loses nothing."""
+        received = self._received
+        while True:
+            if len(received) >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(received)
+                if max_bytes is not None and length > max_bytes:
+                    raise StoreUnavailableError(f"a message of {length} bytes is too large")
+                end = _LENGTH.size + length
+                if len(received) >= end:
+                    message = bytes(received[_LENGTH.size : end])
+                    del received[:end]
+                    return message
+            try:
+                part = await self._stream.receive_some(_RECEIVE_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise StoreUnavailableError(f"connection lost: {error}") from None
+            if not part:
+                return None
+            received += part
+
+    async def closed(self) -> None:
+        """Return when the peer has closed the connection."""
+        while await self.receive() is not None:
+            pass
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.socket.close()
+
+
+def to_wire(operation: Operation) -> WireOperation:
+    """Return an operation in the form of a message."""
+    return operation if isinstance(operation, Put) else (operation.key, None, 0)
+
+
+def from_wire(operation: WireOperation) -> Operation:
+    """Return an operation of a message."""
+    key, value, lease = operation
+    return Delete(key) if value is None else Put(key, value, lease)
+
+
+def event_to_wire(event: Event) -> WireEvent:
+    """Return an event, or an item of a range, in the form of a message."""
+    if isinstance(event, Deleted):
+        return event.key, None, 0, 0, 0
+    return event.key, event.value, event.lease, event.create_revision, event.mod_revision
+
+
+def event_from_wire(event: WireEvent) -> Event:
+    """Return an event, or an item of a range, of a message."""
+    key, value, lease, created, written = event
+    return Deleted(key) if value is None else KeyValue(key, value, created, written, lease)
+
+
+def transaction_of(call: CommitCall) -> Transaction:
+    """Return the transaction of a call."""
+    return Transaction(call.compares, tuple(map(from_wire, call.operations)))

@@ -1,0 +1,157 @@
+"""The keys of a store at their latest revision, in a SQLite file.
+
+keys      every key, with its value, the revisions that created it and wrote it last, and its lease (0: none)
+numbers   store_id, drawn when the file is created; revision
+"""
+
+import sqlite3
+from collections.abc import Container, Sequence
+from secrets import randbits
+from typing import NamedTuple, TypeAlias
+
+from warmlog.broker.cluster.store import (
+    ABSENT,
+    NO_LEASE,
+    Changes,
+    Deleted,
+    Event,
+    KeyValue,
+    LeaseExpiredError,
+    Operation,
+    Outcome,
+    Put,
+    Transaction,
+)
+from warmlog.broker.metadata.database import Database
+
+_ALL_KEYS = "SELECT key, value, create_revision, mod_revision, lease FROM keys ORDER BY key"
+_KEYS = "SELECT key, value, create_revision, mod_revision, lease FROM keys WHERE key >= ? AND key < ? ORDER BY key"
+_COMPARE = "SELECT mod_revision FROM keys WHERE key = ?"
+_PUT = """
+    INSERT INTO keys VALUES (?, ?, ?3, ?3, ?)
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value, mod_revision = ?3, lease = excluded.lease
+    RETURNING create_revision
+"""
+_DELETE = "DELETE FROM keys WHERE key = ? RETURNING key"
+_LEASED = "SELECT key FROM keys WHERE lease = ? ORDER BY key"
+_SET_NUMBER = "UPDATE numbers SET number = ? WHERE name = ?"
+
+Result: TypeAlias = Outcome | LeaseExpiredError
+
+
+class Committed(NamedTuple):
+    """The result of each transaction, and the changes of those that have changed something."""
+
+    results: Sequence[Result]
+    changes: Sequence[Changes]
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Create the tables of an empty store: a step of `Database`."""
+    connection.execute(
+        """
+        CREATE TABLE keys (
+            key TEXT PRIMARY KEY, value BLOB NOT NULL, create_revision INTEGER NOT NULL,
+            mod_revision INTEGER NOT NULL, lease INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID
+        """
+    )
+    connection.execute("CREATE INDEX leased ON keys (lease) WHERE lease != 0")
+    connection.execute("CREATE TABLE numbers (name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT")
+    connection.execute("INSERT INTO numbers VALUES ('store_id', ?), ('revision', 1)", (randbits(63),))
+
+
+class StoreFile:
+    """The keys in an open file. Its methods block, and raise MetadataError."""
+
+    def __init__(self, database: Database) -> None:
+        """Delete keys with a lease: it has ended with the process that opened the file before."""
+        self._database = database
+        numbers = dict(database.read("SELECT name, number FROM numbers"))
+        self.store_id: int = numbers["store_id"]
+        self.revision: int = numbers["revision"]
+        ended = database.read("SELECT DISTINCT lease FROM keys WHERE lease != ?", (NO_LEASE,))
+        self.end_leases([lease for (lease,) in ended])
+
+    def items(self, prefix: str = "") -> list[KeyValue]:
+        """Return all keys that begin with a prefix, in order."""
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
+        rows = self._database.read(_KEYS, (prefix, end)) if prefix else self._database.read(_ALL_KEYS)
+        return [KeyValue._make(row) for row in rows]
+
+    def commit(self, transactions: Sequence[Transaction], leases: Container[int]) -> Committed:
+        """Commit transactions, one after the other, with one write to the disk. `leases` are those that last."""
+
+        def work(connection: sqlite3.Connection) -> Committed:
+            results, changes = list[Result](), list[Changes]()
+            revision = self.revision
+            for transaction in transactions:
+                if not _holds(connection, transaction):
+                    results.append(Outcome(succeeded=False, revision=revision))
+                elif (ended := _ended_lease(transaction, leases)) is not None:
+                    results.append(LeaseExpiredError(f"lease {ended} has expired"))
+                else:
+                    events = _run(connection, transaction.operations, revision + 1)
+                    if events:
+                        revision += 1
+                        changes.append(Changes(revision, tuple(events)))
+                    results.append(Outcome(succeeded=True, revision=revision))
+            if changes:
+                connection.execute(_SET_NUMBER, (revision, "revision"))
+            return Committed(results, changes)
+
+        return self._advanced(self._database.write(work))
+
+    def end_leases(self, leases: Sequence[int]) -> Committed:
+        """Delete the keys of leases; each of them that had any is a change."""
+        if not leases:
+            return Committed((), ())
+
+        def work(connection: sqlite3.Connection) -> Committed:
+            changes = list[Changes]()
+            for lease in leases:
+                keys = [Deleted(key) for (key,) in connection.execute(_LEASED, (lease,)).fetchall()]
+                if keys:
+                    connection.executemany("DELETE FROM keys WHERE key = ?", keys)
+                    changes.append(Changes(self.revision + len(changes) + 1, tuple(keys)))
+            if changes:
+                connection.execute(_SET_NUMBER, (changes[-1].revision, "revision"))
+            return Committed((), changes)
+
+        return self._advanced(self._database.write(work))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def _advanced(self, committed: Committed) -> Committed:
+        if committed.changes:
+            self.revision = committed.changes[-1].revision
+        return committed
+
+
+def _holds(connection: sqlite3.Connection, transaction: Transaction) -> bool:
+    for key, revision in transaction.compares:
+        found = connection.execute(_COMPARE, (key,)).fetchone()
+        if (ABSENT if found is None else found[0]) != revision:
+            return False
+    return True
+
+
+def _ended_lease(transaction: Transaction, leases: Container[int]) -> int | None:
+    """Return a lease that a transaction uses and that has ended."""
+    used = [each.lease for each in transaction.operations if isinstance(each, Put) and each.lease != NO_LEASE]
+    return next((lease for lease in used if lease not in leases), None)
+
+
+def _run(connection: sqlite3.Connection, operations: Sequence[Operation], revision: int) -> list[Event]:
+    """Write the operations of a transaction; return what has changed."""
+    events: list[Event] = []
+    for each in operations:
+        if isinstance(each, Put):
+            key, value, lease = each
+            ((created,),) = connection.execute(_PUT, (key, value, revision, lease)).fetchall()
+            events.append(KeyValue(key, value, created, revision, lease))
+        elif connection.execute(_DELETE, (each.key,)).fetchall():
+            events.append(Deleted(each.key))
+    return events

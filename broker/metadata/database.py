@@ -1,0 +1,115 @@
+"""A SQLite file whose layout is migrated step by step.
+
+Invariants:
+1. A write is flushed when the call returns (synchronous=FULL).
+2. `user_version` is the layout version. An older layout is migrated in one transaction; a newer one is rejected.
+3. One connection, used by one thread at a time (`_lock`).
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeAlias, TypeVar
+
+from warmlog.broker.metadata.store import MetadataError
+
+T = TypeVar("T")
+Step: TypeAlias = Sequence[str] | Callable[[sqlite3.Connection], None]
+
+MAX_WAL_PAGES = 64  # 256 KiB, taken from the disk reserve when the disk is full
+_DISK_MAY_BE_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})  # IOERR: its shared memory cannot grow
+
+
+class Database:
+    """An open file. Its methods block, and raise MetadataError."""
+
+    def __init__(
+        self,
+        path: Path,
+        steps: Sequence[Step],
+        *,
+        make_room: Callable[[], bool] = lambda: False,
+        is_exclusive: bool = False,
+    ) -> None:
+        """Open or create the file at `path`, and migrate it: `steps` lead from each layout version to the next.
+
+        `make_room` is called when the disk is full; it returns whether to try again, and may raise OSError.
+        `is_exclusive`: lock the file against other processes, also those that read.
+        """
+        self.path = path
+        self._steps = steps
+        self._make_room = make_room
+        self._lock = Lock()
+        with self._errors():
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+        try:
+            with self._errors():
+                self._retry_when_full(lambda: self._prepare(is_exclusive=is_exclusive))
+        except MetadataError:
+            self._connection.close()
+            raise
+
+    def read(self, query: str, parameters: Sequence[object] = ()) -> list[Any]:
+        """Return the rows of a query."""
+        with self._errors():
+            return self._connection.execute(query, parameters).fetchall()
+
+    def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in one transaction, and return its result. It runs again if there was no room on the disk."""
+
+        def run() -> T:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                return work(self._connection)
+
+        with self._errors():
+            return self._retry_when_full(run)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _prepare(self, *, is_exclusive: bool) -> None:
+        execute = self._connection.execute
+        if is_exclusive:
+            execute("PRAGMA locking_mode = EXCLUSIVE")
+        execute("PRAGMA journal_mode = WAL")
+        execute("PRAGMA synchronous = FULL")
+        execute(f"PRAGMA wal_autocheckpoint = {MAX_WAL_PAGES}")
+        (version,) = execute("PRAGMA user_version").fetchone()
+        latest = len(self._steps)
+        if not 0 <= version <= latest:
+            raise MetadataError(
+                f"{self.path}: has layout {version}, this version of warmlog supports up to {latest}: "
+                "use a newer version"
+            )
+        if version < latest:
+            with self._connection:
+                execute("BEGIN IMMEDIATE")
+                for step in self._steps[version:]:
+                    if callable(step):
+                        step(self._connection)
+                    else:
+                        for statement in step:
+                            execute(statement)
+                execute(f"PRAGMA user_version = {latest}")
+
+    def _retry_when_full(self, step: Callable[[], T]) -> T:
+        """Run a step; if the disk is full and space can be freed, run it again."""
+        try:
+            return step()
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF not in _DISK_MAY_BE_FULL or not self._make_room():
+                raise
+            return step()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        except (sqlite3.Error, ValueError, OSError) as error:
+            in_use = " (is another process using it?)" if "locked" in str(error) else ""
+            raise MetadataError(f"{self.path}: {error}{in_use}") from error
