@@ -20,6 +20,11 @@ from uuid import uuid4
 import trio
 
 from warmlog.broker.api.records.producers import largest_producer_id
+from warmlog.broker.cluster.image import ClusterImage
+from warmlog.broker.cluster.local.local_store import LocalStore
+from warmlog.broker.cluster.local.metadata_file import MetadataFile
+from warmlog.broker.cluster.lone_node import LoneNode
+from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.frontend import Core, Frontend
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.log.directory.condition import report_directories
@@ -34,8 +39,6 @@ from warmlog.broker.log.producers.table import ProducerBudget
 from warmlog.broker.maintenance.disk_watch import DiskWatch
 from warmlog.broker.maintenance.log_moves import LogMoves
 from warmlog.broker.maintenance.schedule import Maintenance
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
-from warmlog.broker.metadata.store import MetadataStore
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
@@ -49,6 +52,7 @@ from warmlog.broker.partitions.log_metrics import declare_file_metrics, declare_
 from warmlog.broker.partitions.partition_metrics import declare_partition_metrics
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
+from warmlog.broker.partitions.topics.topics import kept_settings
 from warmlog.broker.process import (
     SWITCH_INTERVAL_S,
     open_files_limit,
@@ -163,15 +167,17 @@ class Broker:
         """
         self._settings = settings
         self._directories = stack.enter_context(self._open_directories())
-        self._store: MetadataStore = SqliteMetadataStore(
-            settings.data_paths[0] / METADATA_FILE, make_room=self._directories.first.make_room
+        self._metadata = MetadataFile(
+            settings.data_paths[0] / METADATA_FILE, settings.node_id, make_room=self._directories.first.make_room
         )
-        stack.callback(self._store.close)
-        self._join_directories()
+        stack.callback(self._metadata.close)
+        alone = self._lone_node()
+        self._join_directories(alone.image)
         self._metrics = Metrics()
-        self._member = self._join_cluster(stack) if settings.warmlog_cluster_etcd else None
+        self._member = self._join_cluster(stack, alone.image) if settings.warmlog_cluster_etcd else None
+        self._node: StoreNode = alone if self._member is None else self._member.node
         self._live_settings = LiveSettings(settings)
-        self._live_settings.take_kept(self._store.broker_configs())
+        self._live_settings.take_kept(kept_settings(self._node.image, self._node.id))
         self._files = OpenFiles(limit=open_files_limit(settings), residency=Residency())
         self.guard = guard
         self._not_ready: str | None = "starting"
@@ -185,36 +191,40 @@ class Broker:
             reserve_bytes=settings.warmlog_disk_reserve_bytes,
         )
 
-    def _join_cluster(self, stack: ExitStack) -> "ClusterMember":
-        """Prepare to be a member of a cluster. Raises ClusterStartError, DataDirectoryError, OSError."""
-        from warmlog.broker.cluster.metadata import ClusterMetadata  # a broker by itself needs none of this
-        from warmlog.broker.clustered import ClusterMember
+    def _lone_node(self) -> LoneNode:
+        """Return this broker as one by itself, with the contents of its store. Raises MetadataError."""
+        random = Random()  # noqa: S311  # jitter
+        store = LocalStore(self._metadata.store, kept_revisions=0)
+        return LoneNode(store, self._settings.node_id, self._metadata.contents(), random)
 
-        if self._store.load():
+    def _join_cluster(self, stack: ExitStack, alone: ClusterImage) -> "ClusterMember":
+        """Prepare to be a member of a cluster. Raises ClusterStartError, DataDirectoryError, OSError."""
+        from warmlog.broker.clustered import ClusterMember  # a broker by itself needs none of this
+
+        if alone.topics:
             raise DataDirectoryError(
                 f"{self._directories.first.path}: has topics of a broker by itself, which cannot join a cluster with "
                 "them: start with an empty directory"
             )
         member = ClusterMember(self._settings, self._directories, self._metrics, Disk())
         stack.callback(member.close)
-        self._store = ClusterMetadata(member.node, self._store)
         return member
 
-    def _join_directories(self) -> None:
+    def _join_directories(self, alone: ClusterImage) -> None:
         """Open the other data directories, validated against the metadata, and store the current set there.
 
         Raises DataDirectoryError, MetadataError, OSError.
         """
-        directories, store = self._directories, self._store
-        there_are = {(topic.name, index) for topic in store.load() for index in range(topic.partitions)}
-        known = store.directories()
-        directories.join(known, there_are, store.buried())
+        directories, known = self._directories, self._metadata.directories()
+        live = [(name, topic) for name, topic in alone.topics.items() if topic.is_live]
+        there_are = {(name, index) for name, topic in live for index in range(topic.partitions)}
+        directories.join(known, there_are, alone.gone)
         is_alone = not self._settings.warmlog_cluster_etcd
         report_directories(directories, is_alone=is_alone)
         if is_alone:
             begin_run(directories, wall_clock_ms())
         if directories.remembered() != known:
-            store.set_directories(directories.remembered())
+            self._metadata.set_directories(directories.remembered())
 
     async def serve(
         self, sockets: dict[str, socket.socket], ready: Callable[[Addresses], None], stop: trio.Event
@@ -264,14 +274,13 @@ class Broker:
         core = Core(
             settings=self._settings,
             live_settings=self._live_settings,
-            store=self._store,
             directories=self._directories,
             metrics=self._metrics,
             partitions=partitions,
             groups=groups,
             transactions=transactions,
             mirror=mirror,
-            node=None if self._member is None else self._member.node,
+            node=self._node,
             moves=self._moves,
             reads=self._reads,
         )
@@ -339,15 +348,15 @@ class Broker:
         storage = Storage(
             directories=self._directories,
             files=self._files,
-            store=self._store,
             clock=wall_clock_ms,
             random=Random(),  # noqa: S311  # jitter of rolls, not a secret
             budget=ProducerBudget(self._settings.warmlog_producers_max),
             is_in_cluster=self._member is not None,
             closing_epoch=None if self._member is None else self._member.closing_epoch,
         )
-        node = None if self._member is None else self._member.node
-        partitions = Partitions(storage, self._live_settings, writer, self._metrics, node)
+        if isinstance(self._node, LoneNode):
+            self._node.run_in = writer.spawn
+        partitions = Partitions(storage, self._live_settings, writer, self._metrics, self._node)
         self._declare_metrics(partitions)
         return partitions
 
@@ -377,7 +386,7 @@ class Broker:
         return mirror
 
     def _transactions(self, partitions: Partitions, writer: Writer, groups: GroupService) -> TransactionService:
-        ids = ProducerIds(self._store, lambda: largest_producer_id(partitions))
+        ids = ProducerIds(self._node, lambda: largest_producer_id(partitions))
 
         def written(place: TopicIndex, marker: Marker, offset: int) -> None:
             groups.end_transaction(place, marker.producer.id, offset, marker.outcome)

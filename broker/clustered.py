@@ -38,6 +38,7 @@ from warmlog.broker.log.directory.data_directory import CLUSTER_STATE
 from warmlog.broker.log.errors import DataDirectoryError
 from warmlog.broker.log.io.directory_names import decode_topic_id
 from warmlog.broker.log.io.disk import Disk, replace_file
+from warmlog.broker.metadata.errors import CannotJoinError
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.net.deadlines import Deadlines
 from warmlog.broker.partitions.partitions import Partitions
@@ -60,7 +61,7 @@ FETCH_PATIENCE_S = 0.05
 logger = logging.getLogger(__name__)
 
 
-class ClusterStartError(Exception):
+class ClusterStartError(CannotJoinError):
     """The broker cannot be part of the cluster as configured. `str()` is one line for users."""
 
 

@@ -40,10 +40,10 @@ from warmlog.broker.api.topics.topics import TopicsApi
 from warmlog.broker.api.transactions.listing import ListTransactionsApi
 from warmlog.broker.api.transactions.markers import TransactionMarkersApi
 from warmlog.broker.api.transactions.requests import TransactionsApi
+from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.maintenance.log_moves import LogMoves
-from warmlog.broker.metadata.store import MetadataStore
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
 from warmlog.broker.net.listener import Limits, Listener, declare_listener_metrics
@@ -63,7 +63,6 @@ from warmlog.protocol.response import HelloResponse
 from warmlog.protocol.version import VERSION
 
 if TYPE_CHECKING:
-    from warmlog.broker.cluster.node import ClusterNode
     from warmlog.broker.mirror.service import Mirror  # most brokers never need it
 
 
@@ -73,14 +72,13 @@ class Core:
 
     settings: Settings
     live_settings: LiveSettings
-    store: MetadataStore
     directories: DataDirectories
     metrics: Metrics
     partitions: Partitions
     groups: GroupService
     transactions: TransactionService
     mirror: "Mirror | None"
-    node: "ClusterNode | None"
+    node: StoreNode
     moves: LogMoves
     reads: ReadAhead
 
@@ -106,7 +104,7 @@ class Frontend:
             self._families(codec, transactional_ids),
             core.transactions.admission.admit,
             producers=producers,
-            leaders=None if core.node is None else CurrentLeaders(core.partitions, self._advertised),
+            leaders=None if core.node.is_alone else CurrentLeaders(core.partitions, self._advertised),
         )
         limits = Limits(
             max_connections=lambda: connections_limit(core.live_settings.current),
@@ -153,9 +151,7 @@ class Frontend:
             max_frame_bytes=settings.socket_request_max_bytes,
         )
         catalog = partitions.catalog
-        features = Features(partitions.node_id, core.store, transactions.feature_changed)
-        if core.node is not None:
-            core.node.on_change.append(lambda _, delta: features.reload() if delta.have_features_changed else None)
+        features = Features(core.node, transactions.feature_changed)
         return [
             GreetingApi(hello, codec.api_versions, features),
             MetadataApi(partitions, cluster_id, advertised),
@@ -164,15 +160,7 @@ class Frontend:
             ExplainApi(partitions),
             ConfigsApi(partitions),
             ClusterApi(partitions, cluster_id, advertised),
-            ControllerApi(
-                partitions.node_id,
-                core.store,
-                features,
-                advertised,
-                clock=wall_clock_ms,
-                catalog=catalog,
-                node=core.node,
-            ),
+            ControllerApi(core.node, features, advertised, clock=wall_clock_ms, catalog=catalog),
             AssignmentsApi(partitions, core.node),
             SecurityApi(),
             OffsetsApi(partitions, core.metrics),

@@ -14,7 +14,7 @@ from warmlog.broker.log.errors import (
     TransactionCoordinatorFencedError,
 )
 from warmlog.broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError
-from warmlog.broker.metadata.store import MetadataError, MetadataTimeoutError
+from warmlog.broker.metadata.errors import MetadataError, MetadataTimeoutError
 from warmlog.broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, MirroredTopicError, RefusedError
 from warmlog.broker.partitions.partition import Partition, StorageError
 from warmlog.broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError

@@ -7,7 +7,7 @@ Nothing here validates names or settings, which handlers do; all that depends on
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
 from uuid import UUID
@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from warmlog.broker.cluster import topics
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
-from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.rules import (
     Change,
     Decision,
@@ -29,16 +28,18 @@ from warmlog.broker.cluster.rules import (
     transaction,
 )
 from warmlog.broker.cluster.store import StoreError
-from warmlog.broker.cluster.topics import PARTITIONS_PER_STEP, Assignment
+from warmlog.broker.cluster.store_node import StoreNode
+from warmlog.broker.cluster.topics import PARTITIONS_PER_STEP, TOPICS_PER_STEP, Assignment
 from warmlog.broker.cluster.values import PartitionState, TopicState, TopicStatus
 from warmlog.broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError, assign_replicas
-from warmlog.broker.metadata.store import MetadataError, MetadataTimeoutError
-from warmlog.broker.metadata.topic import RefusedError
+from warmlog.broker.metadata.errors import MetadataError, MetadataTimeoutError
+from warmlog.broker.metadata.topic import Mirror, RefusedError
 
 PARTITIONS_PER_CHANGE = 50  # decided in one step: a millisecond or two
 COMMIT_TIMEOUT_S = 20.0  # less than clients wait for a reply, usually 30 s
 
 Configs = Mapping[str, str]
+Failures = dict[str, Exception]  # by topic
 Refused = Mapping[PartitionKey, str]  # why partitions cannot be changed
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ def check_assignment(image: ClusterImage, assignment: Assignment) -> None:
             )
 
 
-async def create_topic(node: ClusterNode, name: str, topic: TopicState, assignment: Assignment) -> None:
+async def create_topic(node: StoreNode, name: str, topic: TopicState, assignment: Assignment) -> None:
     """Create a topic. Raises RefusedError if it exists."""
 
     def begin(image: ClusterImage) -> Decision | None:
@@ -112,7 +113,7 @@ async def create_topic(node: ClusterNode, name: str, topic: TopicState, assignme
     await _add_rest(node, name, topic.id, assignment, first=0)
 
 
-async def grow_topic(node: ClusterNode, name: str, topic_id: UUID, assignment: Assignment, first: int) -> None:
+async def grow_topic(node: StoreNode, name: str, topic_id: UUID, assignment: Assignment, first: int) -> None:
     """Add partitions to a topic, the first of which is number `first`. Raises RefusedError."""
     found = node.image.topics.get(name)
     if found is None or found.id != topic_id or found.status is not TopicStatus.LIVE:
@@ -122,7 +123,7 @@ async def grow_topic(node: ClusterNode, name: str, topic_id: UUID, assignment: A
     await _add_rest(node, name, topic_id, assignment, first=first)
 
 
-async def _add_rest(node: ClusterNode, name: str, topic_id: UUID, assignment: Assignment, *, first: int) -> None:
+async def _add_rest(node: StoreNode, name: str, topic_id: UUID, assignment: Assignment, *, first: int) -> None:
     """Add those partitions of an assignment, the first of which is number `first`, that are missing in the store."""
 
     def step(image: ClusterImage) -> Decision | None:
@@ -137,7 +138,7 @@ async def _add_rest(node: ClusterNode, name: str, topic_id: UUID, assignment: As
         await node.commit(step)
 
 
-async def delete_topic(node: ClusterNode, name: str) -> None:
+async def delete_topic(node: StoreNode, name: str) -> None:
     """Delete a topic. Raises RefusedError if there is none."""
     found = node.image.topics.get(name)
     if found is None:
@@ -151,7 +152,7 @@ async def delete_topic(node: ClusterNode, name: str) -> None:
         await node.commit(step)
 
 
-async def finish_topic(node: ClusterNode, name: str) -> None:
+async def finish_topic(node: StoreNode, name: str) -> None:
     """Finish creating or deleting a topic that another broker began. Raises RefusedError."""
     found = node.image.topics.get(name)
     if found is None:
@@ -166,7 +167,60 @@ async def finish_topic(node: ClusterNode, name: str) -> None:
     await _add_rest(node, name, found.id, placed, first=known)
 
 
-async def set_topic_configs(node: ClusterNode, name: str, change: Callable[[Configs], Configs]) -> None:
+async def create_local(node: StoreNode, wanted: Mapping[str, TopicState]) -> Failures:
+    """Create topics on a broker by itself, and return the failures by name."""
+
+    def decide(image: ClusterImage, names: Sequence[str]) -> Decision:
+        return topics.create_local(image, {name: wanted[name] for name in names})
+
+    return await _in_pieces(node, wanted, decide)
+
+
+async def grow_local(node: StoreNode, name: str, partitions: int) -> None:
+    """Set the number of partitions of a topic on a broker by itself. Raises RefusedError."""
+    await node.commit(lambda image: topics.grow_local(image, name, partitions))
+
+
+async def begin_local_deletion(node: StoreNode, names: Collection[str]) -> Failures:
+    """Begin to delete topics on a broker by itself: nobody sees them any more. Return the failures by name."""
+    return await _in_pieces(node, names, topics.begin_local_deletion)
+
+
+async def finish_local_deletion(node: StoreNode, names: Collection[str], left: Container[str]) -> Failures:
+    """Forget deleted topics on a broker by itself; `left` are those with data that could not be removed."""
+
+    def decide(image: ClusterImage, names: Sequence[str]) -> Decision:
+        return topics.finish_local_deletion(image, names, left, node.id)
+
+    return await _in_pieces(node, names, decide)
+
+
+async def _in_pieces(
+    node: StoreNode, names: Collection[str], decide: Callable[[ClusterImage, Sequence[str]], Decision]
+) -> Failures:
+    """Change topics, in transactions that share their writes to the disk; return the failures by name."""
+    failures: Failures = {}
+
+    async def change(piece: Sequence[str]) -> None:
+        try:
+            await node.commit(lambda image: decide(image, piece))
+        except (RefusedError, StoreError) as error:
+            reason = MetadataError(str(error)) if isinstance(error, StoreError) else error
+            failures.update(dict.fromkeys(piece, reason))
+
+    left = list(names)
+    async with trio.open_nursery() as nursery:
+        for start in range(0, len(left), TOPICS_PER_STEP):
+            nursery.start_soon(change, left[start : start + TOPICS_PER_STEP])
+    return failures
+
+
+async def set_mirror(node: StoreNode, name: str, mirror: Mirror) -> None:
+    """Replace what is stored of a mirrored topic's source. Raises RefusedError."""
+    await node.commit(lambda image: topics.set_mirror(image, name, mirror))
+
+
+async def set_topic_configs(node: StoreNode, name: str, change: Callable[[Configs], Configs]) -> None:
     """Replace the settings of a topic by what `change` makes of them. Raises RefusedError, and what `change` raises."""
 
     def make(image: ClusterImage) -> Decision | None:
@@ -176,7 +230,7 @@ async def set_topic_configs(node: ClusterNode, name: str, change: Callable[[Conf
     await node.commit(make)
 
 
-async def set_configs(node: ClusterNode, scope: str, change: Callable[[Configs], Configs]) -> None:
+async def set_configs(node: StoreNode, scope: str, change: Callable[[Configs], Configs]) -> None:
     """Replace the settings of a key of `ClusterImage.configs`; see `set_topic_configs`."""
 
     def old(image: ClusterImage) -> Configs:
@@ -186,12 +240,12 @@ async def set_configs(node: ClusterNode, scope: str, change: Callable[[Configs],
     await node.commit(lambda image: topics.set_configs(image, scope, change(old(image))))
 
 
-async def set_features(node: ClusterNode, levels: Mapping[str, int]) -> None:
+async def set_features(node: StoreNode, levels: Mapping[str, int]) -> None:
     """Set the levels of features; those of others stay."""
     await node.commit(lambda image: topics.set_features(image, levels))
 
 
-async def take_producer_ids(node: ClusterNode, count: int, *, at_least: int = 0) -> int:
+async def take_producer_ids(node: StoreNode, count: int, *, at_least: int = 0) -> int:
     """Allocate consecutive new producer ids, none below `at_least`, and return the first.
 
     If the store's answer is lost, the ids are, too: an attempt that may have succeeded is not counted as one.
@@ -207,7 +261,7 @@ async def take_producer_ids(node: ClusterNode, count: int, *, at_least: int = 0)
     return first
 
 
-async def unregister_broker(node: ClusterNode, broker: int) -> None:
+async def unregister_broker(node: StoreNode, broker: int) -> None:
     """Forget a broker that is gone for good. Raises RefusedError for one that is alive, or not registered."""
     await node.commit(lambda image: topics.unregister(image, broker) if image.is_known(broker) else None)
 
@@ -217,7 +271,7 @@ def reassignments(image: ClusterImage) -> dict[PartitionKey, PartitionState]:
     return {key: state for key, state in image.partitions.items() if state.adding or state.removing}
 
 
-async def elect_leaders(node: ClusterNode, keys: Iterable[PartitionKey], *, is_unclean: bool) -> Refused:
+async def elect_leaders(node: StoreNode, keys: Iterable[PartitionKey], *, is_unclean: bool) -> Refused:
     """Elect the preferred replica of each partition, or (unclean) any that lives; return refusals (ElectLeaders)."""
 
     def decide(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
@@ -226,13 +280,13 @@ async def elect_leaders(node: ClusterNode, keys: Iterable[PartitionKey], *, is_u
     return await _change_partitions(node, keys, decide)
 
 
-async def reassign_partitions(node: ClusterNode, targets: Mapping[PartitionKey, Sequence[int] | None]) -> Refused:
+async def reassign_partitions(node: StoreNode, targets: Mapping[PartitionKey, Sequence[int] | None]) -> Refused:
     """Begin to move partitions, or (None) cancel that; return the refusals."""
     return await _change_partitions(node, targets, lambda image, key: reassign(image, key, targets[key]))
 
 
 async def _change_partitions(
-    node: ClusterNode, keys: Iterable[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
+    node: StoreNode, keys: Iterable[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
 ) -> Refused:
     """Change distinct partitions, some of them in each transaction; return why the others cannot be changed."""
     left, refused = deque(keys), dict[PartitionKey, str]()
@@ -246,7 +300,7 @@ async def _change_partitions(
 
 
 async def _change_some(
-    node: ClusterNode, keys: Sequence[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
+    node: StoreNode, keys: Sequence[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
 ) -> tuple[set[PartitionKey], Refused]:
     """Change partitions, as many as one transaction takes; return these, and why others cannot be changed.
 

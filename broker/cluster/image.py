@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -76,6 +76,14 @@ class ClusterImage:
         self.gone: dict[UUID, set[int]] = {}  # brokers that still have data of a deleted topic
         self._revisions: dict[str, int] = {}  # of every key
         self._apply(contents.items, ImageDelta())
+
+    @classmethod
+    def of_one(cls, contents: Range, broker: int) -> Self:
+        """Return the image of a store that only one broker uses: it is registered, and the controller, for good."""
+        image = cls(contents)
+        image.brokers[broker] = image.known[broker] = Registration(broker=broker, since=0, epoch=0)
+        image.controller = Controller(broker=broker, epoch=0)
+        return image
 
     # -- looking up --
 

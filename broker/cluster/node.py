@@ -15,7 +15,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TypeAlias
 from uuid import UUID
 
 import trio
@@ -23,7 +22,7 @@ import trio
 from warmlog.broker.cluster.failover import Failover
 from warmlog.broker.cluster.image import EMPTY, ClusterImage, ImageDelta
 from warmlog.broker.cluster.reachability import listens
-from warmlog.broker.cluster.rules import Decision, Refusal
+from warmlog.broker.cluster.rules import Refusal
 from warmlog.broker.cluster.store import (
     NO_LEASE,
     CompactedError,
@@ -33,8 +32,10 @@ from warmlog.broker.cluster.store import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.topics import drain, end_registration, register
 from warmlog.broker.cluster.values import NO_EPOCH, Endpoint, Member, Registration
+from warmlog.broker.metadata.errors import CannotJoinError
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.protocol.backoff import delays_s
 
@@ -43,13 +44,10 @@ RENEW_S = 0.75  # between two renewals, at most: others take one that comes late
 RENEW_AGAIN_S = 0.2  # after one that failed
 LEASES_UNTIL_REFUSED = 1.5  # how long a registration of other directories may outlive its broker
 
-Watcher: TypeAlias = Callable[[ClusterImage, ImageDelta], None]
-Make: TypeAlias = Callable[[ClusterImage], Decision | None]
-
 logger = logging.getLogger(__name__)
 
 
-class UsedIdError(Exception):
+class UsedIdError(CannotJoinError):
     """Another broker of the cluster has this node.id. `str()` is one line for users."""
 
 
@@ -75,7 +73,7 @@ class NodeStatistics:
     since_contact_s: float
 
 
-class ClusterNode:
+class ClusterNode(StoreNode):
     """A broker's part in a cluster. Belongs to the event loop."""
 
     def __init__(
@@ -87,21 +85,16 @@ class ClusterNode:
         random: Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.id = node_id
-        self.image = ClusterImage(EMPTY)
+        super().__init__(store, node_id, ClusterImage(EMPTY), random)
         self.since = NO_EPOCH  # the first epoch of the history of this broker's data
         self.epoch = NO_EPOCH  # of the latest registration
         self.lease = NO_LEASE
         self._ended_epoch = NO_EPOCH  # of a registration that others have shown to be over
-        self.on_change: list[Watcher] = []
         self._clock = clock
         self._last_contact = clock()  # with the store
         self._heard_at = -math.inf  # the same on trio's clock
         self._known_revision = 0  # of the store
-        self._store = store
         self._lease_s = lease_s
-        self.random = random
-        self._advanced = trio.Event()
         self._registered = trio.Event()
         self._lost = trio.Event()  # the registration has to be renewed
         self._nursery: trio.Nursery | None = None
@@ -133,6 +126,10 @@ class ClusterNode:
     def silence_s(self) -> float:
         """Return for how long the store has not answered."""
         return trio.current_time() - self._heard_at
+
+    async def settled(self) -> None:
+        """Return when no broker is suspected of having died, or when finding out takes too long."""
+        await self.failover.settled()
 
     def statistics(self) -> NodeStatistics:
         """Return the state of the node. Safe to call from any thread."""
@@ -214,22 +211,10 @@ class ClusterNode:
         self._known_revision = max(self._known_revision, revision)
 
     def _take(self, delta: ImageDelta) -> None:
-        """Tell everybody that the image has advanced."""
+        """Report that the image has advanced."""
         if self.id in delta.brokers and self.image.revision >= self.epoch and not self.is_registered:
             self._lost.set()
-        for watcher in self.on_change:
-            watcher(self.image, delta)
-        self._advanced.set()
-        self._advanced = trio.Event()
-
-    async def advanced(self) -> None:
-        """Return when the image has advanced."""
-        await self._advanced.wait()
-
-    async def reached(self, revision: int) -> None:
-        """Return when the image has this revision, or a later one."""
-        while self.image.revision < revision:
-            await self._advanced.wait()
+        super()._take(delta)
 
     def fence(self) -> None:
         """Take note that the cluster goes on without this broker, as others have shown: it leads nothing any more.
@@ -352,47 +337,6 @@ class ClusterNode:
                 await self._store.revoke(self.lease)
         except StoreError as error:
             logger.info("the lease of broker %d ends by itself: %s", self.id, error)
-
-    # -- committing ----------------------------------------------------------------------------------------------------
-
-    async def commit(self, make: Make) -> ClusterImage:
-        """Commit what `make` decides on the image, again on each newer image until it succeeds; return the outcome.
-
-        `make` returns None if nothing is left to do. While the store is away, this waits: give it a deadline. Raises
-        RefusedError, LeaseExpiredError.
-        """
-        delays = delays_s(self.random)
-        while True:
-            decision = make(self.image)
-            if decision is None:
-                return self.image
-            if isinstance(decision, Refusal):
-                raise RefusedError(decision.reason)
-            try:
-                outcome = await self._store.commit(decision)
-            except StoreUnavailableError as error:
-                logger.debug("trying to commit again: %s", error)
-                await trio.sleep(next(delays))
-                continue
-            self._heard_of(outcome.revision)
-            await self.reached(outcome.revision)
-            if outcome.succeeded:
-                return self.image
-
-    async def attempt(self, decision: Decision) -> bool | None:
-        """Try to commit a decision once; return whether it was committed, None if that is unknown.
-
-        If it was, the image has it afterwards.
-        """
-        if isinstance(decision, Refusal):
-            return False
-        try:
-            outcome = await self._store.commit(decision)
-        except StoreUnavailableError:
-            return None
-        self._heard_of(outcome.revision)
-        await self.reached(outcome.revision)
-        return outcome.succeeded
 
     # -- others and the end --------------------------------------------------------------------------------------------
 

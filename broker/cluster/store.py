@@ -1,4 +1,4 @@
-"""The interface of the store that all brokers of a cluster share: etcd, or an in-memory counterpart.
+"""The interface of the store of a cluster's metadata: etcd, or SQLite in a process (`local`), also for one broker.
 
 Keys are texts relative to the cluster's prefix, values are bytes. Every committed transaction has a revision; revisions
 increase, and each key remembers the one that wrote it last (`mod_revision`). A transaction compares such revisions and
@@ -10,6 +10,8 @@ Source: etcd's API v3 (KV, Watch and Lease of etcdserverpb/rpc.proto).
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol, TypeAlias
+
+from warmlog.broker.metadata.errors import CannotJoinError
 
 ABSENT = 0  # the revision of a key that does not exist
 NO_LEASE = 0
@@ -29,14 +31,14 @@ class InvalidTransactionError(StoreError):
     """A transaction has too many operations, or writes a key twice."""
 
 
-class StoreRefusedError(StoreUnavailableError):
+class StoreRefusedError(StoreUnavailableError, CannotJoinError):
     """A certificate, user, password or permission is not accepted, by the store or by this side.
 
     Another attempt succeeds only after somebody has corrected that.
     """
 
 
-class StoreMismatchError(StoreError):
+class StoreMismatchError(StoreError, CannotJoinError):
     """The store is not the one used so far: another cluster's, or one that was restored from an older state."""
 
 

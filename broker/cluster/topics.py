@@ -5,7 +5,7 @@ all of its partitions are there. It is deleted in several as well: `deleting` fi
 continues it with `next_step`; if that broker is gone, the controller does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -38,8 +38,10 @@ from warmlog.broker.cluster.values import (
     TopicState,
     TopicStatus,
 )
+from warmlog.broker.metadata.topic import Mirror
 
 PARTITIONS_PER_STEP = 100  # created at once: with the topic, within the store's limit
+TOPICS_PER_STEP = 60  # changed at once on a broker by itself, within the same limit
 
 Assignment = Sequence[Sequence[int]]  # the replicas of each partition, preferred leader first
 
@@ -199,6 +201,42 @@ def is_abandoned(image: ClusterImage, topic: TopicState) -> bool:
     return topic.status is TopicStatus.DELETING
 
 
+# -- topics of a broker by itself: it makes and removes their partitions, of which the store has no states -------------
+
+
+def create_local(image: ClusterImage, created: Mapping[str, TopicState]) -> Decision:
+    """Create topics."""
+    taken = next((name for name in created if name in image.topics), None)
+    if taken is not None:
+        return Refusal(f"topic {taken!r} already exists")
+    compares = tuple(Compare(topic_key(name), ABSENT) for name in created)
+    return Transaction(compares, tuple(Put(topic_key(name), encode(topic)) for name, topic in created.items()))
+
+
+def grow_local(image: ClusterImage, name: str, partitions: int) -> Decision:
+    """Set the number of partitions of a topic."""
+    topic = image.topics.get(name)
+    if topic is None or topic.status is not TopicStatus.LIVE:
+        return Refusal(f"no topic {name!r}")
+    return _changed(name, topic, replace(topic, partitions=partitions))
+
+
+def begin_local_deletion(image: ClusterImage, names: Sequence[str]) -> Decision:
+    """Mark topics as being deleted: users do not see them any more, though there may be data of them."""
+    found = {name: image.topics[name] for name in names if name in image.topics}
+    puts = [Put(topic_key(name), encode(replace(each, status=TopicStatus.DELETING))) for name, each in found.items()]
+    return Transaction(tuple(Compare(topic_key(name), each.revision) for name, each in found.items()), tuple(puts))
+
+
+def finish_local_deletion(image: ClusterImage, names: Sequence[str], left: Container[str], broker: int) -> Decision:
+    """Forget topics whose data was removed, and mark those in `left` that have some, as of this broker."""
+    found = {name: image.topics[name] for name in names if name in image.topics}
+    operations: list[Operation] = [Delete(topic_key(name)) for name in found]
+    operations += [Put(gone_key(each.id, broker), b"") for name, each in found.items() if name in left]
+    compares = tuple(Compare(topic_key(name), each.revision) for name, each in found.items())
+    return Transaction(compares, tuple(operations))
+
+
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
@@ -207,8 +245,19 @@ def set_topic_configs(image: ClusterImage, name: str, configs: Mapping[str, str]
     topic = image.topics.get(name)
     if topic is None or topic.status is not TopicStatus.LIVE:
         return Refusal(f"no topic {name!r}")
-    put = Put(topic_key(name), encode(replace(topic, configs=dict(configs))))
-    return Transaction((Compare(topic_key(name), topic.revision),), (put,))
+    return _changed(name, topic, replace(topic, configs=dict(configs)))
+
+
+def set_mirror(image: ClusterImage, name: str, mirror: Mirror) -> Decision:
+    """Replace what is stored of a mirrored topic's source."""
+    topic = image.topics.get(name)
+    if topic is None or topic.status is not TopicStatus.LIVE:
+        return Refusal(f"no topic {name!r}")
+    return _changed(name, topic, replace(topic, mirror=mirror))
+
+
+def _changed(name: str, topic: TopicState, changed: TopicState) -> Transaction:
+    return Transaction((Compare(topic_key(name), topic.revision),), (Put(topic_key(name), encode(changed)),))
 
 
 def set_configs(image: ClusterImage, scope: str, configs: Mapping[str, str]) -> Decision:

@@ -12,7 +12,8 @@ this comparison.
     draining/N          empty                   with the lease of broker N: elect others before it stops
     controller          Controller              with the lease of the broker that elects
     topics/NAME         TopicState
-    partitions/ID/P     PartitionState          ID is the topic's, as 32 hexadecimal digits
+    partitions/ID/P     PartitionState          ID is the topic's, as 32 hexadecimal digits; none of a broker by itself,
+                                                which has all replicas, and whose logs know their leader epochs
     configs/broker      Configs                 of all brokers; configs/broker/N of one
     configs/KIND/NAME   Configs                 of a resource of another kind, such as a group
     features            Features
@@ -28,6 +29,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from msgspec import Struct, field
+
+from warmlog.broker.metadata.topic import Mirror, Topic
 
 NO_EPOCH = -1
 NO_LEADER = -1
@@ -88,6 +91,7 @@ class TopicState(Struct, frozen=True, kw_only=True):
     """A topic. `revision` is not part of the value: it is the key's `mod_revision`.
 
     `creator`: while it is being created, the broker that does it; another one finishes it if that one is gone.
+    `mirror`: the source of its records, if it follows another cluster, or did until it was promoted.
     """
 
     id: UUID
@@ -95,7 +99,17 @@ class TopicState(Struct, frozen=True, kw_only=True):
     configs: Mapping[str, str] = field(default_factory=dict)
     status: TopicStatus = TopicStatus.LIVE
     creator: Member | None = None
+    mirror: Mirror | None = None
     revision: int = 0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether users see the topic."""
+        return self.status is TopicStatus.LIVE
+
+    def named(self, name: str) -> Topic:
+        """Return the topic as the rest of the broker knows it."""
+        return Topic(name=name, partitions=self.partitions, configs=dict(self.configs), id=self.id, mirror=self.mirror)
 
 
 class PartitionState(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from warmlog.broker.coordinator_log.reading import read_partition
 from warmlog.broker.coordinator_log.term import Shards, Term, TermState
 from warmlog.broker.coordinator_log.topic import CoordinatorTopic, partition_of
 from warmlog.broker.log.errors import LogError
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, RefusedError
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.partition import Partition, StorageError

@@ -17,7 +17,7 @@ from warmlog.broker.maintenance.flushing import Flushing
 from warmlog.broker.maintenance.producer_upkeep import ProducerUpkeep
 from warmlog.broker.maintenance.retention import Retention
 from warmlog.broker.maintenance.wakeups import next_wakeup, sleep_until_wakeup
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.settings.settings import Settings

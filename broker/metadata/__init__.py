@@ -1,4 +1,4 @@
 """Topic metadata: names, ids, partition counts, settings and replica placement.
 
-Start with `topic.py`. `store.py` is the storage interface and `sqlite.py` its embedded implementation.
+Start with `topic.py`. `database.py` is a SQLite file with a layout; `broker.cluster` stores topics in it, or in etcd.
 """

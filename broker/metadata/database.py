@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias, TypeVar
 
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.errors import MetadataError
 
 T = TypeVar("T")
 Step: TypeAlias = Sequence[str] | Callable[[sqlite3.Connection], None]
@@ -32,15 +32,18 @@ class Database:
         *,
         make_room: Callable[[], bool] = lambda: False,
         is_exclusive: bool = False,
+        before_migration: Callable[[sqlite3.Connection, int], None] = lambda *_: None,
     ) -> None:
         """Open or create the file at `path`, and migrate it: `steps` lead from each layout version to the next.
 
         `make_room` is called when the disk is full; it returns whether to try again, and may raise OSError.
-        `is_exclusive`: lock the file against other processes, also those that read.
+        `is_exclusive`: lock the file against other processes, also those that read. `before_migration` is called before
+        an older layout is migrated, with its version.
         """
         self.path = path
         self._steps = steps
         self._make_room = make_room
+        self._before_migration = before_migration
         self._lock = Lock()
         with self._errors():
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
@@ -85,6 +88,8 @@ class Database:
                 f"{self.path}: has layout {version}, this version of warmlog supports up to {latest}: "
                 "use a newer version"
             )
+        if 0 < version < latest:
+            self._before_migration(self._connection, version)
         if version < latest:
             with self._connection:
                 execute("BEGIN IMMEDIATE")

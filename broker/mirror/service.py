@@ -18,7 +18,7 @@ import trio
 
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.log.errors import LogError
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.mirror.offsets import OffsetCopies
@@ -211,7 +211,7 @@ class Mirror:
             del self._replicas[key]
 
     async def promote(self, name: str) -> Topic:
-        """Stop following a topic, and make it writable. Raises what `TopicChanges.promote` raises."""
+        """Stop following a topic, and make it writable. Raises what `Topics.promote` raises."""
         async with self._is_comparing:
             keys = [key for key in self._replicas if key[0] == name]
             epochs = {}

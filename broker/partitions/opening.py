@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
+from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.availability import OUT_OF_SERVICE, Availability
@@ -15,11 +15,9 @@ from warmlog.broker.partitions.disks.startup import Start
 from warmlog.broker.partitions.disks.storage import Storage
 from warmlog.broker.partitions.topics.catalog import Catalog
 from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.partitions.topics.topics import Topics
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.topics import LogConfigs
-
-if TYPE_CHECKING:
-    from warmlog.broker.cluster.node import ClusterNode
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +35,8 @@ class Opening:
         availability: Availability,
         checkpoints: Checkpoints,
         settings: LiveSettings,
-        node: "ClusterNode | None",
+        node: StoreNode,
+        topics: Topics,
     ) -> None:
         self._map = topic_map
         self._storage = storage
@@ -47,10 +46,11 @@ class Opening:
         self._checkpoints = checkpoints
         self._settings = settings
         self._node = node
+        self._topics = topics
         self._all_open = False
 
     async def open_all(self) -> None:
-        """Open every topic of the metadata store, and finish interrupted deletions.
+        """Open every topic of the image, and finish interrupted deletions.
 
         After a clean shutdown logs are opened from the checkpoints; otherwise they are recovered, and a receipt is
         written. To stop early, call `progress.cancel` and cancel. Raises DataDirectoryError for logs that cannot be
@@ -59,9 +59,9 @@ class Opening:
         started_ms = self._storage.clock()
         try:
             await trio.to_thread.run_sync(self._storage.directories.unmark_clean)
-            for topic in await trio.to_thread.run_sync(self._storage.finish_deletions):
-                self._map.note_deleted(topic.id.bytes)
-            await self._open_topics(await self._held_topics())
+            await self._topics.finish_interrupted()
+            await trio.to_thread.run_sync(self._storage.remove_deleted)
+            await self._open_topics(self._held_topics())
             topic_map = self._map
             await trio.to_thread.run_sync(
                 self._storage.warn_of_unserved, topic_map.local, topic_map.offline, topic_map.topics.__contains__
@@ -77,16 +77,15 @@ class Opening:
             with trio.CancelScope(shield=True):
                 await self._end_opening(started_ms)
 
-    async def _held_topics(self) -> list[tuple[Topic, Sequence[int]]]:
-        """Return the topics of the metadata, and their partitions that are to be opened here. Raises MetadataError.
+    def _held_topics(self) -> list[tuple[Topic, Sequence[int]]]:
+        """Return the topics of the image, and their partitions that are to be opened here.
 
         In a cluster these are the replicas that have a log here; those that have none are created later.
         """
-        if self._node is None:
-            return [
-                (topic, range(topic.partitions)) for topic in await trio.to_thread.run_sync(self._storage.store.load)
-            ]
         image, directories = self._node.image, self._storage.directories
+        if self._node.is_alone:
+            topics = [state.named(name) for name, state in sorted(image.topics.items()) if state.is_live]
+            return [(topic, range(topic.partitions)) for topic in topics]
         held: dict[str, list[int]] = {}
         for key in sorted(image.held.get(self._node.id, ()), key=lambda key: key.partition):
             name = image.names.get(key.topic)

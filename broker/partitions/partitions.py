@@ -1,6 +1,6 @@
 """All topics and partitions of this broker, for the rest of it: lookup, topic changes, replicas, checkpoints.
 
-`opening` starts and stops them, `availability` says which can be used, `topics.topic_changes` changes topics. Blocking
+`opening` starts and stops them, `availability` says which can be used, `topics.topics` changes topics. Blocking
 work runs in worker threads; the maps change on the event loop only.
 """
 
@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import trio
 
+from warmlog.broker.cluster.lone_node import LoneNode
+from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.log.errors import LogError, NotReadyError, OfflineError
 from warmlog.broker.log.producers.table import ProducerBudget
 from warmlog.broker.metadata.topic import Topic
@@ -26,23 +27,17 @@ from warmlog.broker.partitions.disks.storage import Storage
 from warmlog.broker.partitions.opening import Opening
 from warmlog.broker.partitions.partition import NOT_READABLE, Partition
 from warmlog.broker.partitions.relocation import Relocation
-from warmlog.broker.partitions.topics.catalog import Catalog, LocalCatalog
+from warmlog.broker.partitions.topics.catalog import Catalog
+from warmlog.broker.partitions.topics.errors import TopicExistsError, UnknownTopicError
+from warmlog.broker.partitions.topics.executor import Executor
+from warmlog.broker.partitions.topics.own_topics import OwnTopics
 from warmlog.broker.partitions.topics.partition_directories import Checkpoint, Failures, PartitionDirectories
 from warmlog.broker.partitions.topics.replica_logs import ReplicaLogs
-from warmlog.broker.partitions.topics.topic_changes import (
-    Change,
-    TopicChanges,
-    TopicExistsError,
-    UnknownTopicError,
-)
 from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.partitions.topics.topics import Change, Topics
 from warmlog.broker.settings.live import LiveSettings, Overrides
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.topics import LogConfigs
-
-if TYPE_CHECKING:
-    from warmlog.broker.cluster.node import ClusterNode
-    from warmlog.broker.partitions.topics.cluster_topics import ClusterTopics as _ClusterTopics
 
 __all__ = ["LogStatistics", "Partitions", "TopicExistsError", "UnknownTopicError"]
 
@@ -65,13 +60,12 @@ class Partitions:
         settings: LiveSettings,
         writer: Writer,
         metrics: Metrics,
-        node: "ClusterNode | None" = None,
+        node: StoreNode,
     ) -> None:
-        """`node`: this broker's part in a cluster; without one, it has topics of its own."""
         self.live_settings = settings
         self.node_id = settings.static.node_id
         self._storage = storage
-        self._map = TopicMap(leads_all=node is None)
+        self._map = TopicMap(leads_all=node.is_alone)
         # Looked up directly in loops over many partitions, where calls of `get` would cost more than the lookups.
         self.served: Mapping[tuple[str, int], Partition] = self._map.partitions
         self._configs = LogConfigs(settings)
@@ -79,28 +73,9 @@ class Partitions:
         self.directories = PartitionDirectories(storage, self._configs, self._checkpoints, writer)
         self.relocation = Relocation(storage.directories, self._checkpoints, self.directories)
         self.availability = Availability(self._map, storage, self._configs, writer, metrics)
-        self.catalog: Catalog
-        self.changes: TopicChanges | _ClusterTopics
         self._node = node
-        if node is None:
-            self.catalog = LocalCatalog(self.node_id, self._map)
-            self.changes = TopicChanges(
-                self._map,
-                storage,
-                settings=settings,
-                configs=self._configs,
-                directories=self.directories,
-                writer=writer,
-                publish=self.availability.publish,
-            )
-        else:
-            from warmlog.broker.partitions.topics.cluster_catalog import (
-                ClusterCatalog,  # a broker by itself needs neither
-            )
-            from warmlog.broker.partitions.topics.cluster_topics import ClusterTopics
-
-            self.catalog = ClusterCatalog(node, self._map)
-            self.changes = ClusterTopics(node, self._map, settings, self._configs)
+        self.catalog = Catalog(node, self._map)
+        self.changes = Topics(node, self._map, settings, self._configs, self._executor(node, writer))
         self._replica_logs = ReplicaLogs(
             self._map,
             storage,
@@ -119,7 +94,25 @@ class Partitions:
             checkpoints=self._checkpoints,
             settings=settings,
             node=node,
+            topics=self.changes,
         )
+
+    def _executor(self, node: StoreNode, writer: Writer) -> Executor:
+        if isinstance(node, LoneNode):
+            return OwnTopics(
+                node,
+                self._map,
+                self._storage,
+                configs=self._configs,
+                directories=self.directories,
+                writer=writer,
+                publish=self.availability.publish,
+            )
+        from warmlog.broker.cluster.node import ClusterNode  # a broker by itself needs neither
+        from warmlog.broker.partitions.topics.shared_topics import SharedTopics
+
+        assert isinstance(node, ClusterNode)
+        return SharedTopics(node, self._map, self.live_settings)
 
     @property
     def progress(self) -> StartProgress:
@@ -144,7 +137,7 @@ class Partitions:
     @property
     def default_replication_factor(self) -> int:
         """Return the number of replicas of a topic that is created without one."""
-        return 1 if self._node is None else self.settings.default_replication_factor
+        return 1 if self._node.is_alone else self.settings.default_replication_factor
 
     def clock(self) -> int:
         """Return the time in milliseconds since the epoch."""
@@ -172,7 +165,7 @@ class Partitions:
     def will_lead(self, topic: str, partition: int) -> bool:
         """Whether this broker has been elected to lead a partition that `get` does not find: it prepares the log."""
         known = self._map.topics.get(topic)
-        if known is None or self._node is None or self._node.is_fenced or (topic, partition) in self._map.offline:
+        if known is None or self._node.is_alone or self._node.is_fenced or (topic, partition) in self._map.offline:
             return False
         return self.get(topic, partition) is None and self.catalog.partition(known, partition).leader == self.node_id
 
@@ -195,7 +188,7 @@ class Partitions:
         if reason is not None:
             return OfflineError(f"{topic}-{partition} is offline: {reason}")
         known = self._map.topics.get(topic)
-        if self._node is not None and known is not None and 0 <= partition < known.partitions:
+        if not self._node.is_alone and known is not None and 0 <= partition < known.partitions:
             return NotLeaderError(f"broker {self.node_id} does not lead {topic}-{partition}")
         return UnknownTopicError(f"no partition {topic}-{partition}")
 
@@ -211,7 +204,7 @@ class Partitions:
     @property
     def is_clustered(self) -> bool:
         """Whether other brokers may lead partitions."""
-        return self._node is not None
+        return not self._node.is_alone
 
     def exists(self, topic: str, partition: int) -> bool:
         """Whether a partition exists, wherever it is, and online or not."""
@@ -271,7 +264,7 @@ class Partitions:
     ) -> Topic:
         """Return the topic that `create_all` would create; a count of -1 means `num.partitions`.
 
-        Raises what `TopicChanges.plan` does, or `ClusterTopics.plan`.
+        Raises what `Topics.plan` does.
         """
         count = self.settings.num_partitions if partitions == -1 else partitions
         return self.changes.plan(
@@ -279,7 +272,7 @@ class Partitions:
         )
 
     async def create_all(self, topics: Sequence[Topic], *, answer_after_s: float = math.inf) -> Failures:
-        """Create planned topics, and return the failures by name. See `TopicChanges.create`."""
+        """Create planned topics, and return the failures by name. See `Topics.create`."""
         return await self.changes.create(topics, answer_after_s=answer_after_s)
 
     async def create(
@@ -318,7 +311,7 @@ class Partitions:
         validate_only: bool = False,
         assignment: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
-        """Change a topic's settings, and increase its partition count. See `TopicChanges.alter`."""
+        """Change a topic's settings, and increase its partition count. See `Topics.alter`."""
         return await self.changes.alter(name, change, partitions, validate_only=validate_only, assignment=assignment)
 
     async def alter_broker(
@@ -328,13 +321,13 @@ class Partitions:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Change settings of the broker. See `TopicChanges.alter_broker`."""
+        """Change settings of the broker. See `Topics.alter_broker`."""
         await self.changes.alter_broker(change, checkpoint, validate_only=validate_only)
 
     async def delete_all(
         self, names: Sequence[str], checkpoint: Checkpoint = trio.lowlevel.checkpoint, *, answers_early: bool = False
     ) -> Failures:
-        """Delete topics of distinct names, and return the failures by name. See `TopicChanges.delete`."""
+        """Delete topics of distinct names, and return the failures by name. See `Topics.delete`."""
         return await self.changes.delete(names, checkpoint, answers_early=answers_early)
 
     async def delete(self, name: str) -> None:

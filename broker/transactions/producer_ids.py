@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import trio
 
-from warmlog.broker.metadata.store import MetadataStore, MetadataTimeoutError
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.store_node import StoreNode
+from warmlog.broker.metadata.errors import MetadataTimeoutError
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 BLOCK_SIZE = 1000  # ids per commit of the metadata store, as in Kafka; at most this many are lost by a restart
@@ -23,9 +25,9 @@ class NoProducerIdsError(ProtocolError):
 class ProducerIds:
     """Source of producer ids. Call methods on the event loop."""
 
-    def __init__(self, store: MetadataStore, largest_known: Callable[[], int]) -> None:
+    def __init__(self, node: StoreNode, largest_known: Callable[[], int]) -> None:
         """`largest_known` returns the largest id in any log, -1 if there is none."""
-        self._store = store
+        self._node = node
         self._largest_known = largest_known
         self._lock = trio.Lock()
         self._block = range(0)
@@ -57,7 +59,7 @@ class ProducerIds:
             self._at_least = self._largest_known() + 1
         at_least = self._at_least
         try:
-            first = await trio.to_thread.run_sync(lambda: self._store.take_producer_ids(BLOCK_SIZE, at_least=at_least))
+            first = await admin.in_time(lambda: admin.take_producer_ids(self._node, BLOCK_SIZE, at_least=at_least))
         except MetadataTimeoutError as error:
             raise NoProducerIdsError(str(error)) from None
         return range(first, first + BLOCK_SIZE)

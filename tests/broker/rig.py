@@ -9,11 +9,13 @@ from typing import Any
 
 import trio
 
+from tests.broker.stored_topics import NODE_ID, lone_node
+from warmlog.broker.cluster.local.metadata_file import MetadataFile
+from warmlog.broker.cluster.lone_node import LoneNode
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.maintenance.file_removal import FileRemoval
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.storage import Storage
@@ -64,6 +66,7 @@ class Rig:
     metrics: Metrics
     disk: Any
     directory: Path
+    node: LoneNode
     now_ms: int = START_MS
     unlinking: FileRemoval = field(default_factory=FileRemoval)
 
@@ -98,15 +101,14 @@ async def rig(
     settings, metrics, disk = load_settings(assignments=assignments), Metrics(), disk or FailingDisk()
     with DataDirectories.open([directory, *others], node_id=1, disk=disk) as data:
         data.join({}, [])
-        store = SqliteMetadataStore(directory / "metadata.sqlite")
+        file = MetadataFile(directory / "metadata.sqlite", NODE_ID)
         async with trio.open_nursery() as nursery:
             writer = Writer(nursery=nursery, metrics=metrics, loop_write_max_bytes=1 << 16)
-            storage = Storage(
-                directories=data, files=OpenFiles(disk=disk), store=store, clock=lambda: made.now_ms, random=Random(1)
-            )
-            partitions = Partitions(storage, LiveSettings(settings), writer, metrics)
-            made = Rig(partitions, writer, metrics, disk, directory)
+            storage = Storage(directories=data, files=OpenFiles(disk=disk), clock=lambda: made.now_ms, random=Random(1))
+            node = lone_node(file, writer)
+            partitions = Partitions(storage, LiveSettings(settings), writer, metrics, node)
+            made = Rig(partitions, writer, metrics, disk, directory, node)
             await partitions.open_all()
             yield made
             await partitions.close_all()
-        store.close()
+        file.close()

@@ -17,10 +17,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.broker.stored_topics import NODE_ID, stored_topics
 from tests.clients.waiting import LIMIT_S, until
 from tests.crash.mounts import MIB, Mount, mounted
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.cluster.local.metadata_file import MetadataFile
+from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.metadata.topic import Topic
 
 SMALL = 32 * MIB  # 2 % of it is 0.6 MB
@@ -259,23 +260,23 @@ def test_a_metadata_file_that_cannot_grow_is_an_error_and_goes_on(tmp_path: Path
                 kept.unlink()
             return is_given
 
-        with closing(SqliteMetadataStore(mount.path / "metadata.sqlite", make_room=make_room)) as store:
-            store.create_topics([Topic(name="first", partitions=1)])
+        with stored_topics(mount.path, make_room) as store:
+            store.create(Topic(name="first", partitions=1))
             filler = mount.fill()
             with pytest.raises(MetadataError, match=r"metadata\.sqlite: (database or disk is full|disk I/O error)"):
                 for number in range(1000):
-                    store.create_topics([Topic(name=f"topic-{number}", partitions=1, configs={"flush.ms": "9" * 900})])
+                    store.create(Topic(name=f"topic-{number}", partitions=1, configs={"flush.ms": "9" * 900}))
             names = [topic.name for topic in store.load()]
             with pytest.raises(MetadataError):
-                store.create_topics([Topic(name="more", partitions=1, configs={"flush.ms": "9" * 4000})])
+                store.create(Topic(name="more", partitions=1, configs={"flush.ms": "9" * 4000}))
             assert [topic.name for topic in store.load()] == names
             is_given = True
-            store.begin_delete(["first"])
-            store.create_topics([Topic(name="more", partitions=1, configs={"flush.ms": "9" * 4000})])
+            store.begin_deletion("first")
+            store.create(Topic(name="more", partitions=1, configs={"flush.ms": "9" * 4000}))
             filler.unlink()
-        with closing(SqliteMetadataStore(mount.path / "metadata.sqlite")) as store:
+        with stored_topics(mount.path) as store:
             assert [topic.name for topic in store.load()] == sorted({*names, "more"} - {"first"})
-            assert [topic.name for topic in store.deleting()] == ["first"]
+            assert store.deleting() == ["first"]
 
 
 def test_a_metadata_file_that_was_left_on_a_full_disk_is_opened_with_room_that_is_made_for_it(tmp_path: Path) -> None:
@@ -285,19 +286,19 @@ def test_a_metadata_file_that_was_left_on_a_full_disk_is_opened_with_room_that_i
         kept.write_bytes(bytes(100_000))
         left = mount.path / "left"
         left.mkdir()
-        with closing(SqliteMetadataStore(mount.path / "metadata.sqlite")) as store:
-            store.create_topics([Topic(name="first", partitions=1)])
+        with stored_topics(mount.path) as store:
+            store.create(Topic(name="first", partitions=1))
             for suffix in ("", "-wal"):
                 copyfile(mount.path / f"metadata.sqlite{suffix}", left / f"metadata.sqlite{suffix}")
         mount.fill()
         with pytest.raises(MetadataError, match=r"left/metadata\.sqlite: (database or disk is full|disk I/O error)"):
-            SqliteMetadataStore(left / "metadata.sqlite")
+            MetadataFile(left / "metadata.sqlite", NODE_ID)
 
         def make_room() -> bool:
             kept.unlink()
             return True
 
-        with closing(SqliteMetadataStore(left / "metadata.sqlite", make_room=make_room)) as store:
+        with stored_topics(left, make_room) as store:
             assert [topic.name for topic in store.load()] == ["first"]
 
 

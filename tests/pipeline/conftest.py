@@ -4,17 +4,17 @@ Where there is no Java the tests that need Spark are skipped with the reason; wi
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from tests.broker.stored_topics import stored_topics
 from tests.requires import lacks
 from warmlog.broker.log.index.offset import OffsetIndex
 from warmlog.broker.log.index.time import TimeIndex
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
 from warmlog.broker.metadata.topic import Topic
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.session import check_spark
@@ -66,16 +66,16 @@ def on_this_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def register(data_dir: Path, topic: str, partitions: int, topic_id: UUID | None = None) -> None:
     """Note in a broker's metadata that a topic has at least so many partitions; with an id, that it is a new one."""
-    with closing(SqliteMetadataStore(data_dir / "metadata.sqlite")) as store:
+    with stored_topics(data_dir) as stored:
         if topic_id is not None:
-            store.finish_delete([topic])
-            store.create_topics([Topic(name=topic, partitions=partitions, id=topic_id)])
+            stored.delete(topic)
+            stored.create(Topic(name=topic, partitions=partitions, id=topic_id))
             return
-        known = {each.name: each.partitions for each in store.load()}
+        known = {each.name: each.partitions for each in stored.load()}
         if topic not in known:
-            store.create_topics([Topic(name=topic, partitions=partitions)])
+            stored.create(Topic(name=topic, partitions=partitions))
         elif known[topic] < partitions:
-            store.set_partitions(topic, partitions)
+            stored.grow(topic, partitions)
 
 
 class DirectoryWriter:

@@ -14,8 +14,9 @@ from struct import Struct
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.cluster.local.metadata_file import MetadataFile
+from warmlog.broker.cluster.store import StoreError
+from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.settings.topics import check_setting_name
 from warmlog.broker.settings.types import SettingError
@@ -24,6 +25,7 @@ from warmlog.inspect.findings import Finding
 METADATA_STORE = "metadata.sqlite"
 JOURNAL_SUFFIX = "-wal"
 PAGE_FIELDS = Struct(">16xH10xI")  # the page size in bytes (1: 65,536), the count of pages
+NO_NODE = -1  # whose deleted topics are of no interest here
 MAX_FAULTS = 20  # reported for one file
 
 
@@ -40,7 +42,7 @@ class StoredMetadata:
             with TemporaryDirectory(prefix="warmlog-") as scratch:
                 try:
                     self._read(Path(scratch) / METADATA_STORE, running=running)
-                except (sqlite3.Error, MetadataError, ValueError) as error:
+                except (sqlite3.Error, MetadataError, StoreError, ValueError) as error:
                     self._faults.append(str(error).removeprefix(f"{Path(scratch) / METADATA_STORE}: "))
 
     def _read(self, copy: Path, *, running: bool) -> None:
@@ -57,9 +59,10 @@ class StoredMetadata:
                 self._faults += size_faults(copy)
         self._faults += integrity_faults(copy)
         if not self._faults:
-            with closing(SqliteMetadataStore(copy)) as store:
-                self.topics = {topic.name: topic for topic in store.load()}
-                self.deleting = {topic.name for topic in store.deleting()}
+            with closing(MetadataFile(copy, NO_NODE)) as file:
+                known = file.image().topics.items()
+            self.topics = {name: topic.named(name) for name, topic in known if topic.is_live}
+            self.deleting = {name for name, topic in known if not topic.is_live}
 
     def findings(self) -> Iterator[Finding]:
         """Report what is wrong with the store itself."""

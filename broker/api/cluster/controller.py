@@ -4,14 +4,14 @@ Source: org.apache.kafka.controller.QuorumController; org.apache.kafka.raft.Kafk
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from warmlog.broker.api.addresses import Advertised, described_brokers
 from warmlog.broker.api.cluster.features import Features
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import RequestError
 from warmlog.broker.api.handler import Handler
-from warmlog.broker.metadata.store import MetadataStore
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.broker.partitions.topics.catalog import Catalog
 from warmlog.broker.settings.types import MAX_INT32
@@ -30,9 +30,6 @@ from warmlog.protocol.kafka.controller_values import (
     UpdateFeaturesRequest,
 )
 
-if TYPE_CHECKING:
-    from warmlog.broker.cluster.node import ClusterNode
-
 METADATA_LOG = TopicPartition(topic="__cluster_metadata", partition=0)
 LISTENER = "PLAINTEXT"  # Kafka's clients accept uppercase listener names only
 
@@ -42,20 +39,16 @@ class ControllerApi:
 
     def __init__(
         self,
-        node_id: int,
-        store: MetadataStore,
+        node: StoreNode,
         features: Features,
         advertised: Advertised,
         *,
         clock: Callable[[], int],
         catalog: Catalog,
-        node: "ClusterNode | None" = None,
     ) -> None:
-        """`clock` gives ms since the epoch; `node` is this broker's part in a cluster."""
+        """`clock` gives ms since the epoch."""
         self._node = node
         self._catalog = catalog
-        self._node_id = node_id
-        self._store = store
         self._features = features
         self._advertised = advertised
         self._clock = clock
@@ -73,13 +66,12 @@ class ControllerApi:
     async def describe_quorum(self, request: DescribeQuorumRequest, context: Context) -> DescribeQuorumResponse:
         """Describe the brokers as voters, and the controller as their leader.
 
-        The log end is the number of changes to the metadata; in a cluster, the revision of its store, which all brokers
-        follow within milliseconds.
+        The log end is the revision of the store, which all brokers follow within milliseconds.
         """
         if request.partitions != (METADATA_LOG,):
             return DescribeQuorumResponse(partitions=await context.map(_unknown, request.partitions))
-        end, now_ms = self._store.changes, self._clock()
-        brokers = described_brokers(self._catalog, self._node_id, self._advertised, context.session)
+        end, now_ms = self._node.image.revision, self._clock()
+        brokers = described_brokers(self._catalog, self._node.id, self._advertised, context.session)
         replicas = [
             QuorumReplica(
                 node_id=broker.node_id, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
@@ -111,7 +103,7 @@ class ControllerApi:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST, f"broker {request.broker_id} is running and cannot be unregistered"
             )
-        if self._node is None or not self._node.image.is_known(request.broker_id):
+        if not self._node.image.is_known(request.broker_id):
             raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not registered")
         await _unregister_in(self._node, request.broker_id)
         return ControllerResponse()
@@ -122,10 +114,8 @@ class ControllerApi:
         )
 
 
-async def _unregister_in(node: "ClusterNode", broker: int) -> None:
-    """Remove a broker from the cluster's store. Raises RequestError if it is alive again, MetadataError."""
-    from warmlog.broker.cluster import admin  # a broker by itself does not need it
-
+async def _unregister_in(node: StoreNode, broker: int) -> None:
+    """Remove a broker from the store. Raises RequestError if it is alive again, MetadataError."""
     try:
         await admin.in_time(lambda: admin.unregister_broker(node, broker))
     except RefusedError as error:

@@ -11,7 +11,9 @@ import trio
 from msgspec.structs import replace
 
 from warmlog.broker.api.errors import RequestError
-from warmlog.broker.metadata.store import MetadataStore
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.image import ImageDelta
+from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.controller_values import FeatureUpdate
 from warmlog.protocol.kafka.values import FeatureRange
@@ -35,16 +37,16 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class Features:
-    """The finalized levels, kept in the metadata store. Call on the event loop."""
+    """The finalized levels, as in the image of the store. Call on the event loop."""
 
-    def __init__(self, node_id: int, store: MetadataStore, changed: Callable[[str, int], None]) -> None:
-        """Load the levels. `changed` is called with each feature and its level, at first here. Raises MetadataError."""
-        self._node_id = node_id
-        self._store = store
+    def __init__(self, node: StoreNode, changed: Callable[[str, int], None]) -> None:
+        """Take the levels. `changed` is called with each feature and its level, at first here."""
+        self._node = node
         self._changed = changed
         self._lock = trio.Lock()
         self._features = dict(FEATURES)
-        self._take(store.feature_levels())
+        self._take(node.image.features.levels)
+        node.on_change.append(lambda image, delta: self._follow(image.features.levels, delta))
 
     @property
     def served(self) -> tuple[FeatureRange, ...]:
@@ -54,7 +56,7 @@ class Features:
     @property
     def epoch(self) -> int:
         """A number that grows with each change of a level."""
-        return self._store.changes
+        return self._node.image.revision
 
     async def update(
         self, updates: Iterable[FeatureUpdate], *, validate_only: bool, checkpoint: Callable[[], Awaitable[None]]
@@ -68,12 +70,11 @@ class Features:
                     levels[update.name] = update.level
                 await checkpoint()
             if levels and not validate_only:
-                await trio.to_thread.run_sync(self._store.set_feature_levels, levels)
-                self._take(levels)
+                await admin.in_time(lambda: admin.set_features(self._node, levels))
 
-    def reload(self) -> None:
-        """Take the levels that another broker has changed."""
-        self._take(self._store.feature_levels())
+    def _follow(self, levels: Mapping[str, int], delta: ImageDelta) -> None:
+        if delta.have_features_changed:
+            self._take(levels)
 
     def _take(self, levels: Mapping[str, int]) -> None:
         for name, level in levels.items():
@@ -100,7 +101,7 @@ class Features:
         if update.level < 0:
             return "A feature version cannot be less than 0."
         if feature is None or not feature.first <= update.level <= feature.last:
-            return f"Node {self._node_id} {_range(feature)}"
+            return f"Node {self._node.id} {_range(feature)}"
         if update.level < feature.level and update.upgrade_type == _UPGRADE:
             return (
                 "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "

@@ -22,7 +22,8 @@ from warmlog.broker.api.errors import EXPECTED, RequestError, describe
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.metadata.topic import check_name
 from warmlog.broker.partitions.partitions import Partitions
-from warmlog.broker.partitions.topics.topic_changes import Change, UnknownTopicError
+from warmlog.broker.partitions.topics.errors import UnknownTopicError
+from warmlog.broker.partitions.topics.topics import Change
 from warmlog.broker.settings.kafka_settings import ResourceKind, broker_setting, check_kept, resource_settings
 from warmlog.broker.settings.live import Overrides, check_dynamic
 from warmlog.broker.settings.settings import FIELDS

@@ -8,11 +8,14 @@ org.apache.kafka.controller.ReplicationControlManager.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
 from warmlog.broker.api.handler import Handler
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.image import PartitionKey
+from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import NO_LEADER, registered
@@ -30,10 +33,6 @@ from warmlog.protocol.kafka.controller_values import (
     Reassignment,
 )
 
-if TYPE_CHECKING:
-    from warmlog.broker.cluster.image import PartitionKey
-    from warmlog.broker.cluster.node import ClusterNode
-
 PARTITIONS_PER_PIECE = 500  # of a request that are changed in the store before other tasks run: a millisecond each way
 T = TypeVar("T", TopicPartition, Reassignment)
 
@@ -46,7 +45,7 @@ _NOT_NEEDED = "Leader election not needed for topic partition."
 class AssignmentsApi:
     """Answers the requests about leaders and replicas."""
 
-    def __init__(self, partitions: Partitions, node: "ClusterNode | None" = None) -> None:
+    def __init__(self, partitions: Partitions, node: StoreNode) -> None:
         self._partitions = partitions
         self._node = node
 
@@ -80,9 +79,7 @@ class AssignmentsApi:
                 wanted[asked] = topic
             else:
                 failed[asked] = _result(asked, ErrorCode.ELECTION_NOT_NEEDED, _NOT_NEEDED)
-        refused: Mapping[TopicPartition, str] = dict.fromkeys(wanted, "The only replica is offline.")
-        if self._node is not None:
-            refused = await _elect_in(self._node, wanted, is_unclean=request.election_type == _UNCLEAN)
+        refused = await _elect_in(self._node, wanted, is_unclean=request.election_type == _UNCLEAN)
         code = _NO_CANDIDATE[request.election_type]
 
         def result(asked: TopicPartition) -> PartitionResult:
@@ -104,7 +101,7 @@ class AssignmentsApi:
     def _is_needed(self, topic: Topic, index: int, election_type: int) -> bool:
         """Whether an election would change the leader of a partition."""
         found = self._partitions.catalog.partition(topic, index)
-        if election_type == _UNCLEAN or self._node is None:
+        if election_type == _UNCLEAN:
             return found.leader == NO_LEADER
         return found.leader != found.replicas[0]
 
@@ -125,9 +122,7 @@ class AssignmentsApi:
             except EXPECTED as error:
                 wanted.pop(asked, None)
                 failed[asked] = _failed(asked, error)
-        refused: Mapping[Reassignment, str] = {}
-        if self._node is not None:
-            refused = await _reassign_in(self._node, wanted)
+        refused = await _reassign_in(self._node, wanted)
 
         def result(asked: Reassignment) -> PartitionResult:
             return failed.get(asked) or _altered(asked, refused.get(asked))
@@ -139,8 +134,6 @@ class AssignmentsApi:
         topic = self._known(asked)
         replicas = asked.replicas
         if replicas is None:
-            if self._node is None:
-                raise RequestError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
             return topic
         if not replicas:
             raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the list of replicas is empty")
@@ -168,8 +161,6 @@ class AssignmentsApi:
         self, request: ListPartitionReassignmentsRequest, context: Context
     ) -> ListPartitionReassignmentsResponse:
         """Return the reassignments that are in progress: none on a broker by itself."""
-        if self._node is None:
-            return ListPartitionReassignmentsResponse()
         is_asked: Callable[[str, int], bool] = lambda *_: True  # noqa: E731
         if request.partitions is not None:
             asked = {(one.topic, one.partition) for one in request.partitions}
@@ -200,19 +191,20 @@ class AssignmentsApi:
 
 
 async def _elect_in(
-    node: "ClusterNode", wanted: Mapping[TopicPartition, Topic], *, is_unclean: bool
+    node: StoreNode, wanted: Mapping[TopicPartition, Topic], *, is_unclean: bool
 ) -> Mapping[TopicPartition, str]:
-    """Elect leaders in the cluster's store; return the reasons where that is not possible. Raises MetadataError."""
-    from warmlog.broker.cluster import admin  # a broker by itself does not need it
-
+    """Elect leaders in the store; return the reasons where that is not possible. Raises MetadataError."""
+    if node.is_alone:
+        return dict.fromkeys(wanted, "The only replica is offline.")
     return await _in_pieces(wanted, lambda keys: admin.elect_leaders(node, keys, is_unclean=is_unclean))
 
 
-async def _reassign_in(node: "ClusterNode", wanted: Mapping[Reassignment, Topic]) -> Mapping[Reassignment, str]:
-    """Begin or cancel reassignments in the cluster's store; see `_elect_in`."""
-    from warmlog.broker.cluster import admin
+async def _reassign_in(node: StoreNode, wanted: Mapping[Reassignment, Topic]) -> Mapping[Reassignment, str]:
+    """Begin or cancel reassignments in the store; see `_elect_in`."""
+    if node.is_alone:
+        return {asked: "No partition reassignment is in progress." for asked in wanted if asked.replicas is None}
 
-    def change(keys: Mapping["PartitionKey", Reassignment]) -> Awaitable[Mapping["PartitionKey", str]]:
+    def change(keys: Mapping[PartitionKey, Reassignment]) -> Awaitable[Mapping[PartitionKey, str]]:
         return admin.reassign_partitions(node, {key: asked.replicas for key, asked in keys.items()})
 
     return await _in_pieces(wanted, change)
@@ -220,12 +212,9 @@ async def _reassign_in(node: "ClusterNode", wanted: Mapping[Reassignment, Topic]
 
 async def _in_pieces(
     wanted: Mapping[T, Topic],
-    change: Callable[[Mapping["PartitionKey", T]], Awaitable[Mapping["PartitionKey", str]]],
+    change: Callable[[Mapping[PartitionKey, T]], Awaitable[Mapping[PartitionKey, str]]],
 ) -> Mapping[T, str]:
     """Change partitions, some at a time; return the reasons of those that cannot be changed. Raises MetadataError."""
-    from warmlog.broker.cluster import admin
-    from warmlog.broker.cluster.image import PartitionKey
-
     refused: dict[T, str] = {}
     left = iter(wanted.items())
     while piece := list(islice(left, PARTITIONS_PER_PIECE)):

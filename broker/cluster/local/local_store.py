@@ -26,7 +26,7 @@ from warmlog.broker.cluster.store import (
     StoreError,
     Transaction,
 )
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.errors import MetadataError
 
 MIN_TTL_S = 2.0  # of a lease: etcd's, with its default election timeout
 KEPT_REVISIONS = 10_000  # for watches that resume
@@ -62,6 +62,7 @@ class LocalStore:
         self._writing = trio.Lock()
         self._leases: dict[int, _Lease] = {}
         self._granted = trio.Event()
+        self.on_changes: list[Callable[[Changes], None]] = []  # each is called with every change, before its answer
         self._random = Random()  # noqa: S311  # ids of leases, which no earlier process may have used
 
     @property
@@ -129,8 +130,10 @@ class LocalStore:
             committed = await self._in_worker(write)
         for changes in committed.changes:
             if len(self._history) == self._history.maxlen:
-                self._compacted = self._history[0].revision
+                self._compacted = self._history[0].revision if self._history else changes.revision
             self._history.append(changes)
+            for listener in self.on_changes:
+                listener(changes)
         if committed.changes:
             self._changed.set()
             self._changed = trio.Event()

@@ -38,7 +38,7 @@ from warmlog.broker.cluster.store import (
     StoreUnavailableError,
 )
 from warmlog.broker.metadata.database import Database
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.errors import MetadataError
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,6 @@ from warmlog.broker.log.io.disk import is_disk_failure
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.table import ProducerBudget
-from warmlog.broker.metadata.store import MetadataStore
 from warmlog.broker.metadata.topic import Topic, is_internal
 from warmlog.broker.partitions.disks.startup import Key, RecoveredLogs, Start, StartProgress, receipt_of
 from warmlog.broker.partitions.epochs import assign_epoch
@@ -63,7 +62,7 @@ class NewLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The data directories, open files and metadata of a broker; `clock` returns milliseconds since the epoch.
+    """The data directories and open files of a broker; `clock` returns milliseconds since the epoch.
 
     In a cluster (`is_in_cluster`), and for a mirrored topic, others decide on leader epochs and high watermarks.
     `closing_epoch` returns the epoch for clean shutdown markers, by default the time.
@@ -71,7 +70,6 @@ class Storage:
 
     directories: DataDirectories
     files: OpenFiles
-    store: MetadataStore
     clock: Callable[[], int]
     random: Random
     progress: StartProgress = field(default_factory=StartProgress)
@@ -320,21 +318,18 @@ class Storage:
         finally:
             directory.keep_room()
 
-    def finish_deletions(self) -> list[Topic]:
-        """Finish interrupted deletions, and remove the files whose removal was pending when the broker stopped.
-
-        Returns the topics whose deletion was interrupted. Raises MetadataError, OSError.
-        """
-        deleting = self.store.deleting()
-        leaving_data = [topic.name for topic in deleting if not self._remove_partitions(topic)]
-        if deleting:
-            for directory in self.directories.live:
-                directory.sync_names()  # otherwise a power failure could restore directories that the metadata forgot
-            self.store.finish_delete([topic.name for topic in deleting], leaving_data=leaving_data)
+    def remove_deleted(self) -> None:
+        """Remove the files whose removal was pending when the broker stopped."""
         for directory in self.directories.live:
             for name in directory.deleted_directories():
                 shutil.rmtree(directory.partition_path(name), ignore_errors=True)
-        return deleting
+
+    def remove_topics(self, topics: Iterable[Topic]) -> set[str]:
+        """Remove the directories of topics; return the names of those with data that is left. Raises OSError."""
+        left = {topic.name for topic in topics if not self._remove_partitions(topic)}
+        for directory in self.directories.live:
+            directory.sync_names()  # otherwise a power failure could restore directories that the metadata forgot
+        return left
 
     def _remove_partitions(self, topic: Topic) -> bool:
         """Remove the partition directories of a topic; return whether none of them is left."""

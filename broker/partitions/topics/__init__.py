@@ -1,4 +1,4 @@
 """The topics in service, and changes of them.
 
-Start with `topic_map`; `topic_changes` creates, changes and deletes topics.
+Start with `topic_map`; `topics` creates, changes and deletes topics.
 """

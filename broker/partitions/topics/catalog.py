@@ -1,8 +1,12 @@
 """The partitions as Metadata describes them: leaders, replicas and in-sync replicas, of one broker or a cluster."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from warmlog.broker.cluster.keys import CONTROLLER_KEY
+from warmlog.broker.cluster.store_node import StoreNode
+from warmlog.broker.cluster.values import PartitionState, Registration
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.topics.topic_map import TopicMap
 
@@ -35,37 +39,90 @@ class BrokerInfo(NamedTuple):
     addresses: Mapping[str, tuple[str, int]] = {}
 
 
-class Catalog(Protocol):
-    """The brokers, and the states of partitions."""
+class Catalog:
+    """The brokers, and the states of partitions, as the image says."""
+
+    def __init__(self, node: StoreNode, topics: TopicMap) -> None:
+        self._node = node
+        self._map = topics
+        self._broker_changes = 0  # how often registrations have changed
+        node.on_change.append(self._follow)
+
+    def _follow(self, _: ClusterImage, delta: ImageDelta) -> None:
+        if delta.brokers:
+            self._broker_changes += 1
+
+    @property
+    def _image(self) -> ClusterImage:
+        return self._node.image
 
     @property
     def controller(self) -> int:
-        """The broker that is the controller, or NO_LEADER."""
+        """Return the broker that holds elections; any other one answers its requests as well."""
+        found = self._image.controller
+        return NO_LEADER if found is None else found.broker
 
     @property
     def controller_epoch(self) -> int:
-        """A number that grows whenever another broker becomes the controller."""
+        """Return a number that grows whenever another broker becomes the controller: the revision at which it did."""
+        return self._image.revision_of(CONTROLLER_KEY) or 1
 
     def brokers(self) -> Sequence[BrokerInfo]:
-        """Return the brokers that are alive, by id."""
+        """Return the brokers that are alive."""
+        return [_described(each) for _, each in sorted(self._image.brokers.items())]
 
     def fenced(self) -> Sequence[BrokerInfo]:
-        """Return the registered brokers that are not alive, by id."""
+        """Return the brokers that were alive and are not, unless they were unregistered."""
+        image = self._image
+        return [_described(each) for broker, each in sorted(image.known.items()) if broker not in image.brokers]
 
     async def settled(self) -> None:
         """Return when no broker is suspected of having died, or when finding out takes too long."""
+        await self._node.settled()
 
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic, even one that is not visible yet because its partitions are still being added."""
+        known, found = self._map.topics.get(name), self._image.topics.get(name)
+        if known is not None or found is None or self._node.is_alone:
+            return known
+        return found.named(name)
 
     def replication_factor(self, topic: Topic) -> int:
-        """Return the number of replicas of a topic's first partition."""
+        """Return the number of replicas of a topic's first partition, 0 for a topic that is gone."""
+        if self._node.is_alone:
+            return 1
+        found = self._image.partitions.get(PartitionKey(topic.id, 0))
+        return 0 if found is None else len(found.replicas) - len(found.adding)
 
     def state_of(self, topic: Topic, index: int) -> int:
-        """Return a number that is another one whenever `partition` would return something else. Costs nothing."""
+        """Return a number that is another one whenever `partition` would return something else. Costs nothing.
+
+        It is the sum of two numbers that only grow: one with the partition's state, one with the brokers.
+        """
+        if self._node.is_alone:
+            return self._own_epoch(topic, index)
+        found = self._image.partitions.get(PartitionKey(topic.id, index))
+        return UNKNOWN_EPOCH if found is None else found.revision + self._broker_changes
 
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
-        """Return the brokers of a partition that exists."""
+        """Return the brokers of a partition that exists.
+
+        A leader whose registration has ended is none, until another is elected. A broker by itself leads what is
+        online.
+        """
+        if self._node.is_alone:
+            epoch, me = self._own_epoch(topic, index), (self._node.id,)
+            is_online = epoch != UNKNOWN_EPOCH
+            return PartitionInfo(self._node.id if is_online else NO_LEADER, epoch, me, me if is_online else ())
+        found = self._image.partitions.get(PartitionKey(topic.id, index))
+        if found is None:
+            return PartitionInfo(NO_LEADER, UNKNOWN_EPOCH, (), ())
+        return _info(self._image, found)
+
+    def _own_epoch(self, topic: Topic, index: int) -> int:
+        """Return the leader epoch that the log has, on a broker by itself; UNKNOWN_EPOCH if it is offline."""
+        found = self._map.partitions.get((topic.name, index))
+        return UNKNOWN_EPOCH if found is None else found.log.leader_epoch
 
 
 def registered(catalog: Catalog) -> set[int]:
@@ -73,43 +130,24 @@ def registered(catalog: Catalog) -> set[int]:
     return {broker.node_id for broker in (*catalog.brokers(), *catalog.fenced())}
 
 
-class LocalCatalog:
-    """The catalog of a broker by itself: it has the only replica of each partition, and leads those that are online."""
+def _described(registration: Registration) -> BrokerInfo:
+    addresses = {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in registration.endpoints}
+    return BrokerInfo(registration.broker, registration.rack, addresses)
 
-    def __init__(self, node_id: int, topics: TopicMap) -> None:
-        self.controller = node_id
-        self.controller_epoch = 1
-        self._me = (node_id,)
-        self._map = topics
 
-    def brokers(self) -> Sequence[BrokerInfo]:
-        """Return this broker."""
-        return (BrokerInfo(self.controller),)
+def _info(image: ClusterImage, state: PartitionState) -> PartitionInfo:
+    return PartitionInfo(
+        _leader(image, state),
+        state.leader_epoch,
+        state.replicas,
+        tuple([member.broker for member in state.isr]),
+        tuple([member.broker for member in state.elr]),
+        tuple([broker for broker in state.replicas if broker not in image.brokers]),
+        state.adding,
+        state.removing,
+    )
 
-    def fenced(self) -> Sequence[BrokerInfo]:
-        """Return no broker."""
-        return ()
 
-    async def settled(self) -> None:
-        """Return at once."""
-
-    def find_topic(self, name: str) -> Topic | None:
-        """Return a topic, or None."""
-        return self._map.topics.get(name)
-
-    def replication_factor(self, topic: Topic) -> int:
-        """Return 1."""
-        del topic
-        return 1
-
-    def state_of(self, topic: Topic, index: int) -> int:
-        """Return the leader epoch, or UNKNOWN_EPOCH if the partition is offline."""
-        found = self._map.partitions.get((topic.name, index))
-        return UNKNOWN_EPOCH if found is None else found.log.leader_epoch
-
-    def partition(self, topic: Topic, index: int) -> PartitionInfo:
-        """Return this broker as the only replica."""
-        epoch = self.state_of(topic, index)
-        if epoch == UNKNOWN_EPOCH:
-            return PartitionInfo(NO_LEADER, epoch, self._me, ())
-        return PartitionInfo(self.controller, epoch, self._me, self._me)
+def _leader(image: ClusterImage, state: PartitionState) -> int:
+    """Return the leader, or NO_LEADER if its registration, or its history, has ended."""
+    return NO_LEADER if state.leader is None or not image.is_good(state.leader) else state.leader_id

@@ -32,7 +32,7 @@ from warmlog.broker.cluster.store import (
     StoreUnavailableError,
     Transaction,
 )
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.errors import MetadataError
 
 Opened = Callable[..., LocalStore]
 WRITES = Transaction((), (Put("a", b"1"), Put("b", b"2")))

@@ -14,12 +14,13 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.broker.groups.requests import DELAY_MS, join_request
+from tests.broker.stored_topics import NODE_ID, lone_node
+from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.groups.commits import Committer
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.storage import Storage
@@ -139,14 +140,12 @@ async def serving(
 
     with ExitStack() as stack:
         directories = stack.enter_context(DataDirectories.open([data_dir], node_id=1))
-        store = SqliteMetadataStore(data_dir / "metadata.sqlite")
-        stack.callback(store.close)
+        file = MetadataFile(data_dir / "metadata.sqlite", NODE_ID)
+        stack.callback(file.close)
         async with trio.open_nursery() as nursery:
             writer = Writer(nursery=nursery, metrics=Metrics(), loop_write_max_bytes=1 << 20)
-            storage = Storage(
-                directories=directories, files=OpenFiles(disk=disk), store=store, clock=clock, random=Random(1)
-            )
-            partitions = Partitions(storage, LiveSettings(loaded), writer, Metrics())
+            storage = Storage(directories=directories, files=OpenFiles(disk=disk), clock=clock, random=Random(1))
+            partitions = Partitions(storage, LiveSettings(loaded), writer, Metrics(), lone_node(file, writer))
             await partitions.open_all()
             for topic in topics:
                 await partitions.ensure(topic)

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.broker.clients import batch
 from tests.broker.groups.requests import SESSION_MS
 from tests.broker.groups.serving import CHECK_S, EPOCH_MS, OUTSIDE, Serving, serving
+from tests.broker.stored_topics import stored_topics
 from warmlog.broker.coordinator_log import appends
 from warmlog.broker.coordinator_log.appends import LogProducer
 from warmlog.broker.groups.commits import Committer
 from warmlog.broker.groups.topic import TOPIC
 from warmlog.broker.log.producers.transactions import TransactionMarker
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.partition import Partition
 from warmlog.protocol.errors import ErrorCode
@@ -266,8 +266,8 @@ async def test_offsets_of_a_topic_are_removed_after_its_deletion_was_interrupted
         else:
             await group.commit(1)
         await group.commit(2, "h", topic="other")
-    with closing(SqliteMetadataStore(tmp_path / "metadata.sqlite")) as store:
-        store.begin_delete(["orders"])
+    with stored_topics(tmp_path) as stored:
+        stored.begin_deletion("orders")
     for _ in range(2):  # what the first load did not take, its tombstones keep from the second
         async with serving(tmp_path) as group:
             assert group.committed() is None

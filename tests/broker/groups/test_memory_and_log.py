@@ -12,7 +12,7 @@ from warmlog.broker.groups.registry import GroupRegistry
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.groups.topic import TOPIC
 from warmlog.broker.log.producers.transactions import TransactionMarker
-from warmlog.broker.partitions.topics.topic_changes import UnknownTopicError
+from warmlog.broker.partitions.topics.errors import UnknownTopicError
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import OffsetToCommit
 from warmlog.protocol.records.markers import Outcome

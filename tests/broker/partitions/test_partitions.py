@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ import trio
 
 from tests.broker.clients import RawClient, batch, running
 from tests.broker.rig import rig
+from tests.broker.stored_topics import stored_topics
 from tests.golden.followers import FIXTURES
+from warmlog.broker.cluster import admin
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.errors import DataDirectoryError
 from warmlog.broker.log.partition_log import PartitionLog
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions import availability
 from warmlog.broker.partitions.appends.writer import Writer
@@ -150,14 +152,14 @@ async def test_a_topic_that_the_store_cannot_forget_is_gone_all_the_same_and_its
 ) -> None:
     """On a full disk the deletion was refused when all but its last step was done, and the files stayed."""
 
-    def full(*_: object, **__: object) -> None:
-        raise MetadataError("database or disk is full")
+    async def failing(_: object, names: Sequence[str], __: object) -> dict[str, Exception]:
+        return dict.fromkeys(names, MetadataError("database or disk is full"))
 
     async with running(tmp_path, {"log.segment.delete.delay.ms": 0}) as broker:
         client = await broker.connect()
         await client.create("orders")
         with monkeypatch.context() as patched:
-            patched.setattr(SqliteMetadataStore, "finish_delete", full)
+            patched.setattr(admin, "finish_local_deletion", failing)
             (deleted,) = (await client.ask(DeleteTopicsRequest(topics=("orders",)))).topics
             assert deleted.error is ErrorCode.NONE
         while list(tmp_path.glob("orders-0*")):
@@ -184,9 +186,8 @@ async def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -
     async with running(tmp_path) as broker:
         client = await broker.connect()
         await client.create("orders", partitions=2)
-    store = SqliteMetadataStore(tmp_path / "metadata.sqlite")
-    store.begin_delete(["orders"])
-    store.close()
+    with stored_topics(tmp_path) as stored:
+        stored.begin_deletion("orders")
     async with running(tmp_path) as broker:
         client = await broker.connect()
         assert (await client.ask(MetadataRequest())).topics == ()
@@ -194,10 +195,8 @@ async def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -
 
 
 async def test_a_creation_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
-    with DataDirectory.open(tmp_path, node_id=1):
-        store = SqliteMetadataStore(tmp_path / "metadata.sqlite")
-        store.create_topics([Topic(name="orders", partitions=2)])
-        store.close()
+    with DataDirectory.open(tmp_path, node_id=1), stored_topics(tmp_path) as stored:
+        stored.create(Topic(name="orders", partitions=2))
     async with running(tmp_path) as broker:
         client = await broker.connect()
         assert (await client.produce("orders", batch(b"x"), partition=1)).base_offset == 0

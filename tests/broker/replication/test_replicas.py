@@ -17,7 +17,7 @@ from warmlog.broker.cluster.keys import PRODUCER_IDS_KEY
 from warmlog.broker.cluster.rules import needs_election
 from warmlog.broker.cluster.store import Delete, Transaction
 from warmlog.broker.maintenance.failed_logs import FailedLogs
-from warmlog.broker.metadata.store import MetadataTimeoutError
+from warmlog.broker.metadata.errors import MetadataTimeoutError
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.appends.append import Append
 from warmlog.broker.replication import replicas

@@ -10,7 +10,6 @@ import trio.testing
 
 from tests.broker.rig import Rig, rig
 from warmlog.broker.log.errors import LogError
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
 from warmlog.broker.partitions.partition import Append, Partition
 from warmlog.broker.transactions.coordinator import InitRequest
 from warmlog.broker.transactions.effects import Producer
@@ -76,13 +75,12 @@ async def serving(directory: Path, markers: Markers | None = None, **settings: i
     """Run a coordinator over a directory until the end of the block, which is like a kill for it."""
     assignments = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
     async with rig(directory, "transaction.state.log.num.partitions=3", *assignments) as made:
-        store = SqliteMetadataStore(directory / "ids.sqlite")
         append = markers or Markers()
         service = TransactionService(
             made.partitions,
             made.writer,
             made.partitions.settings,
-            ids=ProducerIds(store, lambda: -1),
+            ids=ProducerIds(made.node, lambda: -1),
             markers=MarkerWriter(made.partitions, made.writer, append),
             clock=lambda: made.now_ms,
         )
@@ -93,4 +91,3 @@ async def serving(directory: Path, markers: Markers | None = None, **settings: i
                 await trio.testing.wait_all_tasks_blocked()
             yield Serving(made, service, append)
             nursery.cancel_scope.cancel()
-        store.close()

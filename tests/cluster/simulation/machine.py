@@ -28,7 +28,7 @@ from warmlog.broker.api.records.delete_records import RecordsApi
 from warmlog.broker.api.records.epochs import EpochsApi
 from warmlog.broker.api.records.offsets import OffsetsApi
 from warmlog.broker.api.topics.metadata import MetadataApi
-from warmlog.broker.cluster.metadata import ClusterMetadata
+from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.clustered import ClusterMember, Reachable
 from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from warmlog.broker.log.io.files import OpenFiles
@@ -36,7 +36,6 @@ from warmlog.broker.log.io.residency import Residency
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.maintenance.file_removal import FileRemoval
 from warmlog.broker.maintenance.retention import Retention
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.net.deadlines import Deadlines
 from warmlog.broker.net.wire import KafkaWire
@@ -62,7 +61,6 @@ class Life(NamedTuple):
     """The parts of a running broker."""
 
     member: ClusterMember
-    store: ClusterMetadata
     partitions: Partitions
     writer: Writer
     reads: ReadAhead
@@ -196,14 +194,13 @@ class Machine:
         directories = stack.enter_context(
             DataDirectories.open(self.directories, node_id=self.id, cluster_id=CLUSTER, disk=self.disk)
         )
-        local = SqliteMetadataStore(self.directories[0] / METADATA_FILE)
+        local = MetadataFile(self.directories[0] / METADATA_FILE, self.id)
         stack.callback(local.close)
         directories.join(local.directories(), [])
         if directories.remembered() != local.directories():
             local.set_directories(directories.remembered())
         member = ClusterMember(settings, directories, metrics, self.disk)
         stack.callback(member.close)
-        store = ClusterMetadata(member.node, local)
         files = OpenFiles(disk=self.disk, residency=Residency())
         async with trio.open_nursery() as background:
             writer = Writer(nursery=background, metrics=metrics, loop_write_max_bytes=1 << 16)
@@ -212,7 +209,6 @@ class Machine:
             storage = Storage(
                 directories=directories,
                 files=files,
-                store=store,
                 clock=clock_ms,
                 random=Random(self._random.random()),
                 is_in_cluster=True,
@@ -222,7 +218,7 @@ class Machine:
             try:
                 await member.load()
                 await partitions.open_all()
-                await self._accept(Life(member, store, partitions, writer, reads, metrics))
+                await self._accept(Life(member, partitions, writer, reads, metrics))
             finally:
                 if not self.disk.gone:
                     with trio.CancelScope(shield=True):
@@ -267,7 +263,7 @@ class Machine:
         hello = HelloResponse(
             version=0, broker="simulated", cluster_id=CLUSTER, node_id=self.id, max_frame_bytes=100 << 20
         )
-        features = Features(self.id, parts.store, lambda *_: None)
+        features = Features(parts.member.node, lambda *_: None)
         families = [
             GreetingApi(hello, codec.api_versions, features),
             MetadataApi(partitions, CLUSTER, advertised),

@@ -1,13 +1,12 @@
 """What the stores of brokers and clusters say about the partitions of a topic."""
 
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.broker.stored_topics import stored_topics
 from tests.warmlog.cli.test_serve_nodes import nodes
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
 from warmlog.broker.metadata.topic import Topic
 from warmlog.client.blocking import Client
 from warmlog.inspect.catalog import data_directories, known_topics
@@ -90,8 +89,8 @@ def test_replicas_of_kafkas_partitions_are_counted() -> None:
 
 
 def test_a_store_that_is_damaged_is_named(tmp_path: Path) -> None:
-    with closing(SqliteMetadataStore(tmp_path / "metadata.sqlite")) as store:
-        store.create_topics([Topic(name="t", partitions=1)])
+    with stored_topics(tmp_path) as stored:
+        stored.create(Topic(name="t", partitions=1))
     (tmp_path / "metadata.sqlite").write_bytes(b"nothing")
     with pytest.raises(InspectError, match=f"{tmp_path}/metadata.sqlite"):
         known_topics([tmp_path])

@@ -7,7 +7,7 @@ import pytest
 
 from tests.broker.clients import running
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from tests.broker.stored_topics import stored_topics
 from warmlog.broker.transactions.producer_ids import BLOCK_SIZE
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.records.builder import build_batch
@@ -68,9 +68,8 @@ async def test_many_ids_take_one_commit_a_block(tmp_path: Path) -> None:
         ids = [(await client.reply())["producer_id"] for _ in range(BLOCK_SIZE + 1)]
         assert ids == list(range(BLOCK_SIZE + 1))
         broker.stop.set()
-    store = SqliteMetadataStore(tmp_path / "metadata.sqlite")
-    assert store.take_producer_ids(1) == 2 * BLOCK_SIZE
-    store.close()
+    with stored_topics(tmp_path) as stored:
+        assert stored.image.producer_ids.next_id == 2 * BLOCK_SIZE
 
 
 @pytest.mark.parametrize(

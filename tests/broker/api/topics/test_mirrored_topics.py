@@ -9,9 +9,9 @@ from tests.broker.api.transactions.asking import add, create, started, values
 from tests.broker.clients import batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.rig import rig
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
+from tests.broker.stored_topics import stored_topics
 from warmlog.broker.metadata.topic import InvalidTopicError, Mirror, MirroredTopicError, Topic
-from warmlog.broker.partitions.topics.topic_changes import UnknownTopicError
+from warmlog.broker.partitions.topics.errors import UnknownTopicError
 from warmlog.protocol.errors import ErrorCode
 
 REFUSED = ErrorCode.POLICY_VIOLATION
@@ -20,9 +20,8 @@ COPY = Topic(name="copy", partitions=2, mirror=Mirror(cluster_id="source"))
 
 def follow_a_source(directory: Path, topic: str) -> None:
     """Make a stopped broker's topic a mirror."""
-    store = SqliteMetadataStore(directory / "metadata.sqlite")
-    store.set_mirror(topic, Mirror(cluster_id="source"))
-    store.close()
+    with stored_topics(directory) as stored:
+        stored.set_mirror(topic, Mirror(cluster_id="source"))
 
 
 async def produce(client: KafkaClient, topic: str) -> tuple[ErrorCode, str | None]:

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from tests.broker.rig import Rig, rig
+from tests.broker.stored_topics import stored_topics
 from warmlog.broker.log.directory.checkpoint import LOG_STARTS, RECOVERY_POINTS, read_offsets
 from warmlog.broker.log.io.disk import Disk
 
@@ -51,11 +52,12 @@ async def test_a_deletion_that_a_start_finishes_is_forgotten_by_the_checkpoints_
         await rigged.append(partition, 20)
         partition.log.advance_start(15)
         await rigged.partitions.checkpoint()
-        rigged.partitions._storage.store.begin_delete(["words"])
-        if is_forgotten:  # by a start that came no further
-            rmtree(rigged.directory / "words-0")
-            rigged.partitions._storage.store.finish_delete(["words"])
         await kill(rigged, tmp_path / "b")
+    with stored_topics(tmp_path / "b") as stored:
+        stored.begin_deletion("words")
+        if is_forgotten:  # by a start that came no further
+            rmtree(tmp_path / "b" / "words-0")
+            stored.delete("words")
     async with rig(tmp_path / "b") as rigged:
         assert not rigged.partitions.has("words")
         assert await offsets(rigged, LOG_STARTS) == {}

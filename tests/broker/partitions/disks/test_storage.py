@@ -9,13 +9,14 @@ from random import Random
 
 import trio
 
+from tests.broker.stored_topics import NODE_ID, lone_node
+from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER
 from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from warmlog.broker.log.directory.data_directory import RESERVE
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
 from warmlog.broker.metadata.topic import Mirror, Topic
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.appends.writer import Writer
@@ -42,14 +43,10 @@ def test_a_directory_that_cannot_give_up_what_it_keeps_leaves_the_others_their_c
     disk, good, bad = BrokenBelow(), tmp_path / "good", tmp_path / "bad"
     with DataDirectories.open([good, bad], node_id=1, disk=disk) as directories:
         directories.join({}, [])
-        store = SqliteMetadataStore(good / METADATA_FILE)
-        storage = Storage(
-            directories=directories, files=OpenFiles(disk=disk), store=store, clock=lambda: 0, random=Random(0)
-        )
+        storage = Storage(directories=directories, files=OpenFiles(disk=disk), clock=lambda: 0, random=Random(0))
         directories.live[1].space_status.is_short = True
         disk.path = f"{bad}/{RESERVE}"
         storage.close_logs([], all_open=True)
-        store.close()
     assert (good / CLEAN_MARKER).exists()
 
 
@@ -70,20 +67,18 @@ async def test_what_was_just_opened_in_a_directory_that_went_meanwhile_is_offlin
     disk, good, bad = BusyDisk(), tmp_path / "good", tmp_path / "bad"
     with DataDirectories.open([good, bad], node_id=1, disk=disk) as directories:
         directories.join({}, [])
-        store, metrics = SqliteMetadataStore(good / METADATA_FILE), Metrics()
-        storage = Storage(
-            directories=directories, files=OpenFiles(disk=disk), store=store, clock=lambda: 0, random=Random(0)
-        )
+        file, metrics = MetadataFile(good / METADATA_FILE, NODE_ID), Metrics()
+        storage = Storage(directories=directories, files=OpenFiles(disk=disk), clock=lambda: 0, random=Random(0))
         async with trio.open_nursery() as nursery:
             writer = Writer(nursery=nursery, metrics=metrics, loop_write_max_bytes=1 << 16)
-            partitions = Partitions(storage, LiveSettings(load_settings()), writer, metrics)
+            partitions = Partitions(storage, LiveSettings(load_settings()), writer, metrics, lone_node(file, writer))
             await partitions.open_all()
             disk.meanwhile = partial(partitions.availability.take_offline, str(bad), "gone")
             await partitions.create("orders", 4)
             served = [index for index in range(4) if partitions.get("orders", index)]
             offline = [index for index in range(4) if partitions.is_offline("orders", index)]
             await partitions.close_all()
-        store.close()
+        file.close()
     assert (len(served), len(offline)) == (2, 2)
 
 
@@ -95,11 +90,9 @@ def test_the_log_of_a_copy_begins_no_epoch_and_takes_its_high_watermark_from_the
     for _ in range(2):
         with DataDirectories.open([tmp_path], node_id=1) as directories:
             directories.join({}, [])
-            store = SqliteMetadataStore(tmp_path / METADATA_FILE)
             storage = Storage(
                 directories=directories,
                 files=OpenFiles(),
-                store=store,
                 clock=lambda: 0,
                 random=Random(0),
             )
@@ -111,5 +104,4 @@ def test_the_log_of_a_copy_begins_no_epoch_and_takes_its_high_watermark_from_the
             directories.live[0].write_checkpoints(logs)
             for log in logs:
                 log.close(clean=False)
-            store.close()
     assert found == [[(((0, 0),), 0), ((), 0)], [(((0, 0), (1, 3)), 3), (((0, 0),), 2)]]

@@ -4,7 +4,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,13 @@ import trio.testing
 from tests.broker.clients import batch, running
 from tests.broker.rig import FailingDisk, Rig, rig
 from warmlog.broker.api.topics import topics as topics_api
+from warmlog.broker.cluster.local.store_file import Committed, StoreFile
+from warmlog.broker.cluster.store import Transaction
 from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER, RECOVERY_POINTS, read_offsets
 from warmlog.broker.log.errors import NotReadyError
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.partition_log import PartitionLog
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
-from warmlog.broker.metadata.store import MetadataError
+from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.metadata.topic import InvalidTopicError
 from warmlog.broker.partitions.disks.storage import NewLog, Storage
 from warmlog.broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
@@ -75,15 +76,15 @@ def disk() -> WatchedDisk:
 
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many statements each transaction of the metadata had."""
+    """How many operations each write of the metadata had."""
     found: list[int] = []
-    real = SqliteMetadataStore._write
+    real = StoreFile.commit
 
-    def write(store: SqliteMetadataStore, statements: Sequence[tuple[str, Sequence[object]]]) -> list[object]:
-        found.append(len(statements))
-        return real(store, statements)
+    def commit(file: StoreFile, transactions: Sequence[Transaction], leases: Container[int]) -> Committed:
+        found.append(sum(len(each.operations) for each in transactions))
+        return real(file, transactions, leases)
 
-    monkeypatch.setattr(SqliteMetadataStore, "_write", write)
+    monkeypatch.setattr(StoreFile, "commit", commit)
     return found
 
 
@@ -195,8 +196,7 @@ async def test_metadata_that_cannot_be_written_refuse_all_and_leave_nothing(
     async with rig(tmp_path) as made:
         await create(made.partitions, "there")
         with monkeypatch.context() as patched:
-            patched.setattr(SqliteMetadataStore, "create_topics", full)
-            patched.setattr(SqliteMetadataStore, "begin_delete", full)
+            patched.setattr(StoreFile, "commit", full)
             assert set(await create(made.partitions, "a", "b")) == {"a", "b"}
             assert set(await made.partitions.delete_all(["there"])) == {"there"}
         assert not list(tmp_path.glob("[ab]-*"))

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tests.broker.stored_topics import stored_topics
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.directory.checkpoint import write_topic_id
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.epochs import assign_epoch
 from warmlog.protocol.records.builder import build_batch
@@ -36,10 +36,8 @@ def make_directory(data: Path, kafkas: Path) -> Path:
             Topic(name="transactional", partitions=1, configs=CONFIGS),
             Topic(name="squeezed", partitions=1, configs=CONFIGS | {"cleanup.policy": "compact"}),
         ]
-        store = SqliteMetadataStore(data / "metadata.sqlite")
-        for topic in topics:
-            store.create_topics([topic])
-        store.close()
+        with stored_topics(data) as stored:
+            stored.create(*topics)
         logs = [written(data, "plain", 0), written(data, "plain", 1), squeezed(data)]
         shutil.copytree(kafkas / "transactional-0", data / "transactional-0")
         (data / "transactional-0" / "leader-epoch-checkpoint").unlink()

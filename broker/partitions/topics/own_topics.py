@@ -1,0 +1,351 @@
+"""Carry out changes of topics on a broker by itself, many at a time: it makes and removes the logs, too.
+
+    create   commit to the store, in one write | create the directories in workers | publish
+    delete   mark in the store, in one write | unpublish | rename the directories in workers | remove the mark
+
+Invariants:
+1. The store first: a topic is in it before its directories are created, and marked as deleted before they are renamed.
+   Startup completes a change that a crash interrupted.
+2. One change per name at a time, including names that collide: a topic cannot be created while its old data is being
+   renamed. Changes of different topics do not wait for each other's disks.
+3. A change that has begun is completed, even if its client has disconnected. Large requests may be answered before
+   all directories are created or renamed, as in Kafka: once it is in the store, the rest will be done.
+"""
+
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.lone_node import LoneNode
+from warmlog.broker.cluster.values import TopicState, TopicStatus
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.metadata.topic import InvalidTopicError, Topic, check_collision, folded, is_internal
+from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.storage import NewLog, Storage
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.partitions.topics.errors import TopicExistsError, unknown_topic
+from warmlog.broker.partitions.topics.executor import Assignment
+from warmlog.broker.partitions.topics.name_locks import NameLocks
+from warmlog.broker.partitions.topics.partition_directories import Failures, PartitionDirectories
+from warmlog.broker.partitions.topics.promotion import lead
+from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.settings.topics import LogConfigs
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_PER_BATCH = 512  # created, fsynced and published together
+
+
+class _Request:
+    """A request to create or delete topics, with its failures until it is answered."""
+
+    def __init__(self) -> None:
+        self.failures: Failures = {}
+        self.defect: Exception | None = None
+        self.answered = trio.Event()
+
+
+class OwnTopics:
+    """An `Executor` for a broker by itself."""
+
+    def __init__(
+        self,
+        node: LoneNode,
+        topics: TopicMap,
+        storage: Storage,
+        *,
+        configs: LogConfigs,
+        directories: PartitionDirectories,
+        writer: Writer,
+        publish: Callable[[Topic, Sequence[PartitionLog]], Awaitable[None]],
+    ) -> None:
+        """`publish` makes a topic available with these logs."""
+        self._node = node
+        self._map = topics
+        self._storage = storage
+        self._configs = configs
+        self._directories = directories
+        self._writer = writer
+        self._publish = publish
+        self._names = NameLocks()
+        self._taken_out: dict[str, tuple[list[Partition], bool]] = {}  # of topics that are being deleted
+        self._unforgotten: dict[str, bool] = {}  # deleted topics still in the store, and whether data of them is left
+        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # awaited before a deletion is forgotten
+
+    # -- what `Topics` asks --
+
+    def is_taken(self, name: str) -> bool:
+        """Return False: a topic that users do not see is being created or deleted, which `create` waits for."""
+        del name
+        return False
+
+    def place(
+        self, name: str, partitions: int, replication_factor: int, assignment: Assignment | None
+    ) -> Assignment | None:
+        """Return None: this broker has the only replica. Raises NoRoomError."""
+        del partitions, replication_factor, assignment
+        if not is_internal(name):
+            self._storage.directories.check_room()
+        return None
+
+    def place_more(self, topic: Topic, count: int, assignment: Assignment | None) -> Assignment:
+        """Return nothing: this broker has the only replicas."""
+        del topic, count, assignment
+        return ()
+
+    def seen(self, name: str, state: TopicState, known: Topic | None) -> Topic | None:
+        """Return the topic with its settings: partitions, and new topics, are published with their logs."""
+        del name
+        return None if known is None else replace(known, configs=dict(state.configs), mirror=state.mirror)
+
+    def deleted(self, topic: Topic) -> None:
+        """Take a topic and its partitions out of the map."""
+        self._taken_out[topic.name] = self._map.take_out(topic)
+
+    @asynccontextmanager
+    async def changing(self, name: str) -> AsyncIterator[None]:
+        """Wait until no other change of this name, or of a colliding one, is in progress."""
+        async with self._changing([name]):
+            yield
+
+    @asynccontextmanager
+    async def _changing(self, names: Iterable[str]) -> AsyncIterator[None]:
+        async with self._names.hold(map(folded, names)):
+            with trio.CancelScope(shield=True):
+                yield
+
+    async def _answer(self, names: Iterable[str], work: Callable[[_Request], Awaitable[None]]) -> Failures:
+        """Change topics in a task of its own; return the failures once `work` has answered or is done."""
+        request = _Request()
+        self._writer.spawn(partial(self._work, names, work, request))
+        await request.answered.wait()
+        if request.defect is not None:
+            raise request.defect
+        return request.failures
+
+    async def _work(self, names: Iterable[str], work: Callable[[_Request], Awaitable[None]], request: _Request) -> None:
+        try:
+            async with self._changing(names):
+                await work(request)
+        except Exception as error:
+            request.defect = error
+            if request.answered.is_set():
+                logger.exception("cannot complete a change of topics that was answered")
+        finally:
+            request.answered.set()
+
+    # -- create --------------------------------------------------------------------------------------------------------
+
+    async def create(self, topics: Sequence[Topic], answer_after_s: float) -> Failures:
+        """Create planned topics; see `Topics.create`."""
+        names = [topic.name for topic in topics]
+        return await self._answer(names, partial(self._store_and_make, topics, answer_after_s))
+
+    async def _store_and_make(self, topics: Sequence[Topic], answer_after_s: float, request: _Request) -> None:
+        """Create topics. `answer_after_s` is counted from the commit to the store."""
+        wanted = self._free_ones(topics, request.failures)
+        await self._forget_deleted([topic.name for topic in wanted])
+        try:
+            for topic in wanted:
+                await self._directories.forget_stale(topic.name, range(topic.partitions))
+        except OSError as error:
+            request.failures |= dict.fromkeys([topic.name for topic in wanted], error)
+            return
+        failures = await admin.create_local(self._node, {topic.name: _state_of(topic) for topic in wanted})
+        request.failures |= failures
+        wanted = [topic for topic in wanted if topic.name not in failures]
+        if not wanted:
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._answer_early, wanted, answer_after_s, request)
+            for batch in _batches(wanted):
+                await self._make_topics(batch, request)
+            nursery.cancel_scope.cancel()
+
+    async def _answer_early(self, topics: Iterable[Topic], after_s: float, request: _Request) -> None:
+        """Answer when the time is up, and announce the topics that are not created yet."""
+        await trio.sleep(after_s)
+        for topic in topics:
+            if topic.name not in self._map.topics and topic.name not in request.failures:
+                self._map.announce(topic)
+                await trio.lowlevel.checkpoint()
+        request.answered.set()
+
+    async def _make_topics(self, topics: Sequence[Topic], request: _Request) -> None:
+        """Create the directories of topics, and publish the topics."""
+        new = []
+        for topic in topics:
+            config = self._configs.of(topic.configs)
+            new += [NewLog(topic, index, config) for index in range(topic.partitions)]
+        made = await self._directories.make_topics(new)
+        for topic in topics:
+            if topic.name in made.logs:
+                await self._publish(topic, made.logs[topic.name])
+                await trio.lowlevel.checkpoint()
+        announced = [topic for topic in topics if topic.name in made.failures and topic.name in self._map.pending]
+        for topic in announced:
+            error = made.failures.pop(topic.name)
+            logger.error(
+                "topic %s is offline until the next startup, cannot create its directories: %s", topic.name, error
+            )
+            self._map.lose(topic, f"its directory could not be created: {error}")
+        request.failures |= made.failures
+        await self._forget(list(made.failures))
+
+    def _check_free(self, name: str) -> None:
+        if name in self._map.topics:
+            raise TopicExistsError(f"topic {name!r} already exists")
+        check_collision(name, self._map.colliding(name))
+
+    def _free_ones(self, topics: Iterable[Topic], failures: Failures) -> list[Topic]:
+        """Return the topics whose names are neither in use nor taken by an earlier one of them."""
+        wanted, taken = list[Topic](), dict[str, str]()
+        for topic in topics:
+            try:
+                self._check_free(topic.name)
+                check_collision(topic.name, taken.get(folded(topic.name)))
+            except (TopicExistsError, InvalidTopicError) as error:
+                failures[topic.name] = error
+            else:
+                wanted.append(topic)
+                taken[folded(topic.name)] = topic.name
+        return wanted
+
+    # -- grow and promote ----------------------------------------------------------------------------------------------
+
+    async def grow(self, topic: Topic, count: int, added: Assignment) -> None:
+        """Add partitions; if their directories cannot be created, leave the topic as it was."""
+        del added
+        grown, config = replace(self._map.topics[topic.name], partitions=count), self._configs.of(topic.configs)
+        await self._directories.forget_stale(topic.name, range(topic.partitions, count))
+        await admin.in_time(lambda: admin.grow_local(self._node, topic.name, count))
+        made = await self._directories.make_topics(
+            [NewLog(grown, index, config) for index in range(topic.partitions, count)]
+        )
+        if made.failures:
+            await admin.in_time(lambda: admin.grow_local(self._node, topic.name, topic.partitions))
+            raise made.failures[topic.name]
+        await self._publish(grown, made.logs[topic.name])
+
+    async def promote(self, topic: Topic, known_epochs: Mapping[int, int]) -> None:
+        """Make a mirrored topic writable; see `Topics.promote`."""
+        if topic.mirror is None or topic.mirror.is_promoted:
+            raise InvalidTopicError(f"topic {topic.name!r} is not a mirror" + (" any more" if topic.mirror else ""))
+        partitions = self._map.partitions_of(topic)
+        if len(partitions) != topic.partitions:
+            raise InvalidTopicError(
+                f"topic {topic.name!r} has partitions that are offline: promote it when all are served"
+            )
+        ends = tuple([partition.log.log_end_offset for partition in partitions])
+        mirror = replace(topic.mirror, promoted_at=ends)
+        await admin.in_time(lambda: admin.set_mirror(self._node, topic.name, mirror))
+        await lead(partitions, known_epochs, self._writer)
+
+    # -- delete --------------------------------------------------------------------------------------------------------
+
+    async def delete(self, names: Sequence[str], *, answers_early: bool) -> Failures:
+        """Delete topics; see `Topics.delete`."""
+        return await self._answer(names, partial(self._delete, names, answers_early))
+
+    async def _delete(self, names: Sequence[str], answers_early: bool, request: _Request) -> None:
+        topics = {name: self._map.topics[name] for name in names if name in self._map.topics}
+        request.failures |= {name: unknown_topic(name) for name in names if name not in topics}
+        failures = await admin.begin_local_deletion(self._node, topics)
+        request.failures |= failures
+        doomed: list[Partition] = []
+        left: set[str] = set()  # topics with data that remains in place
+        for name in [name for name in topics if name not in failures]:
+            partitions, is_offline = self._taken_out.pop(name)
+            doomed += partitions
+            left |= {name} if is_offline else set()
+            await trio.lowlevel.checkpoint()
+        if answers_early:
+            request.answered.set()
+        await self._remove([topic for name, topic in topics.items() if name not in failures], doomed, left)
+
+    async def _remove(self, topics: Sequence[Topic], doomed: list[Partition], left: set[str]) -> None:
+        """Rename the directories of deleted topics, and forget the topics."""
+        checkpoint = trio.lowlevel.checkpoint
+        for partition in doomed:
+            await partition.retire()
+            await checkpoint()
+        left |= await self._directories.move_away(doomed, {topic.name: topic for topic in topics}, checkpoint)
+        while doomed:
+            doomed.pop()  # many objects, which are freed here
+            await checkpoint()
+        await self._directories.forget(topics, left, checkpoint)
+        for done in self.before_forgetting:
+            await done()
+        await self._forget([topic.name for topic in topics], left)
+
+    async def _forget_deleted(self, names: Iterable[str]) -> None:
+        unforgotten = [name for name in names if name in self._unforgotten]
+        await self._forget(unforgotten, [name for name in unforgotten if self._unforgotten[name]])
+
+    async def _forget(self, names: Sequence[str], left: Iterable[str] = ()) -> None:
+        """Remove deleted topics from the store.
+
+        If that fails (the disk is full), it is retried before the name is used again, or by the next startup.
+        """
+        leaving = set(names).intersection(left)
+        failures = await admin.finish_local_deletion(self._node, names, leaving)
+        for name in names:
+            self._unforgotten.pop(name, None)
+        if failures:
+            self._unforgotten |= {name: name in leaving for name in failures}
+            reason = next(iter(failures.values()))
+            logger.warning("deleted topics remain in the metadata for now: %s: %s", ", ".join(failures), reason)
+
+    async def finish_interrupted(self) -> None:
+        """Remove the data of topics whose deletion was interrupted. Raises MetadataError, OSError."""
+        topics = self._node.image.topics
+        deleting = [state.named(name) for name, state in topics.items() if state.status is TopicStatus.DELETING]
+        if not deleting:
+            return
+        left = await trio.to_thread.run_sync(self._storage.remove_topics, deleting)
+        failures = await admin.finish_local_deletion(self._node, [topic.name for topic in deleting], left)
+        for error in failures.values():
+            raise error
+        for topic in deleting:
+            self._map.note_deleted(topic.id.bytes)
+
+    async def finished(self) -> None:
+        """Wait until no change is in progress."""
+        await self._names.all_released()
+
+    async def until_ready(self, name: str) -> None:
+        """Wait until the partitions of a topic exist, if they are being created."""
+        event = self._map.pending.get(name)
+        if event is not None:
+            await event.wait()
+
+
+def _batches(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
+    """Split topics into batches with a bounded number of partitions, or one topic."""
+    batch: list[Topic] = []
+    partitions = 0
+    for topic in topics:
+        if batch and partitions + topic.partitions > PARTITIONS_PER_BATCH:
+            yield batch
+            batch, partitions = [], 0
+        batch.append(topic)
+        partitions += topic.partitions
+    if batch:
+        yield batch
+
+
+def _state_of(topic: Topic) -> TopicState:
+    return TopicState(id=topic.id, partitions=topic.partitions, configs=topic.configs, mirror=topic.mirror)

@@ -1,0 +1,196 @@
+"""Carry out changes of topics in a cluster: each is a transaction of its store, or some.
+
+Logs are created and removed by `Replicas`, on the brokers that have them.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from uuid import UUID
+
+import trio
+
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.image import ClusterImage
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.store import StoreError
+from warmlog.broker.cluster.topics import PARTITIONS_PER_STEP
+from warmlog.broker.cluster.values import TopicState, TopicStatus
+from warmlog.broker.metadata.assignment import InvalidAssignmentError
+from warmlog.broker.metadata.errors import MetadataError, MetadataTimeoutError
+from warmlog.broker.metadata.topic import InvalidTopicError, RefusedError, Topic, folded
+from warmlog.broker.partitions.topics.errors import TopicExistsError, unknown_topic
+from warmlog.broker.partitions.topics.executor import Assignment
+from warmlog.broker.partitions.topics.partition_directories import Failures
+from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.broker.settings.live import LiveSettings
+
+RETRY_S = 1.0  # after a creation could not be finished
+MAX_UNFINISHED = 1000  # creations that took too long for their clients, and may have begun
+
+logger = logging.getLogger(__name__)
+
+
+class SharedTopics:
+    """An `Executor` for a cluster."""
+
+    def __init__(self, node: ClusterNode, topics: TopicMap, settings: LiveSettings) -> None:
+        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # not needed: see `TopicMap.note_deleted`
+        self._node = node
+        self._map = topics
+        self._live_settings = settings
+        self._unfinished: OrderedDict[UUID, Topic] = OrderedDict()
+        node.on_change.append(lambda image, _: self._finish_begun(image))
+
+    # -- what `Topics` asks --
+
+    def is_taken(self, name: str) -> bool:
+        """Return whether the image has a topic, which may be one that is being created or deleted."""
+        return name in self._node.image.topics
+
+    def seen(self, name: str, state: TopicState, known: Topic | None) -> Topic | None:
+        """Return the topic as it is in the image."""
+        del known
+        return state.named(name)
+
+    def deleted(self, topic: Topic) -> None:
+        """Take a topic out of the map; `Replicas` removes its partitions."""
+        self._map.forget(topic)
+
+    @asynccontextmanager
+    async def changing(self, name: str) -> AsyncIterator[None]:
+        """Do not wait: the store decides which of two changes comes first."""
+        del name
+        yield
+
+    # -- create --------------------------------------------------------------------------------------------------------
+
+    def place(
+        self, name: str, partitions: int, replication_factor: int, assignment: Assignment | None
+    ) -> Assignment | None:
+        """Return the replicas of a new topic. Raises RefusedError."""
+        del name
+        if assignment is not None:
+            admin.check_assignment(self._node.image, assignment)
+            return assignment
+        default = self._live_settings.current.default_replication_factor
+        factor = default if replication_factor == -1 else replication_factor
+        return admin.place(self._node.image, partitions, factor, self._node.random)
+
+    async def create(self, topics: Sequence[Topic], answer_after_s: float) -> Failures:
+        """Create planned topics of distinct names, and return the failures."""
+        del answer_after_s  # the answer comes with the metadata; logs are created by the brokers that have them
+        failures: Failures = {}
+        taken: dict[str, str] = {}
+        async with trio.open_nursery() as nursery:
+            for topic in topics:
+                other = taken.setdefault(folded(topic.name), topic.name)
+                if other != topic.name:
+                    failures[topic.name] = InvalidTopicError(f"topic {topic.name!r} collides with {other!r}")
+                else:
+                    nursery.start_soon(self._create, topic, failures)
+                await trio.lowlevel.checkpoint()
+        return failures
+
+    async def _create(self, topic: Topic, failures: Failures) -> None:
+        try:
+            await admin.in_time(lambda: self._create_whole(topic))
+        except RefusedError as error:
+            is_there = topic.name in self._node.image.topics
+            failures[topic.name] = TopicExistsError(str(error)) if is_there else error
+        except MetadataTimeoutError as error:
+            failures[topic.name] = error
+            if topic.partitions > PARTITIONS_PER_STEP:  # others are created in one transaction
+                self._unfinished[topic.id] = topic
+            while len(self._unfinished) > MAX_UNFINISHED:
+                self._unfinished.popitem(last=False)
+            self._finish_begun(self._node.image)
+        except MetadataError as error:
+            failures[topic.name] = error
+
+    async def _create_whole(self, topic: Topic) -> None:
+        """Create a topic, or what is left of it. Raises RefusedError, StoreError."""
+        assert topic.assignment is not None, "planned here"
+        state = TopicState(id=topic.id, partitions=topic.partitions, configs=topic.configs)
+        await admin.create_topic(self._node, topic.name, state, topic.assignment)
+
+    def _finish_begun(self, image: ClusterImage) -> None:
+        """Finish creations that have begun and timed out for their clients: their names cannot be used until then."""
+        for topic in [each for each in self._unfinished.values() if each.name in image.topics]:
+            del self._unfinished[topic.id]
+            if _is_begun(image, topic):
+                self._node.spawn(partial(self._finish_creation, topic))
+
+    async def _finish_creation(self, topic: Topic) -> None:
+        while _is_begun(self._node.image, topic):
+            try:
+                await self._create_whole(topic)
+            except RefusedError:
+                return  # it was deleted meanwhile
+            except StoreError as error:
+                logger.warning("topic %s: its creation is not finished, trying again: %s", topic.name, error)
+                await trio.sleep(RETRY_S)
+
+    async def grow(self, topic: Topic, count: int, added: Assignment) -> None:
+        """Add partitions. Raises RefusedError, MetadataError."""
+        del count
+        await admin.in_time(lambda: admin.grow_topic(self._node, topic.name, topic.id, added, topic.partitions))
+
+    def place_more(self, topic: Topic, count: int, assignment: Assignment | None) -> Assignment:
+        """Return the replicas of the partitions that are added. Raises RefusedError."""
+        image = self._node.image
+        first = image.partition(topic.name, 0)
+        factor = 1 if first is None else len(first.replicas) - len(first.adding)
+        if assignment is not None:
+            admin.check_assignment(image, assignment)
+            if len(assignment[0]) != factor:
+                raise InvalidAssignmentError(
+                    f"a new partition is assigned to {len(assignment[0])} brokers, but those that exist have {factor}"
+                )
+            return assignment
+        return admin.place(image, count - topic.partitions, factor, self._node.random, first_partition=topic.partitions)
+
+    # -- delete --------------------------------------------------------------------------------------------------------
+
+    async def delete(self, names: Sequence[str], *, answers_early: bool) -> Failures:
+        """Delete topics, and return the failures: UnknownTopicError, MetadataError."""
+        del answers_early
+        failures: Failures = {}
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(self._delete, name, failures)
+                await trio.lowlevel.checkpoint()
+        return failures
+
+    async def _delete(self, name: str, failures: Failures) -> None:
+        try:
+            await admin.in_time(lambda: admin.delete_topic(self._node, name))
+        except RefusedError:
+            failures[name] = unknown_topic(name)
+        except MetadataError as error:
+            failures[name] = error
+
+    async def promote(self, topic: Topic, known_epochs: Mapping[int, int]) -> None:
+        """Refuse: no topic of a cluster is a mirror."""
+        del known_epochs
+        raise InvalidTopicError(f"topic {topic.name!r} is not a mirror")
+
+    async def finish_interrupted(self) -> None:
+        """Do nothing: the controller finishes deletions."""
+
+    async def finished(self) -> None:
+        """Return at once: changes are in the store, or not."""
+        await trio.lowlevel.checkpoint()
+
+    async def until_ready(self, name: str) -> None:
+        """Return at once: clients find out from errors whether a partition has a leader yet."""
+        del name
+        await trio.lowlevel.checkpoint()
+
+
+def _is_begun(image: ClusterImage, topic: Topic) -> bool:
+    """Whether this creation of a topic has begun, and lacks some of its partitions."""
+    state = image.topics.get(topic.name)
+    return state is not None and state.id == topic.id and state.status is TopicStatus.CREATING
