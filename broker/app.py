@@ -22,8 +22,8 @@ import trio
 from warmlog.broker.api.records.producers import largest_producer_id
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.local.local_store import LocalStore
+from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
-from warmlog.broker.cluster.lone_node import LoneNode
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.frontend import Core, Frontend
 from warmlog.broker.groups.service import GroupService

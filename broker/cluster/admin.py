@@ -2,45 +2,32 @@
 
 Every call returns when this broker's image has the change. While the store is away it waits; `in_time` bounds that.
 
-Nothing here validates names or settings, which handlers do; all that depends on the cluster is decided in `topics` and
-`rules`.
+Nothing here validates names or settings, which handlers do; all that depends on the cluster is decided in `topics`.
+`partition_admin` changes states of partitions.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from random import Random
 from typing import TypeVar
 from uuid import UUID
 
 import trio
-from msgspec.structs import replace
 
 from warmlog.broker.cluster import topics
+from warmlog.broker.cluster.decisions import Decision, Refusal
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
-from warmlog.broker.cluster.rules import (
-    Change,
-    Decision,
-    Refusal,
-    batches,
-    elect,
-    elect_preferred,
-    reassign,
-    transaction,
-)
 from warmlog.broker.cluster.store import StoreError
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.topics import PARTITIONS_PER_STEP, TOPICS_PER_STEP, Assignment
-from warmlog.broker.cluster.values import PartitionState, TopicState, TopicStatus
+from warmlog.broker.cluster.values import TopicState, TopicStatus
 from warmlog.broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError, assign_replicas
 from warmlog.broker.metadata.errors import MetadataError, MetadataTimeoutError
 from warmlog.broker.metadata.topic import Mirror, RefusedError
 
-PARTITIONS_PER_CHANGE = 50  # decided in one step: a millisecond or two
 COMMIT_TIMEOUT_S = 20.0  # less than clients wait for a reply, usually 30 s
 
 Configs = Mapping[str, str]
 Failures = dict[str, Exception]  # by topic
-Refused = Mapping[PartitionKey, str]  # why partitions cannot be changed
 T = TypeVar("T")
 
 
@@ -173,7 +160,7 @@ async def create_local(node: StoreNode, wanted: Mapping[str, TopicState]) -> Fai
     def decide(image: ClusterImage, names: Sequence[str]) -> Decision:
         return topics.create_local(image, {name: wanted[name] for name in names})
 
-    return await _in_pieces(node, wanted, decide)
+    return await _in_pieces(node, wanted, decide, TOPICS_PER_STEP)
 
 
 async def grow_local(node: StoreNode, name: str, partitions: int) -> None:
@@ -183,7 +170,7 @@ async def grow_local(node: StoreNode, name: str, partitions: int) -> None:
 
 async def begin_local_deletion(node: StoreNode, names: Collection[str]) -> Failures:
     """Begin to delete topics on a broker by itself: nobody sees them any more. Return the failures by name."""
-    return await _in_pieces(node, names, topics.begin_local_deletion)
+    return await _in_pieces(node, names, topics.begin_local_deletion, TOPICS_PER_STEP)
 
 
 async def finish_local_deletion(node: StoreNode, names: Collection[str], left: Container[str]) -> Failures:
@@ -192,11 +179,11 @@ async def finish_local_deletion(node: StoreNode, names: Collection[str], left: C
     def decide(image: ClusterImage, names: Sequence[str]) -> Decision:
         return topics.finish_local_deletion(image, names, left, node.id)
 
-    return await _in_pieces(node, names, decide)
+    return await _in_pieces(node, names, decide, TOPICS_PER_STEP // 2)
 
 
 async def _in_pieces(
-    node: StoreNode, names: Collection[str], decide: Callable[[ClusterImage, Sequence[str]], Decision]
+    node: StoreNode, names: Collection[str], decide: Callable[[ClusterImage, Sequence[str]], Decision], size: int
 ) -> Failures:
     """Change topics, in transactions that share their writes to the disk; return the failures by name."""
     failures: Failures = {}
@@ -210,8 +197,8 @@ async def _in_pieces(
 
     left = list(names)
     async with trio.open_nursery() as nursery:
-        for start in range(0, len(left), TOPICS_PER_STEP):
-            nursery.start_soon(change, left[start : start + TOPICS_PER_STEP])
+        for start in range(0, len(left), size):
+            nursery.start_soon(change, left[start : start + size])
     return failures
 
 
@@ -264,75 +251,3 @@ async def take_producer_ids(node: StoreNode, count: int, *, at_least: int = 0) -
 async def unregister_broker(node: StoreNode, broker: int) -> None:
     """Forget a broker that is gone for good. Raises RefusedError for one that is alive, or not registered."""
     await node.commit(lambda image: topics.unregister(image, broker) if image.is_known(broker) else None)
-
-
-def reassignments(image: ClusterImage) -> dict[PartitionKey, PartitionState]:
-    """Return the partitions that are being moved (ListPartitionReassignments)."""
-    return {key: state for key, state in image.partitions.items() if state.adding or state.removing}
-
-
-async def elect_leaders(node: StoreNode, keys: Iterable[PartitionKey], *, is_unclean: bool) -> Refused:
-    """Elect the preferred replica of each partition, or (unclean) any that lives; return refusals (ElectLeaders)."""
-
-    def decide(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
-        return elect(image, key, is_unclean=True) if is_unclean else elect_preferred(image, key)
-
-    return await _change_partitions(node, keys, decide)
-
-
-async def reassign_partitions(node: StoreNode, targets: Mapping[PartitionKey, Sequence[int] | None]) -> Refused:
-    """Begin to move partitions, or (None) cancel that; return the refusals."""
-    return await _change_partitions(node, targets, lambda image, key: reassign(image, key, targets[key]))
-
-
-async def _change_partitions(
-    node: StoreNode, keys: Iterable[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
-) -> Refused:
-    """Change distinct partitions, some of them in each transaction; return why the others cannot be changed."""
-    left, refused = deque(keys), dict[PartitionKey, str]()
-    while left:
-        piece = [left.popleft() for _ in range(min(len(left), PARTITIONS_PER_CHANGE))]
-        changed, reasons = await _change_some(node, piece, decide)
-        refused |= reasons
-        left.extendleft([key for key in piece if key not in changed and key not in reasons])
-        await trio.lowlevel.checkpoint()  # nothing was committed if all of them are refused
-    return refused
-
-
-async def _change_some(
-    node: StoreNode, keys: Sequence[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
-) -> tuple[set[PartitionKey], Refused]:
-    """Change partitions, as many as one transaction takes; return these, and why others cannot be changed.
-
-    If the answer to a transaction is lost, the next attempt finds them as they were to be: they are changed.
-    """
-    changed, refused = set[PartitionKey](), dict[PartitionKey, str]()
-    tried: dict[PartitionKey, PartitionState] = {}
-
-    def make(image: ClusterImage) -> Decision | None:
-        changed.clear()
-        refused.clear()
-        changes: list[Change] = []
-        for key in keys:
-            change = decide(image, key) if key in image.partitions else Refusal("the partition does not exist")
-            if isinstance(change, Refusal):
-                if _has_become(image.partitions.get(key), tried.get(key)):
-                    changed.add(key)
-                else:
-                    refused[key] = change.reason
-            else:
-                changes.append(change)
-        if not changes:
-            return None
-        batch = batches(changes)[0]
-        changed.update([change.key for change in batch])
-        tried.update((change.key, change.state) for change in batch)
-        return transaction(batch)
-
-    await node.commit(make)
-    return changed, refused
-
-
-def _has_become(found: PartitionState | None, wanted: PartitionState | None) -> bool:
-    """Whether a partition is in a wanted state, whatever its revision."""
-    return found is not None and wanted is not None and replace(found, revision=wanted.revision) == wanted

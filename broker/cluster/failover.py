@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from warmlog.broker.cluster.reachability import listens, until_answer
 from warmlog.broker.cluster.store import ROUNDING_S, StoreError
 from warmlog.broker.cluster.topics import end_registration
 from warmlog.broker.cluster.values import Endpoint, Registration
+from warmlog.protocol.kafka.peer import PeerProtocol
+from warmlog.protocol.kafka.peer_apis import API_VERSIONS
+from warmlog.protocol.kafka.values import ApiVersionsRequest
+from warmlog.protocol.version import VERSION
 
 if TYPE_CHECKING:
     from warmlog.broker.cluster.node import ClusterNode
@@ -38,6 +41,8 @@ SILENCE_S = 2.0
 PROBE_S = 1.0  # how long a probe is not answered, at least
 LEASE_POLL_S = 0.1
 VERDICT_S = 4.0  # after that the broker counts as alive
+CONNECT_TIMEOUT_S = 1.0
+_GREETING = ApiVersionsRequest(software_name="warmlog", software_version=VERSION)
 
 logger = logging.getLogger(__name__)
 
@@ -166,3 +171,44 @@ async def _until_answer(endpoints: Sequence[Endpoint]) -> None:
                     break
             return
     await trio.sleep_forever()
+
+
+async def listens(endpoints: Sequence[Endpoint]) -> bool:
+    """Return False only if every address refuses connections: its machine answers, and nobody listens there."""
+    for endpoint in endpoints:
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT_S):
+                stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        except OSError as error:
+            if not _is_refusal(error):
+                return True
+        except trio.TooSlowError:
+            return True
+        else:
+            await trio.aclose_forcefully(stream)
+            return True
+    return not endpoints
+
+
+async def until_answer(endpoint: Endpoint) -> None:
+    """Ask a Kafka listener for the versions that it knows, and return when it says anything, or ends the connection.
+
+    A process that was stopped, or whose event loop is held up, accepts connections and is silent. Raises OSError if
+    there is no connection.
+    """
+    _, request = PeerProtocol("probe").send(API_VERSIONS, _GREETING)
+    stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    try:
+        await stream.send_all(request)
+        await stream.receive_some(1)
+    except trio.BrokenResourceError:
+        pass
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Whether every attempt behind an error was refused."""
+    cause = error.__cause__
+    causes = cause.exceptions if isinstance(cause, ExceptionGroup) else (cause or error,)
+    return all(isinstance(each, ConnectionRefusedError) for each in causes)

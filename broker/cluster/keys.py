@@ -50,7 +50,7 @@ def configs_key(scope: str = BROKER_DEFAULTS) -> str:
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """Encode a value of the store. What its key's revision says is left out."""
-    fields = msgspec.structs.asdict(value)
-    fields.pop("revision", None)
-    return msgspec.json.encode(fields)
+    """Encode a value of the store. What its key's revision says, and what is as by default, is left out."""
+    if getattr(value, "revision", 0):
+        value = msgspec.structs.replace(value, revision=0)
+    return msgspec.json.encode(value)

@@ -19,10 +19,9 @@ from uuid import UUID
 
 import trio
 
-from warmlog.broker.cluster.failover import Failover
+from warmlog.broker.cluster.decisions import Refusal
+from warmlog.broker.cluster.failover import Failover, listens
 from warmlog.broker.cluster.image import EMPTY, ClusterImage, ImageDelta
-from warmlog.broker.cluster.reachability import listens
-from warmlog.broker.cluster.rules import Refusal
 from warmlog.broker.cluster.store import (
     NO_LEASE,
     CompactedError,

@@ -1,6 +1,6 @@
 """A broker's view of its store: an image of the contents, and the commits that advance it.
 
-`node.ClusterNode` is that of a broker in a cluster, `lone_node.LoneNode` that of a broker by itself.
+`node.ClusterNode` is that of a broker in a cluster, `local.lone_node.LoneNode` that of a broker by itself.
 """
 
 import logging
@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import trio
 
+from warmlog.broker.cluster.decisions import Decision, Refusal
 from warmlog.broker.cluster.image import ClusterImage, ImageDelta
-from warmlog.broker.cluster.rules import Decision, Refusal
 from warmlog.broker.cluster.store import Store, StoreUnavailableError
 from warmlog.broker.cluster.values import Member
 from warmlog.broker.metadata.topic import RefusedError

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from warmlog.broker.cluster.decisions import Decision, Refusal
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
 from warmlog.broker.cluster.keys import (
     CONTROLLER_KEY,
@@ -24,7 +25,6 @@ from warmlog.broker.cluster.keys import (
     partition_key,
     topic_key,
 )
-from warmlog.broker.cluster.rules import Decision, Refusal
 from warmlog.broker.cluster.store import ABSENT, MAX_OPERATIONS, Compare, Delete, Operation, Put, Transaction
 from warmlog.broker.cluster.values import (
     NO_EPOCH,
@@ -41,7 +41,7 @@ from warmlog.broker.cluster.values import (
 from warmlog.broker.metadata.topic import Mirror
 
 PARTITIONS_PER_STEP = 100  # created at once: with the topic, within the store's limit
-TOPICS_PER_STEP = 60  # changed at once on a broker by itself, within the same limit
+TOPICS_PER_STEP = 120  # changed at once on a broker by itself, within the same limit
 
 Assignment = Sequence[Sequence[int]]  # the replicas of each partition, preferred leader first
 

@@ -1,4 +1,4 @@
-"""A SQLite file whose layout is migrated step by step.
+"""A SQLite file with a layout.
 
 Invariants:
 1. A write is flushed when the call returns (synchronous=FULL).
@@ -11,15 +11,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from warmlog.broker.metadata.errors import MetadataError
 
 T = TypeVar("T")
-Step: TypeAlias = Sequence[str] | Callable[[sqlite3.Connection], None]
 
 MAX_WAL_PAGES = 64  # 256 KiB, taken from the disk reserve when the disk is full
 _DISK_MAY_BE_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})  # IOERR: its shared memory cannot grow
+
+
+class Layout(NamedTuple):
+    """A layout, and how to get there: `create` in an empty file, `migrate` from an older version."""
+
+    version: int
+    create: Callable[[sqlite3.Connection], None]
+    migrate: Callable[[Path, sqlite3.Connection, int], None]
+
+
+def refuse_migration(path: Path, _: sqlite3.Connection, version: int) -> None:
+    """Raise MetadataError: no released version has had another layout."""
+    raise MetadataError(f"{path}: has layout {version}, which no released version has")
 
 
 class Database:
@@ -28,22 +40,19 @@ class Database:
     def __init__(
         self,
         path: Path,
-        steps: Sequence[Step],
+        layout: Layout,
         *,
         make_room: Callable[[], bool] = lambda: False,
         is_exclusive: bool = False,
-        before_migration: Callable[[sqlite3.Connection, int], None] = lambda *_: None,
     ) -> None:
-        """Open or create the file at `path`, and migrate it: `steps` lead from each layout version to the next.
+        """Open or create the file at `path`, and migrate it.
 
         `make_room` is called when the disk is full; it returns whether to try again, and may raise OSError.
-        `is_exclusive`: lock the file against other processes, also those that read. `before_migration` is called before
-        an older layout is migrated, with its version.
+        `is_exclusive`: lock the file against other processes, also those that read.
         """
         self.path = path
-        self._steps = steps
+        self._layout = layout
         self._make_room = make_room
-        self._before_migration = before_migration
         self._lock = Lock()
         with self._errors():
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
@@ -82,23 +91,18 @@ class Database:
         execute("PRAGMA synchronous = FULL")
         execute(f"PRAGMA wal_autocheckpoint = {MAX_WAL_PAGES}")
         (version,) = execute("PRAGMA user_version").fetchone()
-        latest = len(self._steps)
+        latest, layout = self._layout.version, self._layout
         if not 0 <= version <= latest:
             raise MetadataError(
                 f"{self.path}: has layout {version}, this version of warmlog supports up to {latest}: "
                 "use a newer version"
             )
         if 0 < version < latest:
-            self._before_migration(self._connection, version)
-        if version < latest:
+            layout.migrate(self.path, self._connection, version)
+        elif not version:
             with self._connection:
                 execute("BEGIN IMMEDIATE")
-                for step in self._steps[version:]:
-                    if callable(step):
-                        step(self._connection)
-                    else:
-                        for statement in step:
-                            execute(statement)
+                layout.create(self._connection)
                 execute(f"PRAGMA user_version = {latest}")
 
     def _retry_when_full(self, step: Callable[[], T]) -> T:

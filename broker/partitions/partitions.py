@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from warmlog.broker.cluster.lone_node import LoneNode
+from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.log.errors import LogError, NotReadyError, OfflineError
 from warmlog.broker.log.producers.table import ProducerBudget

@@ -10,8 +10,8 @@ from typing import Any
 import trio
 
 from tests.broker.stored_topics import NODE_ID, lone_node
+from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
-from warmlog.broker.cluster.lone_node import LoneNode
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles

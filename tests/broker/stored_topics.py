@@ -8,8 +8,8 @@ from random import Random
 from warmlog.broker.cluster import topics
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.local.local_store import LocalStore
+from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
-from warmlog.broker.cluster.lone_node import LoneNode
 from warmlog.broker.cluster.rules import Decision
 from warmlog.broker.cluster.store import Outcome, Transaction
 from warmlog.broker.cluster.values import TopicState

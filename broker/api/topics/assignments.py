@@ -196,16 +196,19 @@ async def _elect_in(
     """Elect leaders in the store; return the reasons where that is not possible. Raises MetadataError."""
     if node.is_alone:
         return dict.fromkeys(wanted, "The only replica is offline.")
-    return await _in_pieces(wanted, lambda keys: admin.elect_leaders(node, keys, is_unclean=is_unclean))
+    from warmlog.broker.cluster import partition_admin  # a broker by itself does not need it
+
+    return await _in_pieces(wanted, lambda keys: partition_admin.elect_leaders(node, keys, is_unclean=is_unclean))
 
 
 async def _reassign_in(node: StoreNode, wanted: Mapping[Reassignment, Topic]) -> Mapping[Reassignment, str]:
     """Begin or cancel reassignments in the store; see `_elect_in`."""
     if node.is_alone:
         return {asked: "No partition reassignment is in progress." for asked in wanted if asked.replicas is None}
+    from warmlog.broker.cluster import partition_admin
 
     def change(keys: Mapping[PartitionKey, Reassignment]) -> Awaitable[Mapping[PartitionKey, str]]:
-        return admin.reassign_partitions(node, {key: asked.replicas for key, asked in keys.items()})
+        return partition_admin.reassign_partitions(node, {key: asked.replicas for key, asked in keys.items()})
 
     return await _in_pieces(wanted, change)
 

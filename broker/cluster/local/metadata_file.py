@@ -3,55 +3,21 @@
     keys, numbers    the store (`store_file`); empty in a cluster, whose store is elsewhere
     directories      the data directories at the last startup
 
-Up to layout 5, topics, settings, levels of features and counters had tables of their own. Before such a file is
-migrated, it is copied to `metadata.sqlite.layout5`: a version that does not know layout 6 can go on from there.
+`older_layouts` migrates files of earlier versions.
 """
 
-import json
-import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from uuid import UUID
-
-import msgspec
 
 from warmlog.broker.cluster.image import ClusterImage
-from warmlog.broker.cluster.keys import FEATURES_KEY, PRODUCER_IDS_KEY, configs_key, encode, gone_key, topic_key
 from warmlog.broker.cluster.local.store_file import StoreFile, create_tables
-from warmlog.broker.cluster.store import NO_LEASE, Range
-from warmlog.broker.cluster.values import Configs, Features, ProducerIds, TopicState, TopicStatus
-from warmlog.broker.metadata.database import Database, Step
+from warmlog.broker.cluster.store import Range
+from warmlog.broker.metadata.database import Database, Layout
 from warmlog.broker.metadata.errors import MetadataError
-from warmlog.broker.metadata.topic import Mirror
 
-# The layouts up to 5, each by its difference to the one before. A released step never changes.
-_TABLES: tuple[Step, ...] = (
-    (
-        """
-        CREATE TABLE topics (
-            name TEXT PRIMARY KEY,
-            id TEXT NOT NULL UNIQUE,
-            partitions INTEGER NOT NULL,
-            configs TEXT NOT NULL,            -- JSON: {setting: text}
-            deleting INTEGER NOT NULL DEFAULT 0
-        ) STRICT
-        """,
-    ),
-    (
-        "CREATE TABLE broker_configs (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
-        "CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) STRICT",
-    ),
-    (
-        "CREATE TABLE directories (id TEXT PRIMARY KEY, path TEXT NOT NULL) STRICT",
-        "CREATE TABLE buried (id TEXT PRIMARY KEY) STRICT",  # of a topic
-    ),
-    ("CREATE TABLE features (name TEXT PRIMARY KEY, level INTEGER NOT NULL) STRICT",),
-    ("ALTER TABLE topics ADD COLUMN mirror TEXT",),  # JSON: the fields of `Mirror`
-)
-_INSERT = "INSERT INTO keys VALUES (?, ?, ?3, ?3, ?)"
+LAYOUT_VERSION = 6
 
 
 class MetadataFile:
@@ -59,12 +25,8 @@ class MetadataFile:
 
     def __init__(self, path: Path, node_id: int, *, make_room: Callable[[], bool] = lambda: False) -> None:
         """Open or create the file of a broker, and migrate it. `make_room`: see `Database`."""
-        self.database = Database(
-            path,
-            (*_TABLES, partial(_to_keys, node_id)),
-            make_room=make_room,
-            before_migration=partial(_keep_copy, path),
-        )
+        layout = Layout(LAYOUT_VERSION, _create, partial(_migrate, node_id))
+        self.database = Database(path, layout, make_room=make_room)
         try:
             self.store = StoreFile(self.database)
         except MetadataError:
@@ -97,65 +59,12 @@ class MetadataFile:
         self.database.close()
 
 
-def _keep_copy(path: Path, connection: sqlite3.Connection, version: int) -> None:
-    """Copy a file that is about to be migrated, in place of an earlier copy. Raises sqlite3.Error, OSError."""
-    kept = path.with_name(f"{path.name}.layout{version}")
-    part = kept.with_name(f"{kept.name}.part")
-    part.unlink(missing_ok=True)
-    try:
-        connection.execute("VACUUM INTO ?", (str(part),))
-        _sync(part)
-        part.rename(kept)
-        _sync(path.parent)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _to_keys(node_id: int, connection: sqlite3.Connection) -> None:
-    """Migrate layout 5 to 6: move topics, settings, levels and counters to keys of the store."""
+def _create(connection: sqlite3.Connection) -> None:
     create_tables(connection)
-    counters = dict(connection.execute("SELECT name, next FROM counters").fetchall())
-    revision = counters.get("changes", 0) + 2  # above that of an empty store, and never less than it was
-    rows = [(key, value, revision, NO_LEASE) for key, value in _keys(connection, node_id, counters)]
-    if rows:
-        connection.executemany(_INSERT, rows)
-        connection.execute("UPDATE numbers SET number = ? WHERE name = 'revision'", (revision,))
-    for table in ("topics", "broker_configs", "counters", "buried", "features"):
-        connection.execute(f"DROP TABLE {table}")
+    connection.execute("CREATE TABLE directories (id TEXT PRIMARY KEY, path TEXT NOT NULL) STRICT")
 
 
-def _keys(connection: sqlite3.Connection, node_id: int, counters: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    """Iterate over the keys and values that correspond to the tables of layout 5."""
-    topics = connection.execute("SELECT name, id, partitions, configs, deleting, mirror FROM topics").fetchall()
-    for name, topic_id, partitions, configs, deleting, mirror in topics:
-        topic = TopicState(
-            id=UUID(topic_id),
-            partitions=partitions,
-            configs=json.loads(configs),
-            status=TopicStatus.DELETING if deleting else TopicStatus.LIVE,
-            mirror=None if mirror is None else msgspec.json.decode(mirror, type=Mirror),
-        )
-        yield topic_key(name), encode(topic)
-    for (topic_id,) in connection.execute("SELECT id FROM buried").fetchall():
-        yield gone_key(UUID(topic_id), node_id), b""
-    scopes: dict[str, dict[str, str]] = {}
-    for name, value in connection.execute("SELECT name, value FROM broker_configs").fetchall():
-        scope, _, setting = name.rpartition("/")
-        scopes.setdefault(scope, {})[setting] = value
-    for scope, values in scopes.items():
-        yield configs_key(scope), encode(Configs(values=values))
-    levels = dict(connection.execute("SELECT name, level FROM features").fetchall())
-    if levels:
-        yield FEATURES_KEY, encode(Features(levels=levels))
-    if "producer_ids" in counters:
-        yield PRODUCER_IDS_KEY, encode(ProducerIds(next_id=counters["producer_ids"]))
+def _migrate(node_id: int, path: Path, connection: sqlite3.Connection, version: int) -> None:
+    from warmlog.broker.cluster.local.older_layouts import migrate  # once in the life of a file
+
+    migrate(path, connection, version, node_id)

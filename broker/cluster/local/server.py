@@ -37,8 +37,10 @@ from warmlog.broker.cluster.store import (
     StoreError,
     StoreUnavailableError,
 )
-from warmlog.broker.metadata.database import Database
+from warmlog.broker.metadata.database import Database, Layout, refuse_migration
 from warmlog.broker.metadata.errors import MetadataError
+
+LAYOUT = Layout(2, create_tables, refuse_migration)
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ logger = logging.getLogger(__name__)
 def open_store(path: Path) -> StoreFile:
     """Open or create the file of a store. Blocking. Raises StoreError."""
     try:
-        return StoreFile(Database(path, [create_tables], is_exclusive=True))
+        return StoreFile(Database(path, LAYOUT, is_exclusive=True))
     except MetadataError as error:
         raise StoreError(str(error)) from error
 

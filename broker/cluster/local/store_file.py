@@ -5,7 +5,7 @@ numbers   store_id, drawn when the file is created; revision
 """
 
 import sqlite3
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from secrets import randbits
 from typing import NamedTuple, TypeAlias
 
@@ -26,13 +26,9 @@ from warmlog.broker.metadata.database import Database
 
 _ALL_KEYS = "SELECT key, value, create_revision, mod_revision, lease FROM keys ORDER BY key"
 _KEYS = "SELECT key, value, create_revision, mod_revision, lease FROM keys WHERE key >= ? AND key < ? ORDER BY key"
-_COMPARE = "SELECT mod_revision FROM keys WHERE key = ?"
-_PUT = """
-    INSERT INTO keys VALUES (?, ?, ?3, ?3, ?)
-    ON CONFLICT (key) DO UPDATE SET value = excluded.value, mod_revision = ?3, lease = excluded.lease
-    RETURNING create_revision
-"""
-_DELETE = "DELETE FROM keys WHERE key = ? RETURNING key"
+_FIND = "SELECT key, create_revision, mod_revision FROM keys WHERE key IN ({})"
+_PUT = "INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?, ?)"
+_DELETE = "DELETE FROM keys WHERE key = ?"
 _LEASED = "SELECT key FROM keys WHERE lease = ? ORDER BY key"
 _SET_NUMBER = "UPDATE numbers SET number = ? WHERE name = ?"
 
@@ -47,7 +43,7 @@ class Committed(NamedTuple):
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables of an empty store: a step of `Database`."""
+    """Create the tables of an empty store."""
     connection.execute(
         """
         CREATE TABLE keys (
@@ -86,12 +82,13 @@ class StoreFile:
             results, changes = list[Result](), list[Changes]()
             revision = self.revision
             for transaction in transactions:
-                if not _holds(connection, transaction):
+                found = _find(connection, transaction)
+                if any(found.get(key, _NEW).written != expected for key, expected in transaction.compares):
                     results.append(Outcome(succeeded=False, revision=revision))
                 elif (ended := _ended_lease(transaction, leases)) is not None:
                     results.append(LeaseExpiredError(f"lease {ended} has expired"))
                 else:
-                    events = _run(connection, transaction.operations, revision + 1)
+                    events = _run(connection, transaction.operations, found, revision + 1)
                     if events:
                         revision += 1
                         changes.append(Changes(revision, tuple(events)))
@@ -112,7 +109,7 @@ class StoreFile:
             for lease in leases:
                 keys = [Deleted(key) for (key,) in connection.execute(_LEASED, (lease,)).fetchall()]
                 if keys:
-                    connection.executemany("DELETE FROM keys WHERE key = ?", keys)
+                    connection.executemany(_DELETE, keys)
                     changes.append(Changes(self.revision + len(changes) + 1, tuple(keys)))
             if changes:
                 connection.execute(_SET_NUMBER, (changes[-1].revision, "revision"))
@@ -130,12 +127,21 @@ class StoreFile:
         return committed
 
 
-def _holds(connection: sqlite3.Connection, transaction: Transaction) -> bool:
-    for key, revision in transaction.compares:
-        found = connection.execute(_COMPARE, (key,)).fetchone()
-        if (ABSENT if found is None else found[0]) != revision:
-            return False
-    return True
+class _Revisions(NamedTuple):
+    """Those that created a key, and wrote it last."""
+
+    created: int
+    written: int
+
+
+_NEW = _Revisions(ABSENT, ABSENT)
+
+
+def _find(connection: sqlite3.Connection, transaction: Transaction) -> dict[str, _Revisions]:
+    """Return the keys of a transaction that exist."""
+    keys = list({each.key for each in (*transaction.compares, *transaction.operations)})
+    rows = connection.execute(_FIND.format(",".join("?" * len(keys))), keys)
+    return {key: _Revisions(created, written) for key, created, written in rows}
 
 
 def _ended_lease(transaction: Transaction, leases: Container[int]) -> int | None:
@@ -144,14 +150,19 @@ def _ended_lease(transaction: Transaction, leases: Container[int]) -> int | None
     return next((lease for lease in used if lease not in leases), None)
 
 
-def _run(connection: sqlite3.Connection, operations: Sequence[Operation], revision: int) -> list[Event]:
-    """Write the operations of a transaction; return what has changed."""
+def _run(
+    connection: sqlite3.Connection, operations: Sequence[Operation], found: Mapping[str, _Revisions], revision: int
+) -> list[Event]:
+    """Write the operations of a transaction, given the keys that exist; return what has changed."""
     events: list[Event] = []
+    puts: list[KeyValue] = []
     for each in operations:
         if isinstance(each, Put):
-            key, value, lease = each
-            ((created,),) = connection.execute(_PUT, (key, value, revision, lease)).fetchall()
-            events.append(KeyValue(key, value, created, revision, lease))
-        elif connection.execute(_DELETE, (each.key,)).fetchall():
+            created = found[each.key].created if each.key in found else revision
+            puts.append(item := KeyValue(each.key, each.value, created, revision, each.lease))
+            events.append(item)
+        elif each.key in found:
             events.append(Deleted(each.key))
+    connection.executemany(_PUT, puts)
+    connection.executemany(_DELETE, [each for each in events if isinstance(each, Deleted)])
     return events

@@ -25,7 +25,8 @@ changes, `durability` knows the settings.
 Source: org.apache.kafka.controller.PartitionChangeBuilder, KIP-966, KIP-903, KIP-455.
 """
 
-from warmlog.broker.cluster.rules.changes import Change, Decision, Refusal, batches, is_current, transaction
+from warmlog.broker.cluster.decisions import Decision, Refusal
+from warmlog.broker.cluster.rules.changes import Change, batches, is_current, transaction
 from warmlog.broker.cluster.rules.durability import SHARED, UNCLEAN, allows_unclean, default_of, min_isr
 from warmlog.broker.cluster.rules.elections import (
     LogEnd,

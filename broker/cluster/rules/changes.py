@@ -1,21 +1,12 @@
 """Changes of partition states, and the transactions that commit them."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
 from warmlog.broker.cluster.keys import broker_key, encode, partition_key
 from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
 from warmlog.broker.cluster.values import Member, PartitionState
-
-
-class Refusal(NamedTuple):
-    """A change that is not allowed; `reason` is one line for users."""
-
-    reason: str
-
-
-Decision: TypeAlias = Transaction | Refusal
 
 
 class Change(NamedTuple):

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from warmlog.broker.cluster.decisions import Refusal
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
-from warmlog.broker.cluster.rules.changes import Change, Refusal, change_of
+from warmlog.broker.cluster.rules.changes import Change, change_of
 from warmlog.broker.cluster.rules.durability import allows_unclean
 from warmlog.broker.cluster.rules.states import good_in_sync, in_order, with_isr
 from warmlog.broker.cluster.values import Member, PartitionState

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from warmlog.broker.cluster.decisions import Refusal
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
 from warmlog.broker.cluster.keys import draining_key
-from warmlog.broker.cluster.rules.changes import Change, Refusal, change_of
+from warmlog.broker.cluster.rules.changes import Change, change_of
 from warmlog.broker.cluster.rules.states import are_good, completed, settled, with_isr
 from warmlog.broker.cluster.store import ABSENT, Compare
 from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from warmlog.broker.cluster.decisions import Refusal
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
-from warmlog.broker.cluster.rules.changes import Change, Refusal, change_of
+from warmlog.broker.cluster.rules.changes import Change, change_of
 from warmlog.broker.cluster.rules.states import are_good, completed, without
 from warmlog.broker.cluster.values import PartitionState
 

@@ -31,6 +31,9 @@ class Executor(Protocol):
     def place_more(self, topic: Topic, count: int, assignment: Assignment | None) -> Assignment:
         """Return the replicas of the partitions by which a topic grows. Raises RefusedError."""
 
+    def check_settings(self, changed: Mapping[str, str]) -> None:
+        """Raise SettingError if a setting cannot be changed for this broker only."""
+
     def changing(self, name: str) -> AbstractAsyncContextManager[None]:
         """Wait until no other change of a topic is in progress, as far as they exclude each other."""
 

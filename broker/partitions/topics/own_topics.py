@@ -29,7 +29,7 @@ from functools import partial
 import trio
 
 from warmlog.broker.cluster import admin
-from warmlog.broker.cluster.lone_node import LoneNode
+from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.values import TopicState, TopicStatus
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.metadata.topic import InvalidTopicError, Topic, check_collision, folded, is_internal
@@ -106,6 +106,9 @@ class OwnTopics:
         del topic, count, assignment
         return ()
 
+    def check_settings(self, changed: Mapping[str, str]) -> None:
+        """Accept all: there are no other brokers to agree with."""
+
     def seen(self, name: str, state: TopicState, known: Topic | None) -> Topic | None:
         """Return the topic with its settings: partitions, and new topics, are published with their logs."""
         del name
@@ -166,7 +169,8 @@ class OwnTopics:
             return
         failures = await admin.create_local(self._node, {topic.name: _state_of(topic) for topic in wanted})
         request.failures |= failures
-        wanted = [topic for topic in wanted if topic.name not in failures]
+        image = self._node.image  # what is kept there and what is published share names, ids and settings
+        wanted = [image.topics[topic.name].named(topic.name) for topic in wanted if topic.name not in failures]
         if not wanted:
             return
         async with trio.open_nursery() as nursery:

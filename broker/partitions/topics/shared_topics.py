@@ -15,6 +15,7 @@ import trio
 from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.rules import SHARED
 from warmlog.broker.cluster.store import StoreError
 from warmlog.broker.cluster.topics import PARTITIONS_PER_STEP
 from warmlog.broker.cluster.values import TopicState, TopicStatus
@@ -26,6 +27,7 @@ from warmlog.broker.partitions.topics.executor import Assignment
 from warmlog.broker.partitions.topics.partition_directories import Failures
 from warmlog.broker.partitions.topics.topic_map import TopicMap
 from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.types import SettingError
 
 RETRY_S = 1.0  # after a creation could not be finished
 MAX_UNFINISHED = 1000  # creations that took too long for their clients, and may have begun
@@ -49,6 +51,12 @@ class SharedTopics:
     def is_taken(self, name: str) -> bool:
         """Return whether the image has a topic, which may be one that is being created or deleted."""
         return name in self._node.image.topics
+
+    def check_settings(self, changed: Mapping[str, str]) -> None:
+        """Raise SettingError if a setting that all brokers must agree on is changed for one of them."""
+        for name in changed:
+            if name in SHARED:
+                raise SettingError(f"{name} cannot be set for one broker of a cluster: set it for all, or for a topic")
 
     def seen(self, name: str, state: TopicState, known: Topic | None) -> Topic | None:
         """Return the topic as it is in the image."""

@@ -15,7 +15,6 @@ import trio
 
 from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.image import BROKER_DEFAULTS, ClusterImage, ImageDelta
-from warmlog.broker.cluster.rules import SHARED
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import TopicState, TopicStatus
 from warmlog.broker.metadata.topic import (
@@ -33,7 +32,6 @@ from warmlog.broker.partitions.topics.partition_directories import Checkpoint, F
 from warmlog.broker.partitions.topics.topic_map import TopicMap
 from warmlog.broker.settings.live import LiveSettings, Overrides
 from warmlog.broker.settings.topics import LogConfigs, check_topic_configs
-from warmlog.broker.settings.types import SettingError
 
 LOGS_PER_STEP = 200  # whose settings change at once: a millisecond
 
@@ -164,8 +162,7 @@ class Topics:
         live = self._live_settings
         overrides = change(live.overrides)
         live.combined(overrides)
-        if not self._node.is_alone:
-            _check_not_shared(set(overrides.broker.items()) - set(live.overrides.broker.items()))
+        self._executor.check_settings(dict(set(overrides.broker.items()) - set(live.overrides.broker.items())))
         if validate_only:
             return
         before = live.overrides
@@ -314,13 +311,6 @@ def _changed_resource(
 ) -> Mapping[str, str]:
     """Return the settings of a resource that `change` makes of its old ones."""
     return change(before.with_resource(name, old)).resources.get(name, {})
-
-
-def _check_not_shared(changes: Iterable[tuple[str, str]]) -> None:
-    """Raise SettingError if a setting that all brokers must agree on is changed for one of them."""
-    for name, _ in changes:
-        if name in SHARED:
-            raise SettingError(f"{name} cannot be set for one broker of a cluster: set it for all, or for a topic")
 
 
 def _is_deleted(topic_id: UUID, state: TopicState | None) -> bool:

@@ -6,7 +6,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.broker.cluster.nodes import created, in_sync, three_nodes, topic
-from warmlog.broker.cluster import admin, topics
+from warmlog.broker.cluster import admin, partition_admin, topics
 from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
 from warmlog.broker.cluster.values import TopicStatus
 from warmlog.broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError
@@ -179,12 +179,12 @@ async def test_the_preferred_leader_is_elected_on_request(autojump_clock: MockCl
         key = await created(nodes, [[1, 2]])
         await nodes[0].restart()
         await nodes[1].until(lambda: nodes[1].state().leader == nodes[1].node.me)
-        assert "not in sync" in str(await admin.elect_leaders(nodes[2].node, [key], is_unclean=False))
+        assert "not in sync" in str(await partition_admin.elect_leaders(nodes[2].node, [key], is_unclean=False))
         await in_sync(nodes[1], key, [2, 1])
         await nodes[2].until(lambda: len(nodes[2].state().isr) == 2)
-        assert not await admin.elect_leaders(nodes[2].node, [key], is_unclean=False)
+        assert not await partition_admin.elect_leaders(nodes[2].node, [key], is_unclean=False)
         assert nodes[2].state().leader == nodes[0].node.me
-        assert "leads" in str(await admin.elect_leaders(nodes[2].node, [key], is_unclean=False))
+        assert "leads" in str(await partition_admin.elect_leaders(nodes[2].node, [key], is_unclean=False))
 
 
 async def test_elections_whose_answer_is_lost_have_succeeded(autojump_clock: MockClock) -> None:
@@ -205,7 +205,7 @@ async def test_elections_whose_answer_is_lost_have_succeeded(autojump_clock: Moc
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(mend)
-            assert not await admin.elect_leaders(asked.node, keys, is_unclean=False)
+            assert not await partition_admin.elect_leaders(asked.node, keys, is_unclean=False)
         assert {asked.node.image.partitions[key].leader_id for key in keys} == {1}
 
 
@@ -213,23 +213,23 @@ async def test_a_reassignment_is_listed_until_it_is_cancelled(autojump_clock: Mo
     async with three_nodes() as nodes:
         key = await created(nodes, [[1, 2], [2, 3]])
         node, before = nodes[0].node, nodes[0].state()
-        assert not await admin.reassign_partitions(node, {key: [3, 2]})
-        (moved,) = admin.reassignments(node.image)
+        assert not await partition_admin.reassign_partitions(node, {key: [3, 2]})
+        (moved,) = partition_admin.reassignments(node.image)
         assert moved == key
         assert (nodes[0].state().adding, nodes[0].state().removing) == ((3,), (1,))
-        assert not await admin.reassign_partitions(node, {key: None})
-        assert admin.reassignments(node.image) == {}
+        assert not await partition_admin.reassign_partitions(node, {key: None})
+        assert partition_admin.reassignments(node.image) == {}
         assert set(nodes[0].state().replicas) == set(before.replicas)
-        assert "no reassignment" in str(await admin.reassign_partitions(node, {key: None}))
+        assert "no reassignment" in str(await partition_admin.reassign_partitions(node, {key: None}))
 
 
 async def test_a_partition_that_does_not_exist_cannot_be_moved(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         key = await created(nodes, [[1]])
         missing = PartitionKey(key.topic, 7)
-        refused = await admin.reassign_partitions(nodes[0].node, {missing: [2]})
+        refused = await partition_admin.reassign_partitions(nodes[0].node, {missing: [2]})
         assert refused == {missing: "the partition does not exist"}
-        assert "broker 9 is not registered" in str(await admin.reassign_partitions(nodes[0].node, {key: [9]}))
+        assert "broker 9 is not registered" in str(await partition_admin.reassign_partitions(nodes[0].node, {key: [9]}))
 
 
 async def test_many_partitions_are_moved_in_few_transactions(autojump_clock: MockClock) -> None:
@@ -238,6 +238,6 @@ async def test_many_partitions_are_moved_in_few_transactions(autojump_clock: Moc
         node = nodes[1].node
         keys = [PartitionKey(first.topic, index) for index in range(131)]
         before = node.image.revision
-        assert list(await admin.reassign_partitions(node, {key: [3, 2] for key in keys})) == [keys[130]]
+        assert list(await partition_admin.reassign_partitions(node, {key: [3, 2] for key in keys})) == [keys[130]]
         assert node.image.revision - before < 10
         assert all(node.image.partitions[key].adding == (3,) for key in keys[:130])

@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from tests.broker.cluster.memory import MemoryCluster
 from tests.broker.cluster.nodes import Member, created, in_sync, three_nodes
-from warmlog.broker.cluster import admin
+from warmlog.broker.cluster import admin, partition_admin
 from warmlog.broker.cluster.controller import Rebalancing
 from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
 from warmlog.broker.cluster.rules import LogEnd
@@ -80,8 +80,8 @@ async def test_unclean_elections_can_be_allowed_for_all_topics(autojump_clock: M
 async def test_an_unclean_election_can_be_requested(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         key = await leaderless(nodes)
-        assert await admin.elect_leaders(nodes[1].node, [key], is_unclean=False)
-        assert not await admin.elect_leaders(nodes[1].node, [key], is_unclean=True)
+        assert await partition_admin.elect_leaders(nodes[1].node, [key], is_unclean=False)
+        assert not await partition_admin.elect_leaders(nodes[1].node, [key], is_unclean=True)
         assert nodes[1].state().leader == nodes[1].node.me
 
 
@@ -141,7 +141,7 @@ async def test_a_preferred_replica_that_is_not_in_sync_does_not_lead(autojump_cl
         await nodes[1].until(lambda: nodes[1].state().leader == nodes[1].node.me)
         await trio.sleep(601)
         assert nodes[1].state().leader == nodes[1].node.me
-        assert "not in sync" in str(await admin.elect_leaders(nodes[1].node, [key], is_unclean=False))
+        assert "not in sync" in str(await partition_admin.elect_leaders(nodes[1].node, [key], is_unclean=False))
 
 
 async def test_a_broker_that_drains_leaves_the_isrs_of_others(autojump_clock: MockClock) -> None:

@@ -12,8 +12,8 @@ import trio
 from tests.broker.stored_topics import NODE_ID, lone_node, stored_topics
 from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.local.local_store import LocalStore
+from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
-from warmlog.broker.cluster.lone_node import LoneNode
 from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.metadata.topic import Mirror, Topic
 

@@ -6,7 +6,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.broker.cluster.nodes import LEASE_S, Member, committed, created, three_nodes, topic
-from warmlog.broker.cluster import admin, values
+from warmlog.broker.cluster import admin, partition_admin, values
 from warmlog.broker.cluster.failover import SILENCE_S
 from warmlog.broker.cluster.node import RENEW_S, UsedIdError
 from warmlog.broker.cluster.rules import LogEnd, change_isr, disown
@@ -213,7 +213,7 @@ async def test_a_reassignment_ends_with_the_isr_that_covers_its_target(autojump_
     async with three_nodes() as nodes:
         key = await created(nodes, [[1, 2]])
         node = nodes[0].node
-        assert not await admin.reassign_partitions(node, {key: [3]})
+        assert not await partition_admin.reassign_partitions(node, {key: [3]})
         state, third = nodes[0].state(), node.image.current(3)
         assert state.replicas == (3, 1, 2)
         assert state.leader is not None

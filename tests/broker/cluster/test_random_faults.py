@@ -12,7 +12,7 @@ from tests.broker.cluster.faults import RandomFaults
 from tests.broker.cluster.memory import MemoryCluster
 from tests.broker.cluster.nodes import SPACE, Member
 from tests.cluster.simulation.loop import run as simulate
-from warmlog.broker.cluster import admin, values
+from warmlog.broker.cluster import admin, partition_admin, values
 from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.rules import Change, LogEnd, change_isr, transaction
@@ -88,7 +88,7 @@ class Chaos:
         key = random.choice(led)
         state = image.partitions[key]
         if random.random() < 0.3:
-            await admin.reassign_partitions(node.node, {key: random.choice([[1, 2], [3], None])})
+            await partition_admin.reassign_partitions(node.node, {key: random.choice([[1, 2], [3], None])})
             return
         isr = [image.current(broker) for broker in state.replicas if broker == node.id or random.random() < 0.6]
         assert state.leader is not None

@@ -7,13 +7,12 @@ import pytest
 import trio
 
 from tests.broker.clients import RawClient, running
-from tests.broker.cluster.conftest import local_store, open_store
+from tests.broker.cluster.conftest import local_store, open_socket
 from tests.broker.clustered.three_brokers import IDS, LIMIT_S, Cluster, topic
 from tests.broker.kafka_client import kafka_client
 from warmlog import connect
 from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.node import ClusterNode
-from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     NO_OFFSET,
@@ -107,7 +106,7 @@ async def committed(client: RawClient, name: str, group: str) -> int:
 
 async def deleted(url: str, name: str) -> None:
     """Delete a topic as a broker does that has no data of it."""
-    store = open_store(url, Settings().warmlog_cluster_id)
+    store = open_socket(url)
     node = ClusterNode(store, 9, lease_s=LIMIT_S, random=Random(9))
     async with trio.open_nursery() as nursery:
         await node.load()

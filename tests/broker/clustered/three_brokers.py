@@ -10,11 +10,10 @@ from uuid import uuid4
 import trio
 
 from tests.broker.clients import Running, batch, running
-from tests.broker.cluster.conftest import local_store, open_store
+from tests.broker.cluster.conftest import local_store, open_socket
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from warmlog.broker.cluster.node import ClusterNode, Identity
 from warmlog.broker.cluster.values import NO_EPOCH, Endpoint
-from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 
@@ -113,7 +112,7 @@ async def three_brokers(directory: Path, settings: Mapping[str, object] | None =
 @asynccontextmanager
 async def idle_broker(cluster: Cluster, node_id: int) -> AsyncIterator[ClusterNode]:
     """Register a broker that does nothing, as one that hangs, and wait until broker 1 knows it."""
-    store = open_store(cluster.store, Settings().warmlog_cluster_id)
+    store = open_socket(cluster.store)
     node = ClusterNode(store, node_id, lease_s=LIMIT_S, random=Random(node_id))
     endpoint = Endpoint(listener="kafka", host="127.0.0.1", port=1)
     async with trio.open_nursery() as nursery:

@@ -9,7 +9,7 @@ import trio
 
 from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.broker.replication.simulated_brokers import Brokers, simulate
-from warmlog.broker.cluster import admin
+from warmlog.broker.cluster import partition_admin
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -117,7 +117,7 @@ def test_what_is_left_of_a_topic_that_was_moved_and_deleted_is_kept_aside(
         await brokers.stored(b"old", b"old")
         await brokers.alike(1, 2, 3)
         await brokers.kill(3)
-        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 2]})
+        assert not await partition_admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 2]})
         await brokers.until(lambda: set(brokers.state().replicas) == {1, 2})
         await brokers.delete()
         if is_away:

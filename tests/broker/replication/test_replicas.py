@@ -11,7 +11,7 @@ from tests.broker.clients import batch
 from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.broker.replication.simulated_brokers import Brokers, simulate
 from tests.cluster.simulation.machine import host_of
-from warmlog.broker.cluster import admin
+from warmlog.broker.cluster import admin, partition_admin
 from warmlog.broker.cluster.admin import COMMIT_TIMEOUT_S
 from warmlog.broker.cluster.keys import PRODUCER_IDS_KEY
 from warmlog.broker.cluster.rules import needs_election
@@ -336,9 +336,9 @@ def test_what_a_coordinator_verified_for_an_earlier_leader_begins_no_transaction
     async def lead(brokers: Brokers, broker: int) -> None:
         replicas = [broker, 3 - broker]
         await brokers.until(lambda: brokers.in_sync() == {1, 2})
-        assert not await admin.reassign_partitions(brokers.node(3), {brokers.key(): replicas})
+        assert not await partition_admin.reassign_partitions(brokers.node(3), {brokers.key(): replicas})
         await brokers.until(lambda: brokers.node(3).image.partitions[brokers.key()].replicas == tuple(replicas))
-        await admin.elect_leaders(brokers.node(3), [brokers.key()], is_unclean=False)
+        await partition_admin.elect_leaders(brokers.node(3), [brokers.key()], is_unclean=False)
         await brokers.until(lambda: brokers[broker].partitions.get("t", 0))
 
     async def main(brokers: Brokers) -> None:
@@ -534,7 +534,7 @@ def test_a_replica_that_comes_back_replaces_its_copy_on_a_disk_that_was_offline(
     async def main(brokers: Brokers) -> None:
         await offline_copy(brokers)
         for target in ([3, 2], [1, 2]):
-            assert not await admin.reassign_partitions(brokers.node(2), {brokers.key(): target})
+            assert not await partition_admin.reassign_partitions(brokers.node(2), {brokers.key(): target})
             await brokers.until(lambda target=target: brokers.state().replicas == tuple(target))  # type: ignore[misc]
         await brokers.stored(b"next")
         await brokers.alike(1, 2)
@@ -569,7 +569,7 @@ def test_a_reassignment_moves_a_replica() -> None:
         await brokers.create([1, 2])
         await brokers.stored(b"kept")
         assert brokers.local(3) is None
-        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [3, 2]})
+        assert not await partition_admin.reassign_partitions(brokers.node(1), {brokers.key(): [3, 2]})
         await brokers.until(lambda: set(brokers.state().replicas) == {2, 3} and not brokers.state().adding)
         await brokers.until(lambda: brokers.local(1) is None)
         await brokers.stored(b"next")
@@ -603,7 +603,7 @@ def reassignment_s(rates: dict[str, int], throttled: dict[str, str], size: int) 
         for _ in range(size // 1000):
             await brokers.stored(bytes(925))  # a batch of about 1,000 bytes
         begun = trio.current_time()
-        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 3]})
+        assert not await partition_admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 3]})
         await brokers.until(lambda: brokers.state().replicas == (1, 3))
         elapsed.append(trio.current_time() - begun)
         await brokers.alike(1, 3)
@@ -633,7 +633,7 @@ def test_a_rate_that_is_lifted_lets_a_reassignment_end() -> None:
         await brokers.create([1, 2], follower_replication_throttled_replicas="*")
         for _ in range(20):
             await brokers.stored(bytes(5000))
-        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 3]})
+        assert not await partition_admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 3]})
         await trio.sleep(100)
         assert brokers.state().adding == (3,)
         await admin.set_topic_configs(brokers.node(1), "t", lambda _: {})
@@ -649,7 +649,7 @@ def test_a_broker_removes_a_replica_that_was_moved_away_while_it_was_down() -> N
         await brokers.stored(b"kept")
         await brokers.alike(1, 2)
         await brokers.stop(1)
-        assert not await admin.reassign_partitions(brokers.node(2), {brokers.key(): [3, 2]})
+        assert not await partition_admin.reassign_partitions(brokers.node(2), {brokers.key(): [3, 2]})
         await brokers.until(lambda: set(brokers.state().replicas) == {2, 3} and not brokers.state().adding)
         await brokers.start(1)
         assert brokers.local(1) is None
@@ -663,10 +663,10 @@ def test_a_growing_replication_factor_gives_an_only_replica_followers() -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1])
         await brokers.stored(b"kept")
-        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 2, 3]})
+        assert not await partition_admin.reassign_partitions(brokers.node(1), {brokers.key(): [1, 2, 3]})
         await brokers.stored(b"next")
         assert b"kept" in await brokers.alike(1, 2, 3)
-        assert not await admin.reassign_partitions(brokers.node(1), {brokers.key(): [1]})
+        assert not await partition_admin.reassign_partitions(brokers.node(1), {brokers.key(): [1]})
         await brokers.until(lambda: brokers.state().replicas == (1,))
         await brokers.stored(b"last")
 

@@ -6,7 +6,7 @@ import trio
 from tests.broker.clients import batch
 from tests.broker.replication.simulated_brokers import Brokers, simulate
 from tests.cluster.simulation.machine import host_of
-from warmlog.broker.cluster import admin
+from warmlog.broker.cluster import partition_admin
 from warmlog.broker.partitions.appends.errors import NotLeaderError
 
 pytestmark = pytest.mark.timeout(60)
@@ -49,7 +49,7 @@ def test_a_broker_that_comes_back_leads_what_nobody_else_could() -> None:
         for _ in range(10):  # what comes first, the answer or the change, is random
             node = brokers.node(1)
             await brokers.until(lambda: brokers.in_sync() == {1, 2, 3})
-            await admin.elect_leaders(brokers.node(2), [brokers.key()], is_unclean=False)
+            await partition_admin.elect_leaders(brokers.node(2), [brokers.key()], is_unclean=False)
             await brokers.until(lambda: brokers[1].partitions.get("t", 0))
             brokers.store_faults[host_of(1)].is_away = True
             await brokers.until(lambda node=node: node.is_fenced)

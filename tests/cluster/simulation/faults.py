@@ -17,7 +17,7 @@ from tests.cluster.simulation.clients import DELETE_RECORDS
 from tests.cluster.simulation.directed import Scripts
 from tests.cluster.simulation.machine import Machine
 from tests.cluster.simulation.network import MACHINE
-from warmlog.broker.cluster import admin
+from warmlog.broker.cluster import admin, partition_admin
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.store import StoreError
@@ -251,7 +251,7 @@ class Injector:
         target = self._random.choice([None, self._random.sample(brokers, 3), self._random.sample(brokers, 2)])
         self._change(f"reassign {self._name(node.image, key)} to {target}")
         with suppress(StoreError, RefusedError), trio.move_on_after(5):
-            await admin.reassign_partitions(node, {key: target})
+            await partition_admin.reassign_partitions(node, {key: target})
 
     async def _elect(self) -> None:
         node = self._node()
@@ -260,7 +260,7 @@ class Injector:
         key = self._random.choice(sorted(node.image.partitions))
         self._change(f"elect the preferred leader of {self._name(node.image, key)}")
         with suppress(StoreError, RefusedError), trio.move_on_after(5):
-            await admin.elect_leaders(node, [key], is_unclean=False)
+            await partition_admin.elect_leaders(node, [key], is_unclean=False)
 
     async def _delete_records(self) -> None:
         """Delete what one of the consumers has read, or a part of it."""

@@ -1,0 +1,14 @@
+"""What rules decide: a transaction, or a refusal."""
+
+from typing import NamedTuple, TypeAlias
+
+from warmlog.broker.cluster.store import Transaction
+
+
+class Refusal(NamedTuple):
+    """A change that is not allowed; `reason` is one line for users."""
+
+    reason: str
+
+
+Decision: TypeAlias = Transaction | Refusal

@@ -1,0 +1,92 @@
+"""Change the states of partitions in a cluster, from any broker: elections and reassignments that users ask for.
+
+As in `admin`, every call returns when this broker's image has the change.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import trio
+from msgspec.structs import replace
+
+from warmlog.broker.cluster.decisions import Decision, Refusal
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.rules import Change, batches, elect, elect_preferred, reassign, transaction
+from warmlog.broker.cluster.store_node import StoreNode
+from warmlog.broker.cluster.values import PartitionState
+
+PARTITIONS_PER_CHANGE = 50  # decided in one step: a millisecond or two
+
+Refused = Mapping[PartitionKey, str]  # why partitions cannot be changed
+
+
+def reassignments(image: ClusterImage) -> dict[PartitionKey, PartitionState]:
+    """Return the partitions that are being moved (ListPartitionReassignments)."""
+    return {key: state for key, state in image.partitions.items() if state.adding or state.removing}
+
+
+async def elect_leaders(node: StoreNode, keys: Iterable[PartitionKey], *, is_unclean: bool) -> Refused:
+    """Elect the preferred replica of each partition, or (unclean) any that lives; return refusals (ElectLeaders)."""
+
+    def decide(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
+        return elect(image, key, is_unclean=True) if is_unclean else elect_preferred(image, key)
+
+    return await _change_partitions(node, keys, decide)
+
+
+async def reassign_partitions(node: StoreNode, targets: Mapping[PartitionKey, Sequence[int] | None]) -> Refused:
+    """Begin to move partitions, or (None) cancel that; return the refusals."""
+    return await _change_partitions(node, targets, lambda image, key: reassign(image, key, targets[key]))
+
+
+async def _change_partitions(
+    node: StoreNode, keys: Iterable[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
+) -> Refused:
+    """Change distinct partitions, some of them in each transaction; return why the others cannot be changed."""
+    left, refused = deque(keys), dict[PartitionKey, str]()
+    while left:
+        piece = [left.popleft() for _ in range(min(len(left), PARTITIONS_PER_CHANGE))]
+        changed, reasons = await _change_some(node, piece, decide)
+        refused |= reasons
+        left.extendleft([key for key in piece if key not in changed and key not in reasons])
+        await trio.lowlevel.checkpoint()  # nothing was committed if all of them are refused
+    return refused
+
+
+async def _change_some(
+    node: StoreNode, keys: Sequence[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
+) -> tuple[set[PartitionKey], Refused]:
+    """Change partitions, as many as one transaction takes; return these, and why others cannot be changed.
+
+    If the answer to a transaction is lost, the next attempt finds them as they were to be: they are changed.
+    """
+    changed, refused = set[PartitionKey](), dict[PartitionKey, str]()
+    tried: dict[PartitionKey, PartitionState] = {}
+
+    def make(image: ClusterImage) -> Decision | None:
+        changed.clear()
+        refused.clear()
+        changes: list[Change] = []
+        for key in keys:
+            change = decide(image, key) if key in image.partitions else Refusal("the partition does not exist")
+            if isinstance(change, Refusal):
+                if _has_become(image.partitions.get(key), tried.get(key)):
+                    changed.add(key)
+                else:
+                    refused[key] = change.reason
+            else:
+                changes.append(change)
+        if not changes:
+            return None
+        batch = batches(changes)[0]
+        changed.update([change.key for change in batch])
+        tried.update((change.key, change.state) for change in batch)
+        return transaction(batch)
+
+    await node.commit(make)
+    return changed, refused
+
+
+def _has_become(found: PartitionState | None, wanted: PartitionState | None) -> bool:
+    """Whether a partition is in a wanted state, whatever its revision."""
+    return found is not None and wanted is not None and replace(found, revision=wanted.revision) == wanted
