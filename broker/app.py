@@ -25,12 +25,13 @@ from warmlog.broker.cluster.local.local_store import LocalStore
 from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.cluster.store_node import StoreNode
+from warmlog.broker.cluster.values import NO_EPOCH
 from warmlog.broker.frontend import Core, Frontend
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.log.directory.condition import report_directories
 from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
 from warmlog.broker.log.directory.runs import begin_run
-from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError
+from warmlog.broker.log.errors import DirectoryFailedError
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.io.page_cache import choose_method
@@ -201,11 +202,7 @@ class Broker:
         """Prepare to be a member of a cluster. Raises ClusterStartError, DataDirectoryError, OSError."""
         from warmlog.broker.clustered import ClusterMember  # a broker by itself needs none of this
 
-        if alone.topics:
-            raise DataDirectoryError(
-                f"{self._directories.first.path}: has topics of a broker by itself, which cannot join a cluster with "
-                "them: start with an empty directory"
-            )
+        self._own = alone if alone.topics else None
         member = ClusterMember(self._settings, self._directories, self._metrics, Disk())
         stack.callback(member.close)
         return member
@@ -242,7 +239,7 @@ class Broker:
             if web is not None:
                 background.start_soon(web.serve)
             try:
-                await _unless(stop, partial(_open, partitions, self._member), gave_up=partitions.progress.cancel)
+                await _unless(stop, partial(self._open, partitions), gave_up=partitions.progress.cancel)
                 if not stop.is_set():
                     await self._close_gate()
                     await self._accept(sockets, partitions, writer, ready, stop)
@@ -254,6 +251,17 @@ class Broker:
                 writer.stop()
             if web is not None:
                 web.stop()
+
+    async def _open(self, partitions: Partitions) -> None:
+        """Read the image of the cluster, and open all logs. Topics of a broker by itself become part of its cluster."""
+        if self._member is not None:
+            since = NO_EPOCH
+            if self._own is not None:
+                from warmlog.broker.growth import grow  # once in the life of a broker
+
+                since = await grow(self._member.node, self._directories, self._metadata, self._own)
+            await self._member.load(since)
+        await partitions.open_all()
 
     async def _accept(
         self,
@@ -437,13 +445,6 @@ async def _unless(
         nursery.start_soon(give_up)
         await run()
         nursery.cancel_scope.cancel()
-
-
-async def _open(partitions: Partitions, member: "ClusterMember | None") -> None:
-    """Read the image of the cluster, and open all logs."""
-    if member is not None:
-        await member.load()
-    await partitions.open_all()
 
 
 def address_of(sock: socket.socket | None) -> str:

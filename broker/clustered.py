@@ -123,14 +123,15 @@ class ClusterMember:
         state = self._state
         return KnownStore(state.etcd_cluster, state.identity, state.revision) if state.identity else None
 
-    async def load(self) -> None:
+    async def load(self, adopted_since: int = NO_EPOCH) -> None:
         """Read the image, and rename the partition directories here that belong elsewhere.
 
+        `adopted_since`: the first epoch of the history, if the cluster has just adopted the topics of this broker.
         Raises StoreMismatchError, StoreRefusedError, OSError.
         """
         await self.node.load()
         self._check_registration()
-        self._since = self._continued()
+        self._since = self._continued() if adopted_since == NO_EPOCH else adopted_since
         await self._remember()
         await trio.to_thread.run_sync(self._directories.sort_out, partial(judge, self.node.image, self.node.id))
 

@@ -13,7 +13,7 @@ import trio
 
 from warmlog.broker.cluster.decisions import Decision, Refusal
 from warmlog.broker.cluster.image import ClusterImage, ImageDelta
-from warmlog.broker.cluster.store import Store, StoreUnavailableError
+from warmlog.broker.cluster.store import Store, StoreUnavailableError, Transaction
 from warmlog.broker.cluster.values import Member
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.protocol.backoff import delays_s
@@ -97,6 +97,14 @@ class StoreNode(ABC):
             await self.reached(outcome.revision)
             if outcome.succeeded:
                 return self.image
+
+    async def propose(self, transaction: Transaction) -> bool | None:
+        """Try to commit a transaction before the node follows the store; return whether it was, None if unknown."""
+        try:
+            return (await self._store.commit(transaction)).succeeded
+        except StoreUnavailableError as error:
+            logger.warning("waiting for the cluster's store: %s", error)
+            return None
 
     async def attempt(self, decision: Decision) -> bool | None:
         """Try to commit a decision once; return whether it was committed, None if that is unknown.

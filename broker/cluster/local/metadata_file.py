@@ -41,6 +41,10 @@ class MetadataFile:
         """Return the contents of the store. Raises StoreMismatchError for unreadable values."""
         return ClusterImage(self.contents())
 
+    def clear(self) -> None:
+        """Empty the store: its contents are part of a cluster's from now on."""
+        self.database.write(lambda connection: connection.execute("DELETE FROM keys"))
+
     def directories(self) -> dict[str, str]:
         """Return the data directories in use at the last startup: absolute paths by directory id."""
         return dict(self.database.read("SELECT id, path FROM directories ORDER BY id"))

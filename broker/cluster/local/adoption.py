@@ -1,0 +1,99 @@
+"""Let a broker by itself grow into a cluster: the contents of its own store become part of the cluster's.
+
+    own store                     cluster's store
+    topics/NAME                   the same, after states of its partitions: this broker has the only replica, and leads
+    topics/NAME, being deleted    gone/ID/N
+    configs, features, gone       the same, unless the cluster has other values
+    producer-ids                  the higher one
+
+Nothing is taken over from a broker that did not stop cleanly, as only a clean stop tells the leader epoch of each log;
+each begins the next one. What was committed before a crash is found by the next attempt, which goes on from there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from warmlog.broker.cluster.decisions import Refusal
+from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.keys import (
+    FEATURES_KEY,
+    PRODUCER_IDS_KEY,
+    configs_key,
+    encode,
+    gone_key,
+    partition_key,
+    topic_key,
+)
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
+from warmlog.broker.cluster.values import Configs, Features, Member, PartitionState, ProducerIds, TopicState
+
+Epochs = Mapping[tuple[str, int], int]  # the latest leader epochs, by topic and partition; -1 for none
+
+
+def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) -> Sequence[Transaction] | Refusal:
+    """Return transactions that add what is missing of a broker's own store, in this order; none if all is there.
+
+    `me` has the epoch of the entries in ISRs. The broker must be registered with a history that begins there.
+    """
+    if me.broker in cluster.known:
+        return Refusal(f"broker {me.broker} has topics of its own, and was part of this cluster before: unregister it")
+    for name, topic in own.topics.items():
+        found = cluster.topics.get(name)
+        if topic.is_live and found is not None and found.id != topic.id:
+            return Refusal(f"topic {name!r} exists in the cluster with another id: delete one of the two")
+        if topic.mirror is not None and not topic.mirror.is_promoted:
+            return Refusal(f"topic {name!r} is a mirror, which a cluster cannot have: promote or delete it")
+    return list(_in_steps(cluster, _missing(own, cluster, me, epochs)))
+
+
+def history_of_adopted(cluster: ClusterImage, broker: int) -> int:
+    """Return the first epoch of the history of adopted replicas: the lowest of all entries of the broker."""
+    states = map(cluster.partitions.__getitem__, cluster.held.get(broker, ()))
+    entries = [member.epoch for state in states for member in state.isr if member.broker == broker]
+    return min(entries, default=cluster.revision)
+
+
+def _missing(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) -> Iterator[Put]:
+    """Iterate over the keys that the cluster lacks; each topic comes after its partitions."""
+    for name, topic in own.topics.items():
+        if not topic.is_live:
+            yield Put(gone_key(topic.id, me.broker), b"")
+        elif name not in cluster.topics:
+            yield from _topic(name, topic, cluster, me, epochs)
+    for topic_id in own.gone:
+        yield Put(gone_key(topic_id, me.broker), b"")
+    for scope, configs in own.configs.items():
+        there = cluster.configs[scope].values if scope in cluster.configs else {}
+        if configs.values.keys() - there.keys():
+            yield Put(configs_key(scope), encode(Configs(values={**configs.values, **there})))
+    levels = own.features.levels
+    if levels.keys() - cluster.features.levels.keys():
+        yield Put(FEATURES_KEY, encode(Features(levels={**levels, **cluster.features.levels})))
+    if own.producer_ids.next_id > cluster.producer_ids.next_id:
+        yield Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=own.producer_ids.next_id)))
+
+
+def _topic(name: str, topic: TopicState, cluster: ClusterImage, me: Member, epochs: Epochs) -> Iterator[Put]:
+    for index in range(topic.partitions):
+        key = PartitionKey(topic.id, index)
+        if key not in cluster.partitions:
+            state = PartitionState(replicas=(me.broker,), leader=me, leader_epoch=epochs[name, index] + 1, isr=(me,))
+            yield Put(partition_key(key), encode(state))
+    yield Put(topic_key(name), encode(topic))
+
+
+def _in_steps(cluster: ClusterImage, puts: Iterator[Put]) -> Iterator[Transaction]:
+    """Divide writes into transactions; each compares what it replaces."""
+    step: list[Put] = []
+    for put in puts:
+        if cluster.revision_of(put.key) and put.key.startswith("gone/"):
+            continue
+        step.append(put)
+        if len(step) == MAX_OPERATIONS:
+            yield _transaction(cluster, step)
+            step = []
+    if step:
+        yield _transaction(cluster, step)
+
+
+def _transaction(cluster: ClusterImage, puts: Sequence[Put]) -> Transaction:
+    return Transaction(tuple(Compare(put.key, cluster.revision_of(put.key)) for put in puts), tuple(puts))

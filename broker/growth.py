@@ -1,0 +1,77 @@
+"""Let a broker by itself grow into a cluster, when it starts with `warmlog.cluster.etcd` for the first time.
+
+    read the cluster's store -> add what it lacks of the own one -> empty the own one -> (register as a member)
+
+See `cluster.local.adoption` for what is added.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+
+import trio
+
+from warmlog.broker.cluster.decisions import Refusal
+from warmlog.broker.cluster.image import ClusterImage
+from warmlog.broker.cluster.local.adoption import adopt, history_of_adopted
+from warmlog.broker.cluster.local.metadata_file import MetadataFile
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.values import Member
+from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.io.directory_names import partition_directory
+from warmlog.broker.log.io.disk import Disk
+from warmlog.broker.metadata.errors import CannotJoinError
+from warmlog.protocol.backoff import delays_s
+
+NO_LEADER_EPOCH = -1
+
+logger = logging.getLogger(__name__)
+
+
+async def grow(node: ClusterNode, directories: DataDirectories, file: MetadataFile, own: ClusterImage) -> int:
+    """Add the topics of a broker's own store to the cluster's, and return the first epoch of its history there.
+
+    Raises CannotJoinError, StoreMismatchError, StoreRefusedError, MetadataError, LogError, OSError.
+    """
+    epochs = await trio.to_thread.run_sync(leader_epochs, directories, own)
+    await node.load()
+    delays = delays_s(node.random)
+    since = node.image.revision
+    while True:
+        steps = adopt(own, node.image, Member(node.id, since), epochs)
+        if isinstance(steps, Refusal):
+            raise CannotJoinError(steps.reason)
+        if not steps:
+            break
+        for step in steps:
+            if not await node.propose(step):  # unknown, or another broker was faster
+                await trio.sleep(next(delays))
+                break
+        await node.load()
+    await trio.to_thread.run_sync(file.clear)
+    logger.info("broker %d brings %d topics into the cluster", node.id, len(own.topics))
+    return history_of_adopted(node.image, node.id)
+
+
+def leader_epochs(directories: DataDirectories, own: ClusterImage) -> Mapping[tuple[str, int], int]:
+    """Return the latest leader epoch of each log. Raises CannotJoinError unless all are here, and closed cleanly."""
+    if directories.offline:
+        raise CannotJoinError(f"{next(iter(directories.offline))} is offline: a broker needs all its data to join")
+    for each in directories.live:
+        if not each.was_clean and each.partitions():
+            raise CannotJoinError(
+                f"{each.path} was not closed cleanly: start this broker once without warmlog.cluster.etcd, and stop it"
+            )
+    disk, found = Disk(), dict[tuple[str, int], int]()
+    live = [(name, topic) for name, topic in own.topics.items() if topic.is_live]
+    for name, index in ((name, index) for name, topic in live for index in range(topic.partitions)):
+        holder = directories.holder(name, index)
+        if holder is None:
+            raise CannotJoinError(
+                f"{name}-{index} has no directory: start this broker once without warmlog.cluster.etcd, and stop it"
+            )
+        path = holder.partition_path(partition_directory(name, index))
+        epochs = read_epochs(disk, os.path.join(path, LEADER_EPOCHS))
+        found[name, index] = max([epoch for epoch, _ in epochs], default=NO_LEADER_EPOCH)
+    return found

@@ -1,0 +1,122 @@
+"""What a cluster takes over of the store of a broker that was by itself, whatever interrupts that."""
+
+from collections.abc import Sequence
+from uuid import UUID, uuid5
+
+import pytest
+
+from tests.broker.cluster.memory import MemoryCluster
+from warmlog.broker.cluster.decisions import Refusal
+from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
+from warmlog.broker.cluster.keys import FEATURES_KEY, PRODUCER_IDS_KEY, configs_key, encode, gone_key, topic_key
+from warmlog.broker.cluster.local.adoption import adopt, history_of_adopted
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Put, Transaction
+from warmlog.broker.cluster.values import (
+    Configs,
+    Features,
+    Member,
+    ProducerIds,
+    Registration,
+    TopicState,
+    TopicStatus,
+)
+from warmlog.broker.metadata.topic import Mirror
+
+ME = Member(7, 5)
+SPACE = UUID("11111111-2222-3333-4444-555555555555")
+
+
+def image_of(cluster: MemoryCluster) -> ClusterImage:
+    return ClusterImage(cluster.range(""))
+
+
+def own(topics: dict[str, TopicState], *puts: Put) -> ClusterImage:
+    cluster = MemoryCluster()
+    for name, topic in topics.items():
+        cluster.commit(Transaction((), (Put(topic_key(name), encode(topic)),)))
+    for put in puts:
+        cluster.commit(Transaction((), (put,)))
+    return image_of(cluster)
+
+
+def topic(name: str, partitions: int = 1, **fields: object) -> TopicState:
+    return TopicState(id=uuid5(SPACE, name), partitions=partitions, **fields)  # type: ignore[arg-type]
+
+
+def epochs_of(image: ClusterImage, epoch: int = 3) -> dict[tuple[str, int], int]:
+    return {(name, index): epoch for name, found in image.topics.items() for index in range(found.partitions)}
+
+
+def steps(mine: ClusterImage, cluster: MemoryCluster, me: Member = ME) -> Sequence[Transaction]:
+    found = adopt(mine, image_of(cluster), me, epochs_of(mine))
+    assert not isinstance(found, Refusal), found
+    return found
+
+
+async def test_everything_goes_along() -> None:
+    mine = own(
+        {"t": topic("t", 2, configs={"retention.ms": "5"}), "gone": topic("gone", status=TopicStatus.DELETING)},
+        Put(configs_key(""), encode(Configs(values={"a": "1", "b": "2"}))),
+        Put(configs_key("7"), encode(Configs(values={"c": "3"}))),
+        Put(FEATURES_KEY, encode(Features(levels={"f": 1}))),
+        Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=3000))),
+        Put(gone_key(uuid5(SPACE, "old"), 7), b""),
+    )
+    cluster = MemoryCluster()
+    cluster.commit(Transaction((), (Put(configs_key(""), encode(Configs(values={"b": "theirs"}))),)))
+    for step in steps(mine, cluster):
+        assert cluster.commit(step).succeeded
+    image = image_of(cluster)
+    assert image.topics.keys() == {"t"}
+    assert (image.topics["t"].id, image.topics["t"].configs) == (uuid5(SPACE, "t"), {"retention.ms": "5"})
+    for index in range(2):
+        state = image.partitions[PartitionKey(uuid5(SPACE, "t"), index)]
+        assert (state.replicas, state.leader, state.isr, state.leader_epoch) == ((7,), ME, (ME,), 4)
+    assert {scope: found.values for scope, found in image.configs.items()} == {
+        "": {"a": "1", "b": "theirs"},
+        "7": {"c": "3"},
+    }
+    assert image.features.levels == {"f": 1}
+    assert image.producer_ids.next_id == 3000
+    assert image.gone == {uuid5(SPACE, "gone"): {7}, uuid5(SPACE, "old"): {7}}
+    assert steps(mine, cluster) == []
+
+
+@pytest.mark.parametrize("interrupted_after", range(4))
+async def test_an_interrupted_adoption_goes_on(interrupted_after: int) -> None:
+    mine = own({"a": topic("a", 200), **{f"t{number}": topic(f"t{number}") for number in range(60)}})
+    cluster = MemoryCluster()
+    for step in steps(mine, cluster)[:interrupted_after]:
+        assert len(step.operations) <= MAX_OPERATIONS
+        assert cluster.commit(step).succeeded
+    later = Member(7, 9)
+    for step in steps(mine, cluster, later):
+        assert cluster.commit(step).succeeded
+    image = image_of(cluster)
+    assert image.topics.keys() == mine.topics.keys()
+    assert all(image.counts[found.id] == found.partitions for found in image.topics.values())
+    assert steps(mine, cluster, later) == []
+    assert history_of_adopted(image, 7) == (5 if interrupted_after else 9)
+
+
+async def test_what_another_broker_has_written_meanwhile_is_not_replaced() -> None:
+    mine = own({"t": topic("t")})
+    cluster = MemoryCluster()
+    (step,) = steps(mine, cluster)
+    cluster.commit(Transaction((), (Put(topic_key("t"), encode(topic("other"))),)))
+    assert not cluster.commit(step).succeeded
+
+
+async def test_what_cannot_go_along_is_refused() -> None:
+    cluster = MemoryCluster()
+    cluster.commit(Transaction((), (Put(topic_key("t"), encode(topic("other"))),)))
+    taken = adopt(own({"t": topic("t")}), image_of(cluster), ME, {("t", 0): 0})
+    assert taken == Refusal("topic 't' exists in the cluster with another id: delete one of the two")
+    mirror = topic("m", mirror=Mirror(cluster_id="source"))
+    refused = adopt(own({"m": mirror}), ClusterImage(EMPTY), ME, {("m", 0): 0})
+    assert refused == Refusal("topic 'm' is a mirror, which a cluster cannot have: promote or delete it")
+    known = ClusterImage(EMPTY)
+    known.known[7] = Registration(broker=7)
+    refused = adopt(own({"t": topic("t")}), known, ME, {("t", 0): 0})
+    assert isinstance(refused, Refusal)
+    assert "was part of this cluster before" in refused.reason
