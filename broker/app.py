@@ -9,7 +9,7 @@ stop    stop accepting -> answer received requests, for at most `warmlog.stop.ti
 import logging
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -61,6 +61,7 @@ from warmlog.broker.process import (
     stop_at_eof,
     stop_on_signal,
     tune_garbage_collector,
+    unless,
 )
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.settings import Settings
@@ -239,7 +240,7 @@ class Broker:
             if web is not None:
                 background.start_soon(web.serve)
             try:
-                await _unless(stop, partial(self._open, partitions), gave_up=partitions.progress.cancel)
+                await unless(stop, partial(self._open, partitions), gave_up=partitions.progress.cancel)
                 if not stop.is_set():
                     await self._close_gate()
                     await self._accept(sockets, partitions, writer, ready, stop)
@@ -305,7 +306,7 @@ class Broker:
             maintained.start_soon(turn.run)
             if self._member is not None:
                 join = partial(maintained.start, self._member.run, partitions, turn.deadlines, self._reachable(sockets))
-                await _unless(stop, join)
+                await unless(stop, join)
             if not stop.is_set():
                 async with trio.open_nursery() as listening:
                     for listener in listeners:
@@ -429,22 +430,6 @@ async def _watch(watch: DiskWatch) -> None:
         await watch.run()
     except* DirectoryFailedError as group:
         raise BrokenError(str(first_of(group))) from group
-
-
-async def _unless(
-    stop: trio.Event, run: Callable[[], Awaitable[None]], *, gave_up: Callable[[], None] = lambda: None
-) -> None:
-    """Run a part of the start; cancel it, and call `gave_up`, if `stop` is set."""
-
-    async def give_up() -> None:
-        await stop.wait()
-        gave_up()
-        nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(give_up)
-        await run()
-        nursery.cancel_scope.cancel()
 
 
 def address_of(sock: socket.socket | None) -> str:

@@ -4,6 +4,7 @@ import gc
 import os
 import resource
 import signal
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -61,3 +62,19 @@ async def stop_at_eof(stop: trio.Event) -> None:
         async for _ in stream:
             pass
     stop.set()
+
+
+async def unless(
+    stop: trio.Event, run: Callable[[], Awaitable[None]], *, gave_up: Callable[[], None] = lambda: None
+) -> None:
+    """Run a part of the start; cancel it, and call `gave_up`, if `stop` is set."""
+
+    async def give_up() -> None:
+        await stop.wait()
+        gave_up()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(give_up)
+        await run()
+        nursery.cancel_scope.cancel()
