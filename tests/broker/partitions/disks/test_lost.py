@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -13,9 +13,11 @@ import trio
 
 from tests.broker.clients import RawClient, batch, running
 from tests.broker.rig import rig
+from tests.broker.stored_topics import stored_topics
+from warmlog.broker.cluster.local.store_file import Committed, StoreFile
+from warmlog.broker.cluster.store import Transaction
 from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.io.disk import Disk
-from warmlog.broker.metadata.sqlite import SqliteMetadataStore
 from warmlog.broker.metadata.topic import Topic
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.request import DeleteTopicsRequest
@@ -128,9 +130,8 @@ async def test_a_partition_is_missed_from_its_creation_on(paths: list[Path]) -> 
 async def test_a_partition_whose_creation_was_interrupted_starts_empty(paths: list[Path]) -> None:
     async with serving(paths):
         pass
-    store = SqliteMetadataStore(paths[0] / "metadata.sqlite")
-    store.create_topics([Topic(name="orders", id=uuid4(), partitions=3)])
-    store.close()
+    with stored_topics(paths[0]) as stored:
+        stored.create(Topic(name="orders", id=uuid4(), partitions=3))
     async with serving(paths) as client:
         assert await ends(client) == [0] * 3
 
@@ -139,18 +140,19 @@ async def test_an_interrupted_creation_is_not_judged_by_the_checkpoints_of_a_del
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a"
-    create = SqliteMetadataStore.create_topics
+    commit = StoreFile.commit
 
-    def create_and_copy(store: SqliteMetadataStore, topics: Sequence[Topic]) -> None:
-        create(store, topics)
+    def commit_and_copy(file: StoreFile, transactions: Sequence[Transaction], leases: Container[int]) -> Committed:
+        committed = commit(file, transactions, leases)
         copy_killed([path])
+        return committed
 
     async with rig(path) as rigged:
         await rigged.append(await rigged.create("orders", segment_bytes="1024"), RECORDS)
         await rigged.partitions.create("orders2", 1)
         await rigged.partitions.checkpoint()
         await rigged.partitions.delete("orders")
-        monkeypatch.setattr(SqliteMetadataStore, "create_topics", create_and_copy)
+        monkeypatch.setattr(StoreFile, "commit", commit_and_copy)
         await rigged.partitions.create("orders", 3)
     async with serving([copy_of(path)]) as client:
         assert await ends(client) == [0] * 3
