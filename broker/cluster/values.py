@@ -51,7 +51,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     port: int
 
 
-class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A broker that is alive, or (`known/N`) was. `epoch` is not part of the value: it is the key's `mod_revision`.
 
     `since` is NO_EPOCH in the value if this epoch begins a new history; `registered` fills in both.
@@ -87,7 +87,7 @@ class TopicStatus(StrEnum):
     DELETING = "deleting"
 
 
-class TopicState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TopicState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A topic. `revision` is not part of the value: it is the key's `mod_revision`.
 
     `creator`: while it is being created, the broker that does it; another one finishes it if that one is gone.
@@ -112,7 +112,7 @@ class TopicState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Topic(name=name, partitions=self.partitions, configs=dict(self.configs), id=self.id, mirror=self.mirror)
 
 
-class PartitionState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PartitionState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The replicas of a partition, its leader and who has all committed records.
 
     `replicas` in order of preference. `leader` is None while no eligible broker is alive; `leader_epoch` counts
@@ -136,21 +136,21 @@ class PartitionState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return NO_LEADER if self.leader is None else self.leader.broker
 
 
-class Configs(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Configs(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Dynamic broker settings as text by name. `revision` is the key's `mod_revision`."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     revision: int = 0
 
 
-class Features(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Features(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Levels of features that were changed, by name. `revision` is the key's `mod_revision`."""
 
     levels: Mapping[str, int] = field(default_factory=dict)
     revision: int = 0
 
 
-class ProducerIds(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProducerIds(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The first producer id that is not allocated yet. `revision` is the key's `mod_revision`."""
 
     next_id: int = 0
