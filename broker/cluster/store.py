@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol, TypeAlias
 
+from msgspec import Struct
+
 from warmlog.broker.metadata.errors import CannotJoinError
 
 ABSENT = 0  # the revision of a key that does not exist
@@ -50,7 +52,7 @@ class LeaseExpiredError(StoreError):
     """A lease has expired or was revoked; the keys that were attached to it are deleted."""
 
 
-class KeyValue(NamedTuple):
+class KeyValue(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """A key's value, the revisions that created it and wrote it last, and its lease."""
 
     key: str
@@ -74,7 +76,7 @@ class Compare(NamedTuple):
     mod_revision: int
 
 
-class Put(NamedTuple):
+class Put(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Write a value. It is deleted when the lease ends."""
 
     key: str
@@ -82,7 +84,7 @@ class Put(NamedTuple):
     lease: int = NO_LEASE
 
 
-class Delete(NamedTuple):
+class Delete(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Delete a key, if it exists."""
 
     key: str
@@ -105,7 +107,7 @@ class Outcome(NamedTuple):
     revision: int
 
 
-class Deleted(NamedTuple):
+class Deleted(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """A key was deleted."""
 
     key: str

@@ -12,25 +12,11 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from warmlog.broker.cluster.store import (
-    Compare,
-    Delete,
-    Deleted,
-    Event,
-    KeyValue,
-    Operation,
-    Put,
-    StoreUnavailableError,
-    Transaction,
-)
+from warmlog.broker.cluster.store import Event, StoreUnavailableError, Transaction
 
 MAX_CALL_BYTES = 2 << 20
 _LENGTH = Layout(">I")
 _RECEIVE_BYTES = 64 << 10
-
-# A key, its value (None: it is deleted), its lease; of an event also the revisions that created it and wrote it last.
-WireOperation: TypeAlias = tuple[str, bytes | None, int]
-WireEvent: TypeAlias = tuple[str, bytes | None, int, int, int]
 
 
 class RangeCall(Struct, frozen=True, array_like=True, tag=True):
@@ -42,8 +28,7 @@ class RangeCall(Struct, frozen=True, array_like=True, tag=True):
 class CommitCall(Struct, frozen=True, array_like=True, tag=True):
     """`Store.commit`."""
 
-    compares: tuple[Compare, ...]
-    operations: tuple[WireOperation, ...]
+    transaction: Transaction
 
 
 class WatchCall(Struct, frozen=True, array_like=True, tag=True):
@@ -92,7 +77,7 @@ class Reply(Struct, frozen=True, array_like=True):
 
     store_id: int
     revision: int
-    events: tuple[WireEvent, ...] = ()
+    events: tuple[Event, ...] = ()
     succeeded: bool = False
     number: int | float = 0  # a float could not hold every lease
     problem: Problem | None = None
@@ -148,32 +133,3 @@ class FrameStream:
     def close(self) -> None:
         """Close the connection."""
         self._stream.socket.close()
-
-
-def to_wire(operation: Operation) -> WireOperation:
-    """Return an operation in the form of a message."""
-    return operation if isinstance(operation, Put) else (operation.key, None, 0)
-
-
-def from_wire(operation: WireOperation) -> Operation:
-    """Return an operation of a message."""
-    key, value, lease = operation
-    return Delete(key) if value is None else Put(key, value, lease)
-
-
-def event_to_wire(event: Event) -> WireEvent:
-    """Return an event, or an item of a range, in the form of a message."""
-    if isinstance(event, Deleted):
-        return event.key, None, 0, 0, 0
-    return event.key, event.value, event.lease, event.create_revision, event.mod_revision
-
-
-def event_from_wire(event: WireEvent) -> Event:
-    """Return an event, or an item of a range, of a message."""
-    key, value, lease, created, written = event
-    return Deleted(key) if value is None else KeyValue(key, value, created, written, lease)
-
-
-def transaction_of(call: CommitCall) -> Transaction:
-    """Return the transaction of a call."""
-    return Transaction(call.compares, tuple(map(from_wire, call.operations)))

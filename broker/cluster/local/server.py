@@ -25,8 +25,6 @@ from warmlog.broker.cluster.local.frames import (
     UnrenewedCall,
     WatchCall,
     decode_call,
-    event_to_wire,
-    transaction_of,
 )
 from warmlog.broker.cluster.local.local_store import LocalStore
 from warmlog.broker.cluster.local.store_file import StoreFile, create_tables
@@ -98,9 +96,9 @@ class _Conversations:
             match call:
                 case RangeCall():
                     found = await self._store.range(call.prefix)
-                    return self._reply(events=tuple(map(event_to_wire, found.items)), revision=found.revision)
+                    return self._reply(events=found.items, revision=found.revision)
                 case CommitCall():
-                    outcome = await self._store.commit(transaction_of(call))
+                    outcome = await self._store.commit(call.transaction)
                     return self._reply(succeeded=outcome.succeeded, revision=outcome.revision)
                 case _:
                     return self._reply(number=await self._use_lease(call))
@@ -136,8 +134,7 @@ class _Conversations:
         try:
             async with self._store.watch(after_revision) as watch:
                 async for changes in watch:
-                    events = tuple(map(event_to_wire, changes.events))
-                    await frames.send(self._reply(events=events, revision=changes.revision))
+                    await frames.send(self._reply(events=changes.events, revision=changes.revision))
         except CompactedError as error:
             await frames.send(self._reply(problem=Problem.COMPACTED, message=str(error)))
 

@@ -22,8 +22,6 @@ from warmlog.broker.cluster.local.frames import (
     UnrenewedCall,
     WatchCall,
     decode_reply,
-    event_from_wire,
-    to_wire,
 )
 from warmlog.broker.cluster.store import (
     Changes,
@@ -65,13 +63,11 @@ class SocketStore:
     async def range(self, prefix: str = "") -> Range:
         """Return all keys that begin with a prefix, no older than any transaction that was answered before."""
         reply = await self._call("range", RangeCall(prefix))
-        items = [event_from_wire(each) for each in reply.events]
-        return Range(reply.revision, tuple([each for each in items if isinstance(each, KeyValue)]))
+        return Range(reply.revision, tuple([each for each in reply.events if isinstance(each, KeyValue)]))
 
     async def commit(self, transaction: Transaction) -> Outcome:
         """Commit a transaction if its comparisons hold. Raises LeaseExpiredError."""
-        call = CommitCall(transaction.compares, tuple(map(to_wire, transaction.operations)))
-        reply = await self._call("commit", call)
+        reply = await self._call("commit", CommitCall(transaction))
         return Outcome(reply.succeeded, reply.revision)
 
     async def grant(self, ttl_s: float) -> int:
@@ -102,7 +98,7 @@ class SocketStore:
             await frames.send(WatchCall(after_revision))
             while True:
                 reply = await self._receive(frames)
-                yield Changes(reply.revision, tuple(map(event_from_wire, reply.events)))
+                yield Changes(reply.revision, reply.events)
         finally:
             frames.close()
 

@@ -6,8 +6,10 @@ numbers   store_id, drawn when the file is created; revision
 
 import sqlite3
 from collections.abc import Container, Mapping, Sequence
-from secrets import randbits
+from random import SystemRandom
 from typing import NamedTuple, TypeAlias
+
+from msgspec.structs import astuple
 
 from warmlog.broker.cluster.store import (
     ABSENT,
@@ -54,7 +56,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
     )
     connection.execute("CREATE INDEX leased ON keys (lease) WHERE lease != 0")
     connection.execute("CREATE TABLE numbers (name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT")
-    connection.execute("INSERT INTO numbers VALUES ('store_id', ?), ('revision', 1)", (randbits(63),))
+    connection.execute("INSERT INTO numbers VALUES ('store_id', ?), ('revision', 1)", (SystemRandom().getrandbits(63),))
 
 
 class StoreFile:
@@ -73,7 +75,7 @@ class StoreFile:
         """Return all keys that begin with a prefix, in order."""
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
         rows = self._database.read(_KEYS, (prefix, end)) if prefix else self._database.read(_ALL_KEYS)
-        return [KeyValue._make(row) for row in rows]
+        return [KeyValue(*row) for row in rows]
 
     def commit(self, transactions: Sequence[Transaction], leases: Container[int]) -> Committed:
         """Commit transactions, one after the other, with one write to the disk. `leases` are those that last."""
@@ -109,7 +111,7 @@ class StoreFile:
             for lease in leases:
                 keys = [Deleted(key) for (key,) in connection.execute(_LEASED, (lease,)).fetchall()]
                 if keys:
-                    connection.executemany(_DELETE, keys)
+                    connection.executemany(_DELETE, [(each.key,) for each in keys])
                     changes.append(Changes(self.revision + len(changes) + 1, tuple(keys)))
             if changes:
                 connection.execute(_SET_NUMBER, (changes[-1].revision, "revision"))
@@ -163,6 +165,6 @@ def _run(
             events.append(item)
         elif each.key in found:
             events.append(Deleted(each.key))
-    connection.executemany(_PUT, puts)
-    connection.executemany(_DELETE, [each for each in events if isinstance(each, Deleted)])
+    connection.executemany(_PUT, map(astuple, puts))
+    connection.executemany(_DELETE, [(each.key,) for each in events if isinstance(each, Deleted)])
     return events

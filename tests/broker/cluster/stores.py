@@ -64,7 +64,7 @@ class Contents:
 
     @property
     def contents(self) -> Range:
-        return Range(self.revision, tuple(sorted(self.items.values())))
+        return Range(self.revision, tuple([self.items[key] for key in sorted(self.items)]))
 
     @property
     def image(self) -> ClusterImage:

@@ -77,8 +77,8 @@ async def test_a_range_of_several_pages_is_of_one_revision(store: Store) -> None
 async def test_names_and_values_are_any_text_and_bytes(store: Store) -> None:
     value = bytes(range(256))
     await write(store, Put('topics/"ä\\\n€', value))
-    ((key, found, *_),) = (await store.range()).items
-    assert (key, found) == ('topics/"ä\\\n€', value)
+    (item,) = (await store.range()).items
+    assert (item.key, item.value) == ('topics/"ä\\\n€', value)
 
 
 async def test_a_deleted_key_is_created_anew(store: Store) -> None:

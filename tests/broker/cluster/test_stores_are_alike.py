@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from tests.broker.cluster.conftest import local_store, open_socket, open_store
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
@@ -66,7 +67,7 @@ class Replica:
             for key, revision in transaction.compares
         )
         operations = tuple(
-            each._replace(lease=self._leases[each.lease]) if isinstance(each, Put) else each
+            replace(each, lease=self._leases[each.lease]) if isinstance(each, Put) else each
             for each in transaction.operations
         )
         outcome = await self.store.commit(Transaction(compares, operations))
@@ -98,7 +99,8 @@ class Replica:
     def _relative(self, event: Any) -> Any:
         if isinstance(event, Deleted):
             return event
-        return event._replace(
+        return replace(
+            event,
             create_revision=event.create_revision - self._begin,
             mod_revision=event.mod_revision - self._begin,
             lease=self._leases.index(event.lease),
