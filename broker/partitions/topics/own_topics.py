@@ -22,7 +22,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -37,7 +37,7 @@ from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.storage import NewLog, Storage
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.topics.errors import TopicExistsError, unknown_topic
-from warmlog.broker.partitions.topics.executor import Assignment
+from warmlog.broker.partitions.topics.executor import Assignment, Executor, Placement
 from warmlog.broker.partitions.topics.name_locks import NameLocks
 from warmlog.broker.partitions.topics.partition_directories import Failures, PartitionDirectories
 from warmlog.broker.partitions.topics.promotion import lead
@@ -58,8 +58,8 @@ class _Request:
         self.answered = trio.Event()
 
 
-class OwnTopics:
-    """An `Executor` for a broker by itself."""
+class OwnTopics(Executor):
+    """Carries out changes on a broker by itself."""
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class OwnTopics:
         publish: Callable[[Topic, Sequence[PartitionLog]], Awaitable[None]],
     ) -> None:
         """`publish` makes a topic available with these logs."""
+        super().__init__()
         self._node = node
         self._map = topics
         self._storage = storage
@@ -83,46 +84,23 @@ class OwnTopics:
         self._names = NameLocks()
         self._taken_out: dict[str, tuple[list[Partition], bool]] = {}  # of topics that are being deleted
         self._unforgotten: dict[str, bool] = {}  # deleted topics still in the store, and whether data of them is left
-        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # awaited before a deletion is forgotten
 
-    # -- what `Topics` asks --
-
-    def is_taken(self, name: str) -> bool:
-        """Return False: a topic that users do not see is being created or deleted, which `create` waits for."""
-        del name
-        return False
-
-    def place(
-        self, name: str, partitions: int, replication_factor: int, assignment: Assignment | None
-    ) -> Assignment | None:
-        """Return None: this broker has the only replica. Raises NoRoomError."""
-        del partitions, replication_factor, assignment
-        if not is_internal(name):
+    def place(self, wanted: Placement, /) -> None:
+        """Check that there is room: this broker has the only replica. Raises NoRoomError."""
+        if not is_internal(wanted.topic):
             self._storage.directories.check_room()
-        return None
 
-    def place_more(self, topic: Topic, count: int, assignment: Assignment | None) -> Assignment:
-        """Return nothing: this broker has the only replicas."""
-        del topic, count, assignment
-        return ()
-
-    def check_settings(self, changed: Mapping[str, str]) -> None:
-        """Accept all: there are no other brokers to agree with."""
-
-    def seen(self, name: str, state: TopicState, known: Topic | None) -> Topic | None:
+    def seen(self, _: str, state: TopicState, known: Topic | None, /) -> Topic | None:
         """Return the topic with its settings: partitions, and new topics, are published with their logs."""
-        del name
         return None if known is None else replace(known, configs=dict(state.configs), mirror=state.mirror)
 
     def deleted(self, topic: Topic) -> None:
         """Take a topic and its partitions out of the map."""
         self._taken_out[topic.name] = self._map.take_out(topic)
 
-    @asynccontextmanager
-    async def changing(self, name: str) -> AsyncIterator[None]:
+    def changing(self, name: str, /) -> AbstractAsyncContextManager[None]:
         """Wait until no other change of this name, or of a colliding one, is in progress."""
-        async with self._changing([name]):
-            yield
+        return self._changing([name])
 
     @asynccontextmanager
     async def _changing(self, names: Iterable[str]) -> AsyncIterator[None]:
@@ -152,7 +130,7 @@ class OwnTopics:
 
     # -- create --------------------------------------------------------------------------------------------------------
 
-    async def create(self, topics: Sequence[Topic], answer_after_s: float) -> Failures:
+    async def create(self, topics: Sequence[Topic], answer_after_s: float, /) -> Failures:
         """Create planned topics; see `Topics.create`."""
         names = [topic.name for topic in topics]
         return await self._answer(names, partial(self._store_and_make, topics, answer_after_s))
@@ -230,9 +208,8 @@ class OwnTopics:
 
     # -- grow and promote ----------------------------------------------------------------------------------------------
 
-    async def grow(self, topic: Topic, count: int, added: Assignment) -> None:
+    async def grow(self, topic: Topic, count: int, _: Assignment, /) -> None:
         """Add partitions; if their directories cannot be created, leave the topic as it was."""
-        del added
         grown, config = replace(self._map.topics[topic.name], partitions=count), self._configs.of(topic.configs)
         await self._directories.forget_stale(topic.name, range(topic.partitions, count))
         await admin.in_time(lambda: admin.grow_local(self._node, topic.name, count))
@@ -244,7 +221,7 @@ class OwnTopics:
             raise made.failures[topic.name]
         await self._publish(grown, made.logs[topic.name])
 
-    async def promote(self, topic: Topic, known_epochs: Mapping[int, int]) -> None:
+    async def promote(self, topic: Topic, known_epochs: Mapping[int, int], /) -> None:
         """Make a mirrored topic writable; see `Topics.promote`."""
         if topic.mirror is None or topic.mirror.is_promoted:
             raise InvalidTopicError(f"topic {topic.name!r} is not a mirror" + (" any more" if topic.mirror else ""))
@@ -260,7 +237,7 @@ class OwnTopics:
 
     # -- delete --------------------------------------------------------------------------------------------------------
 
-    async def delete(self, names: Sequence[str], *, answers_early: bool) -> Failures:
+    async def delete(self, names: Sequence[str], answers_early: bool, /) -> Failures:
         """Delete topics; see `Topics.delete`."""
         return await self._answer(names, partial(self._delete, names, answers_early))
 
@@ -329,12 +306,6 @@ class OwnTopics:
     async def finished(self) -> None:
         """Wait until no change is in progress."""
         await self._names.all_released()
-
-    async def until_ready(self, name: str) -> None:
-        """Wait until the partitions of a topic exist, if they are being created."""
-        event = self._map.pending.get(name)
-        if event is not None:
-            await event.wait()
 
 
 def _batches(topics: Iterable[Topic]) -> Iterator[list[Topic]]:

@@ -5,8 +5,7 @@ Logs are created and removed by `Replicas`, on the brokers that have them.
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -23,7 +22,7 @@ from warmlog.broker.metadata.assignment import InvalidAssignmentError
 from warmlog.broker.metadata.errors import MetadataError, MetadataTimeoutError
 from warmlog.broker.metadata.topic import InvalidTopicError, RefusedError, Topic, folded
 from warmlog.broker.partitions.topics.errors import TopicExistsError, unknown_topic
-from warmlog.broker.partitions.topics.executor import Assignment
+from warmlog.broker.partitions.topics.executor import Assignment, Executor, Placement
 from warmlog.broker.partitions.topics.partition_directories import Failures
 from warmlog.broker.partitions.topics.topic_map import TopicMap
 from warmlog.broker.settings.live import LiveSettings
@@ -35,20 +34,18 @@ MAX_UNFINISHED = 1000  # creations that took too long for their clients, and may
 logger = logging.getLogger(__name__)
 
 
-class SharedTopics:
-    """An `Executor` for a cluster."""
+class SharedTopics(Executor):
+    """Carries out changes in a cluster."""
 
     def __init__(self, node: ClusterNode, topics: TopicMap, settings: LiveSettings) -> None:
-        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # not needed: see `TopicMap.note_deleted`
+        super().__init__()  # deletions are not waited for: see `TopicMap.note_deleted`
         self._node = node
         self._map = topics
         self._live_settings = settings
         self._unfinished: OrderedDict[UUID, Topic] = OrderedDict()
         node.on_change.append(lambda image, _: self._finish_begun(image))
 
-    # -- what `Topics` asks --
-
-    def is_taken(self, name: str) -> bool:
+    def is_taken(self, name: str, /) -> bool:
         """Return whether the image has a topic, which may be one that is being created or deleted."""
         return name in self._node.image.topics
 
@@ -58,38 +55,28 @@ class SharedTopics:
             if name in SHARED:
                 raise SettingError(f"{name} cannot be set for one broker of a cluster: set it for all, or for a topic")
 
-    def seen(self, name: str, state: TopicState, known: Topic | None) -> Topic | None:
+    def seen(self, name: str, state: TopicState, _: Topic | None, /) -> Topic:
         """Return the topic as it is in the image."""
-        del known
         return state.named(name)
 
     def deleted(self, topic: Topic) -> None:
         """Take a topic out of the map; `Replicas` removes its partitions."""
         self._map.forget(topic)
 
-    @asynccontextmanager
-    async def changing(self, name: str) -> AsyncIterator[None]:
-        """Do not wait: the store decides which of two changes comes first."""
-        del name
-        yield
-
     # -- create --------------------------------------------------------------------------------------------------------
 
-    def place(
-        self, name: str, partitions: int, replication_factor: int, assignment: Assignment | None
-    ) -> Assignment | None:
+    def place(self, wanted: Placement, /) -> Assignment:
         """Return the replicas of a new topic. Raises RefusedError."""
-        del name
-        if assignment is not None:
-            admin.check_assignment(self._node.image, assignment)
-            return assignment
-        default = self._live_settings.current.default_replication_factor
-        factor = default if replication_factor == -1 else replication_factor
-        return admin.place(self._node.image, partitions, factor, self._node.random)
+        if wanted.assignment is not None:
+            admin.check_assignment(self._node.image, wanted.assignment)
+            return wanted.assignment
+        factor = wanted.replication_factor
+        if factor == -1:
+            factor = self._live_settings.current.default_replication_factor
+        return admin.place(self._node.image, wanted.partitions, factor, self._node.random)
 
-    async def create(self, topics: Sequence[Topic], answer_after_s: float) -> Failures:
-        """Create planned topics of distinct names, and return the failures."""
-        del answer_after_s  # the answer comes with the metadata; logs are created by the brokers that have them
+    async def create(self, topics: Sequence[Topic], _: float, /) -> Failures:
+        """Create planned topics of distinct names, and return the failures. Logs follow where the replicas are."""
         failures: Failures = {}
         taken: dict[str, str] = {}
         async with trio.open_nursery() as nursery:
@@ -141,12 +128,11 @@ class SharedTopics:
                 logger.warning("topic %s: its creation is not finished, trying again: %s", topic.name, error)
                 await trio.sleep(RETRY_S)
 
-    async def grow(self, topic: Topic, count: int, added: Assignment) -> None:
+    async def grow(self, topic: Topic, _: int, added: Assignment, /) -> None:
         """Add partitions. Raises RefusedError, MetadataError."""
-        del count
         await admin.in_time(lambda: admin.grow_topic(self._node, topic.name, topic.id, added, topic.partitions))
 
-    def place_more(self, topic: Topic, count: int, assignment: Assignment | None) -> Assignment:
+    def place_more(self, topic: Topic, count: int, assignment: Assignment | None, /) -> Assignment:
         """Return the replicas of the partitions that are added. Raises RefusedError."""
         image = self._node.image
         first = image.partition(topic.name, 0)
@@ -162,9 +148,8 @@ class SharedTopics:
 
     # -- delete --------------------------------------------------------------------------------------------------------
 
-    async def delete(self, names: Sequence[str], *, answers_early: bool) -> Failures:
+    async def delete(self, names: Sequence[str], _: bool, /) -> Failures:
         """Delete topics, and return the failures: UnknownTopicError, MetadataError."""
-        del answers_early
         failures: Failures = {}
         async with trio.open_nursery() as nursery:
             for name in names:
@@ -179,23 +164,6 @@ class SharedTopics:
             failures[name] = unknown_topic(name)
         except MetadataError as error:
             failures[name] = error
-
-    async def promote(self, topic: Topic, known_epochs: Mapping[int, int]) -> None:
-        """Refuse: no topic of a cluster is a mirror."""
-        del known_epochs
-        raise InvalidTopicError(f"topic {topic.name!r} is not a mirror")
-
-    async def finish_interrupted(self) -> None:
-        """Do nothing: the controller finishes deletions."""
-
-    async def finished(self) -> None:
-        """Return at once: changes are in the store, or not."""
-        await trio.lowlevel.checkpoint()
-
-    async def until_ready(self, name: str) -> None:
-        """Return at once: clients find out from errors whether a partition has a leader yet."""
-        del name
-        await trio.lowlevel.checkpoint()
 
 
 def _is_begun(image: ClusterImage, topic: Topic) -> bool:

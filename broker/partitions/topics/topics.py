@@ -27,7 +27,7 @@ from warmlog.broker.metadata.topic import (
     mirrored_error,
 )
 from warmlog.broker.partitions.topics.errors import TopicExistsError, unknown_topic
-from warmlog.broker.partitions.topics.executor import Assignment, Executor
+from warmlog.broker.partitions.topics.executor import Assignment, Executor, Placement
 from warmlog.broker.partitions.topics.partition_directories import Checkpoint, Failures
 from warmlog.broker.partitions.topics.topic_map import TopicMap
 from warmlog.broker.settings.live import LiveSettings, Overrides
@@ -79,7 +79,7 @@ class Topics:
         checked = check_topic_configs(configs, self._live_settings.current)
         if assignment is None:
             check_partitions(partitions)
-        placed = self._executor.place(name, partitions, replication_factor, assignment)
+        placed = self._executor.place(Placement(name, partitions, replication_factor, assignment))
         count = partitions if placed is None else len(placed)
         check_partitions(count)
         replicas = None if placed is None else tuple([tuple(each) for each in placed])
@@ -195,7 +195,7 @@ class Topics:
                 failures[name] = unknown_topic(name)
             await checkpoint()
         if found:
-            failures |= await self._executor.delete(found, answers_early=answers_early)
+            failures |= await self._executor.delete(found, answers_early)
         return failures
 
     # -- startup and shutdown ------------------------------------------------------------------------------------------
@@ -215,7 +215,9 @@ class Topics:
 
     async def until_ready(self, name: str) -> None:
         """Wait until the partitions of a topic exist, if they are being created."""
-        await self._executor.until_ready(name)
+        event = self._map.pending.get(name)
+        if event is not None:
+            await event.wait()
 
     # -- the image -----------------------------------------------------------------------------------------------------
 
