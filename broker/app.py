@@ -203,7 +203,7 @@ class Broker:
         """Prepare to be a member of a cluster. Raises ClusterStartError, DataDirectoryError, OSError."""
         from warmlog.broker.clustered import ClusterMember  # a broker by itself needs none of this
 
-        self._own = alone if alone.topics else None
+        self._own = None if alone.is_empty else alone
         member = ClusterMember(self._settings, self._directories, self._metrics, Disk())
         stack.callback(member.close)
         return member

@@ -16,7 +16,7 @@ from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.local.adoption import adopt, history_of_adopted
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.cluster.node import ClusterNode
-from warmlog.broker.cluster.values import Member
+from warmlog.broker.cluster.values import NO_EPOCH, Member
 from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.io.directory_names import partition_directory
@@ -32,10 +32,14 @@ logger = logging.getLogger(__name__)
 async def grow(node: ClusterNode, directories: DataDirectories, file: MetadataFile, own: ClusterImage) -> int:
     """Add the topics of a broker's own store to the cluster's, and return the first epoch of its history there.
 
-    Raises CannotJoinError, StoreMismatchError, StoreRefusedError, MetadataError, LogError, OSError.
+    NO_EPOCH for a member of the cluster that has only settings of its own, of a time before it was one: they are
+    dropped. Raises CannotJoinError, StoreMismatchError, StoreRefusedError, MetadataError, LogError, OSError.
     """
-    epochs = await trio.to_thread.run_sync(leader_epochs, directories, own)
     await node.load()
+    if not own.topics and node.id in node.image.known:
+        await trio.to_thread.run_sync(file.clear)
+        return NO_EPOCH
+    epochs = await trio.to_thread.run_sync(leader_epochs, directories, own)
     delays = delays_s(node.random)
     since = node.image.revision
     while True:
@@ -51,7 +55,7 @@ async def grow(node: ClusterNode, directories: DataDirectories, file: MetadataFi
         await node.load()
     await trio.to_thread.run_sync(file.clear)
     logger.info("broker %d brings %d topics into the cluster", node.id, len(own.topics))
-    return history_of_adopted(node.image, node.id)
+    return history_of_adopted(own, node.image, node.id)
 
 
 def leader_epochs(directories: DataDirectories, own: ClusterImage) -> Mapping[tuple[str, int], int]:

@@ -87,6 +87,11 @@ class ClusterImage:
 
     # -- looking up --
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the store has no keys."""
+        return not self._revisions
+
     def revision_of(self, key: str) -> int:
         """Return the revision that wrote a key last, or ABSENT."""
         return self._revisions.get(key, ABSENT)

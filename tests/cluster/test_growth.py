@@ -17,6 +17,7 @@ from tests.cluster.load import Load
 pytestmark = pytest.mark.timeout(240)
 PARTITIONS = 3
 LIMIT_S = 60.0
+RETENTION = ConfigEntry("log.retention.ms", "777777777", incremental_operation=AlterConfigOpType.SET)
 INTERNAL = {"offsets.topic.num.partitions": 2, "transaction.state.log.num.partitions": 2}
 
 
@@ -90,8 +91,7 @@ def test_a_broker_grows_to_three_and_back_to_one(store: EtcdProcess, brokers: li
     created = admin.create_topics([NewTopic("t", PARTITIONS, 1, config={"retention.ms": "-1"}), NewTopic("tx", 1, 1)])
     for each in created.values():
         each.result(LIMIT_S)
-    entry = ConfigEntry("log.retention.ms", "777777777", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[RETENTION])
     admin.incremental_alter_configs([resource])[resource].result(LIMIT_S)
     writer = Producer({"bootstrap.servers": one.bootstrap, "transactional.id": "w"})
     writer.init_transactions(LIMIT_S)
@@ -133,7 +133,7 @@ def test_a_broker_grows_to_three_and_back_to_one(store: EtcdProcess, brokers: li
     group.close()
     for kind, described, setting, value in (
         (ResourceType.TOPIC, "t", "retention.ms", "-1"),
-        (ResourceType.BROKER, "1", "log.retention.ms", "777777777"),
+        (ResourceType.BROKER, "1", "log.retention.ms", RETENTION.value),
     ):
         resource = ConfigResource(kind, described)
         assert admin.describe_configs([resource])[resource].result(LIMIT_S)[setting].value == value
@@ -178,3 +178,18 @@ def test_a_broker_with_a_topic_that_the_cluster_has_does_not_join(
     admin.delete_topics(["t"])["t"].result(LIMIT_S)
     join(one, store, name)
     assert replicas(admin_of(one))["t", 0] == ([1], [1])
+
+
+def test_settings_of_a_broker_without_topics_go_along(store: EtcdProcess, brokers: list[WarmlogNode]) -> None:
+    one = brokers[0]
+    one.start()
+    resource = ConfigResource(ResourceType.BROKER, "", incremental_configs=[RETENTION])
+    admin_of(one).incremental_alter_configs([resource])[resource].result(LIMIT_S)
+    name = cluster_id(one)
+    assert one.stop() == 0
+    join(one, store, name)
+    one.kill()
+    one.start()
+    described = ConfigResource(ResourceType.BROKER, "1")
+    found = admin_of(one).describe_configs([described])[described].result(LIMIT_S)
+    assert found["log.retention.ms"].value == RETENTION.value

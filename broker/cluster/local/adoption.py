@@ -45,9 +45,12 @@ def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) 
     return list(_in_steps(cluster, _missing(own, cluster, me, epochs)))
 
 
-def history_of_adopted(cluster: ClusterImage, broker: int) -> int:
-    """Return the first epoch of the history of adopted replicas: the lowest of all entries of the broker."""
-    states = map(cluster.partitions.__getitem__, cluster.held.get(broker, ()))
+def history_of_adopted(own: ClusterImage, cluster: ClusterImage, broker: int) -> int:
+    """Return the first epoch of the history of adopted replicas: the lowest of their entries.
+
+    Entries of other topics are those of an earlier broker of this id, and its data is not here.
+    """
+    states = [cluster.partitions[key] for key in cluster.held.get(broker, ()) if key.topic in own.names]
     entries = [member.epoch for state in states for member in state.isr if member.broker == broker]
     return min(entries, default=cluster.revision)
 
@@ -57,7 +60,7 @@ def _missing(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epoch
     for name, topic in own.topics.items():
         if not topic.is_live:
             yield Put(gone_key(topic.id, me.broker), b"")
-        elif name not in cluster.topics:
+        else:
             yield from _topic(name, topic, cluster, me, epochs)
     for topic_id in own.gone:
         yield Put(gone_key(topic_id, me.broker), b"")
@@ -74,11 +77,13 @@ def _missing(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epoch
 
 def _topic(name: str, topic: TopicState, cluster: ClusterImage, me: Member, epochs: Epochs) -> Iterator[Put]:
     for index in range(topic.partitions):
-        key = PartitionKey(topic.id, index)
-        if key not in cluster.partitions:
-            state = PartitionState(replicas=(me.broker,), leader=me, leader_epoch=epochs[name, index] + 1, isr=(me,))
+        key, epoch = PartitionKey(topic.id, index), epochs[name, index]
+        found = cluster.partitions.get(key)
+        if found is None or found.leader_epoch <= epoch:  # it was led by itself since an interrupted attempt
+            state = PartitionState(replicas=(me.broker,), leader=me, leader_epoch=epoch + 1, isr=(me,))
             yield Put(partition_key(key), encode(state))
-    yield Put(topic_key(name), encode(topic))
+    if name not in cluster.topics:
+        yield Put(topic_key(name), encode(topic))
 
 
 def _in_steps(cluster: ClusterImage, puts: Iterator[Put]) -> Iterator[Transaction]:

@@ -8,13 +8,22 @@ import pytest
 from tests.broker.cluster.memory import MemoryCluster
 from warmlog.broker.cluster.decisions import Refusal
 from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
-from warmlog.broker.cluster.keys import FEATURES_KEY, PRODUCER_IDS_KEY, configs_key, encode, gone_key, topic_key
+from warmlog.broker.cluster.keys import (
+    FEATURES_KEY,
+    PRODUCER_IDS_KEY,
+    configs_key,
+    encode,
+    gone_key,
+    partition_key,
+    topic_key,
+)
 from warmlog.broker.cluster.local.adoption import adopt, history_of_adopted
 from warmlog.broker.cluster.store import MAX_OPERATIONS, Put, Transaction
 from warmlog.broker.cluster.values import (
     Configs,
     Features,
     Member,
+    PartitionState,
     ProducerIds,
     Registration,
     TopicState,
@@ -47,8 +56,8 @@ def epochs_of(image: ClusterImage, epoch: int = 3) -> dict[tuple[str, int], int]
     return {(name, index): epoch for name, found in image.topics.items() for index in range(found.partitions)}
 
 
-def steps(mine: ClusterImage, cluster: MemoryCluster, me: Member = ME) -> Sequence[Transaction]:
-    found = adopt(mine, image_of(cluster), me, epochs_of(mine))
+def steps(mine: ClusterImage, cluster: MemoryCluster, me: Member = ME, epoch: int = 3) -> Sequence[Transaction]:
+    found = adopt(mine, image_of(cluster), me, epochs_of(mine, epoch))
     assert not isinstance(found, Refusal), found
     return found
 
@@ -96,7 +105,28 @@ async def test_an_interrupted_adoption_goes_on(interrupted_after: int) -> None:
     assert image.topics.keys() == mine.topics.keys()
     assert all(image.counts[found.id] == found.partitions for found in image.topics.values())
     assert steps(mine, cluster, later) == []
-    assert history_of_adopted(image, 7) == (5 if interrupted_after else 9)
+    assert history_of_adopted(mine, image, 7) == (5 if interrupted_after else 9)
+
+
+async def test_epochs_of_a_broker_that_went_on_by_itself_after_an_interrupted_attempt_are_not_used_again() -> None:
+    mine = own({"t": topic("t", 2)})
+    cluster = MemoryCluster()
+    for epoch in (3, 6):
+        for step in steps(mine, cluster, epoch=epoch):
+            assert cluster.commit(step).succeeded
+        assert {state.leader_epoch for state in image_of(cluster).partitions.values()} == {epoch + 1}
+        assert steps(mine, cluster, epoch=epoch) == []
+
+
+async def test_replicas_of_an_earlier_broker_of_the_same_id_are_not_part_of_the_history() -> None:
+    mine = own({"t": topic("t")})
+    cluster = MemoryCluster()
+    earlier = PartitionState(replicas=(7, 8), leader=None, leader_epoch=2, isr=(Member(7, 2),))
+    key = PartitionKey(uuid5(SPACE, "theirs"), 0)
+    cluster.commit(Transaction((), (Put(partition_key(key), encode(earlier)),)))
+    for step in steps(mine, cluster):
+        assert cluster.commit(step).succeeded
+    assert history_of_adopted(mine, image_of(cluster), 7) == ME.epoch
 
 
 async def test_what_another_broker_has_written_meanwhile_is_not_replaced() -> None:
