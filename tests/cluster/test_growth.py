@@ -183,13 +183,15 @@ def test_a_broker_with_a_topic_that_the_cluster_has_does_not_join(
 def test_settings_of_a_broker_without_topics_go_along(store: EtcdProcess, brokers: list[WarmlogNode]) -> None:
     one = brokers[0]
     one.start()
-    resource = ConfigResource(ResourceType.BROKER, "", incremental_configs=[RETENTION])
-    admin_of(one).incremental_alter_configs([resource])[resource].result(LIMIT_S)
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[RETENTION])
+    admin = admin_of(one)
+    admin.incremental_alter_configs([resource])[resource].result(LIMIT_S)
     name = cluster_id(one)
     assert one.stop() == 0
     join(one, store, name)
     one.kill()
     one.start()
     described = ConfigResource(ResourceType.BROKER, "1")
-    found = admin_of(one).describe_configs([described])[described].result(LIMIT_S)
+    admin = admin_of(one)
+    found = admin.describe_configs([described])[described].result(LIMIT_S)
     assert found["log.retention.ms"].value == RETENTION.value
