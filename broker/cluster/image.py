@@ -206,7 +206,7 @@ class ClusterImage:
         if old is not None:
             self.names.pop(old.id, None)
         if value is not None:
-            self.topics[name] = topic = msgspec.structs.replace(_decode(value, TopicState), revision=revision)
+            self.topics[name] = topic = msgspec.structs.replace(_decode_topic(value), revision=revision)
             self.names[topic.id] = name
 
     def _take_partition(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
@@ -218,7 +218,7 @@ class ClusterImage:
             for broker in old.replicas:
                 self.held[broker].discard(key)
         if value is not None:
-            state = msgspec.structs.replace(_decode(value, PartitionState), revision=revision)
+            state = msgspec.structs.replace(_decode_partition(value), revision=revision)
             self.partitions[key] = state
             for broker in state.replicas:
                 self.held.setdefault(broker, set()).add(key)
@@ -255,6 +255,8 @@ class ClusterImage:
             self.gone.pop(topic, None)
 
 
+_decode_topic = msgspec.json.Decoder(TopicState).decode  # of these there are thousands
+_decode_partition = msgspec.json.Decoder(PartitionState).decode
 _TAKES: Mapping[str, Any] = {
     "brokers": ClusterImage._take_broker,  # noqa: SLF001  # the methods of this module, by kind of key
     "known": ClusterImage._take_known,  # noqa: SLF001

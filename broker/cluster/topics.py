@@ -209,8 +209,8 @@ def create_local(image: ClusterImage, created: Mapping[str, TopicState]) -> Deci
     taken = next((name for name in created if name in image.topics), None)
     if taken is not None:
         return Refusal(f"topic {taken!r} already exists")
-    compares = tuple(Compare(topic_key(name), ABSENT) for name in created)
-    return Transaction(compares, tuple(Put(topic_key(name), encode(topic)) for name, topic in created.items()))
+    puts = tuple([Put(topic_key(name), encode(topic)) for name, topic in created.items()])
+    return Transaction(tuple([Compare(put.key, ABSENT) for put in puts]), puts)
 
 
 def grow_local(image: ClusterImage, name: str, partitions: int) -> Decision:
