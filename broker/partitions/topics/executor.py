@@ -61,7 +61,7 @@ class Executor(ABC):
         """Return whether a topic of this name exists that users do not see, and that `create` does not wait for."""
         return False
 
-    def place_more(self, _: Topic, __: int, ___: Assignment | None, /) -> Assignment:
+    def place_more(self, _topic: Topic, _count: int, _assignment: Assignment | None, /) -> Assignment:
         """Return the replicas of the partitions by which a topic grows to a count. Raises RefusedError."""
         return ()
 
