@@ -102,14 +102,16 @@ def test_every_block_is_run_by_a_test() -> None:
 
 
 def test_its_settings_are_settings(tmp_path: Path) -> None:
-    plain, nearby, secured = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL)
+    plain, nearby, grown, secured = blocks
     (tmp_path / "broker1.toml").write_text(plain)
     (tmp_path / "nearby.toml").write_text(nearby)
+    (tmp_path / "grown.toml").write_text(grown)
     (tmp_path / "secured.toml").write_text(secured)
     settings = load_settings(tmp_path / "broker1.toml")
     assert settings.advertised("kafka") == ("broker1", 9092)
     assert load_settings(tmp_path / "nearby.toml").selects_by_rack
-    for file in ("broker1.toml", "secured.toml"):
+    for file in ("broker1.toml", "grown.toml", "secured.toml"):
         endpoints = parse_endpoints(load_settings(tmp_path / file, assignments=["node.id=1"]).warmlog_cluster_etcd)
         assert [endpoint.host for endpoint in endpoints] == ["etcd1", "etcd2", "etcd3"]
 
