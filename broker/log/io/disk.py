@@ -18,11 +18,25 @@ from typing import NamedTuple
 
 
 class DirectoryEntry(NamedTuple):
-    """A name in a directory; `size` is 0 unless it was requested."""
+    """A name in a directory; `size` is 0 unless it was requested.
+
+    `is_other`: neither a directory nor a regular file, or a link to nothing.
+    """
 
     name: str
     is_directory: bool
     size: int = 0
+    is_other: bool = False
+
+
+class IrregularFileError(OSError):
+    """Something that is no regular file has the name of one: a directory, a FIFO, a socket, a device, a dangling link.
+
+    Somebody put it there; it says nothing about the disk.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EINVAL, "not a regular file", path)
 
 
 class DiskSpace(NamedTuple):
@@ -54,12 +68,24 @@ def is_disk_failure(error: OSError) -> bool:
     return error.errno in _DISK_FAILURES
 
 
+_WITHOUT_WAITING = os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO without a writer would never open
+
+
 class Disk:
     """The real disk."""
 
     def open(self, path: str, flags: int) -> int:
-        """Open a file (O_CLOEXEC is added) and return its descriptor."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        """Open a file (O_CLOEXEC is added) and return its descriptor; never waits for a FIFO.
+
+        Raises IrregularFileError for most of what is no regular file; the rest is left to `scan` and `read_file`, as
+        asking costs as much as opening.
+        """
+        try:
+            return os.open(path, flags | _WITHOUT_WAITING, 0o644)
+        except OSError as error:
+            if error.errno in {errno.EISDIR, errno.ENXIO} or (error.errno == errno.ENOENT and os.path.islink(path)):
+                raise IrregularFileError(path) from error
+            raise
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -190,9 +216,11 @@ class Disk:
 
 
 def _entry(entry: "os.DirEntry[str]", stat_suffix: str | None) -> DirectoryEntry:
-    if stat_suffix is None or not entry.name.endswith(stat_suffix):
-        return DirectoryEntry(entry.name, entry.is_dir())
-    return DirectoryEntry(entry.name, entry.is_dir(), entry.stat().st_size)
+    is_directory = entry.is_dir()
+    is_other = not is_directory and not entry.is_file()
+    if is_other or stat_suffix is None or not entry.name.endswith(stat_suffix):
+        return DirectoryEntry(entry.name, is_directory, is_other=is_other)
+    return DirectoryEntry(entry.name, is_directory, entry.stat().st_size)
 
 
 def _libc() -> ctypes.CDLL:
@@ -200,10 +228,15 @@ def _libc() -> ctypes.CDLL:
 
 
 def read_file(disk: Disk, path: str, max_size: int = 1 << 30) -> bytes:
-    """Return a small file's whole content."""
+    """Return a small file's whole content. Raises IrregularFileError for a directory or a FIFO, OSError."""
     fd = disk.open(path, os.O_RDONLY)
     try:
         return disk.pread(fd, min(disk.size(fd), max_size), 0)
+    except OSError as error:
+        if error.errno in {errno.EISDIR, errno.ESPIPE}:
+            raise IrregularFileError(path) from error
+        error.filename = error.filename or path
+        raise
     finally:
         disk.close(fd)
 

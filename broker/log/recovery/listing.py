@@ -11,15 +11,22 @@ file was lost. The log is not opened then, and nothing is removed, until the fil
     log start       0             below 880, if records were deleted
     recovery point  1000          0 to 879 are lost. With 500: 0 to 499. With 0: as far as is known, they never were
 
-A segment of which no file is left cannot be missed.
+A segment of which no file is left cannot be missed. A sealed segment whose log file is empty has lost it, too, if one of
+its indexes has entries, or if it is known that the next segment began at its end (`contiguity`). Compaction leaves empty
+ones without either.
+
+Nothing is opened either if something else than a file has the name of one: a directory, a FIFO, a link to nothing.
 """
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from itertools import zip_longest
+from contextlib import suppress
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from warmlog.broker.log.accepted_loss import ACCEPT_LOSS, how_to_accept
+from warmlog.broker.log.arrival import ARRIVAL
+from warmlog.broker.log.directory.checkpoint import CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA
 from warmlog.broker.log.errors import MissingFilesError
 from warmlog.broker.log.io.directory_names import (
     CLEANED_SUFFIX,
@@ -27,20 +34,24 @@ from warmlog.broker.log.io.directory_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_DIGITS,
+    OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
     segment_path,
 )
-from warmlog.broker.log.io.disk import DirectoryEntry
+from warmlog.broker.log.io.disk import DirectoryEntry, IrregularFileError, read_file
 from warmlog.broker.log.recovery.context import LogContext
+from warmlog.broker.log.recovery.contiguity import Contiguity
 from warmlog.broker.log.recovery.findings import Findings
 from warmlog.broker.log.recovery.swap import finish_swaps
 from warmlog.broker.log.segments.segment import Segment
 
 _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 _SWAP_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX)
+_SMALL_FILES = frozenset({LEADER_EPOCHS, CONTIGUOUS_OFFSET, PARTITION_METADATA, ARRIVAL})
 
 
 class Listing(NamedTuple):
@@ -58,14 +69,19 @@ def list_directory(context: LogContext, findings: Findings, *, recovery_point: i
     Raises MissingFilesError if a log file was lost that held records past `log_start_offset`, and OSError.
     """
     entries, is_new = _settled_entries(context, findings)
+    _refuse_irregular(context.directory, entries)
     names = {entry.name for entry in entries}
     sizes = {
         base_offset: entry.size
         for entry in entries
         if (base_offset := base_offset_of(entry.name)) is not None and entry.name[OFFSET_DIGITS:] == LOG_SUFFIX
     }
+    emptied = _emptied(context, sizes)
     if ACCEPT_LOSS not in names:
-        _refuse_lost_segments(context.directory, names, sizes, recovery_point, log_start_offset)
+        _refuse_lost_segments(context.directory, names, sizes, emptied, recovery_point, log_start_offset)
+    else:
+        for base_offset in emptied:
+            context.segment(base_offset, sizes.pop(base_offset), None).remove_files()
     leftovers: list[str] = []
     indexes: list[tuple[int, str]] = []
     snapshots: list[int] = []
@@ -80,6 +96,9 @@ def list_directory(context: LogContext, findings: Findings, *, recovery_point: i
                 indexes.append((base_offset, suffix))
             elif suffix == SNAPSHOT_SUFFIX:
                 snapshots.append(base_offset)
+    if ACCEPT_LOSS in names:
+        indexes = [(base_offset, suffix) for base_offset, suffix in indexes if base_offset not in emptied]
+        snapshots = [offset for offset in snapshots if offset not in emptied]
     orphans = [
         f"{base_offset:0{OFFSET_DIGITS}d}{suffix}" for base_offset, suffix in indexes if base_offset not in sizes
     ]
@@ -93,19 +112,53 @@ def list_directory(context: LogContext, findings: Findings, *, recovery_point: i
     return Listing(segments, snapshots, is_new, ACCEPT_LOSS in names)
 
 
+def _refuse_irregular(directory: str, entries: Sequence[DirectoryEntry]) -> None:
+    """Raise IrregularFileError if something that is no regular file has the name of a log's file."""
+    for entry in entries:
+        if (entry.is_directory or entry.is_other) and (
+            entry.name in _SMALL_FILES or base_offset_of(entry.name) is not None
+        ):
+            raise IrregularFileError(f"{directory}/{entry.name}")
+
+
+def _emptied(context: LogContext, sizes: Mapping[int, int]) -> list[int]:
+    """Return the sealed segments whose log file is empty, but held records. Raises OSError."""
+    bases = sorted(sizes)
+    return [
+        base for base, following in pairwise(bases) if not sizes[base] and _held_records(context, base, following)
+    ]
+
+
+def _held_records(context: LogContext, base_offset: int, following: int) -> bool:
+    """Whether an empty segment is known to have had records before the next one began. Raises OSError."""
+    for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        with suppress(FileNotFoundError):
+            if any(read_file(context.disk, segment_path(context.directory, base_offset, suffix))):
+                return True
+    known = Contiguity(context.disk, context.directory).offset()
+    return known is not None and following > known
+
+
 def _refuse_lost_segments(
-    directory: str, names: Collection[str], sizes: Mapping[int, int], recovery_point: int, log_start_offset: int
+    directory: str,
+    names: Collection[str],
+    sizes: Mapping[int, int],
+    emptied: Sequence[int],
+    recovery_point: int,
+    log_start_offset: int,
 ) -> None:
-    """Raise MissingFilesError if an index shows that there was a log file with records that were not deleted."""
-    for name in sorted(names):
+    """Raise MissingFilesError if there was a log file with records that were not deleted."""
+    lost = {base_offset: "is empty, but held" for base_offset in emptied}
+    for name in names:
         base_offset = base_offset_of(name)
-        if base_offset is None or base_offset in sizes or name[OFFSET_DIGITS:] not in INDEX_SUFFIXES:
-            continue
+        if base_offset is not None and base_offset not in sizes and name[OFFSET_DIGITS:] in INDEX_SUFFIXES:
+            lost[base_offset] = "is missing, with"
+    for base_offset, how in sorted(lost.items()):
         path = segment_path(directory, base_offset, LOG_SUFFIX)
         end = min([recovery_point, *(base for base in sizes if base > base_offset)])
         if end > max(base_offset, log_start_offset) and os.path.basename(path) + DELETED_SUFFIX not in names:
             raise MissingFilesError(
-                f"{path} is missing, with the records from {base_offset} to {end - 1}: {how_to_accept(directory)}"
+                f"{path} {how} the records from {base_offset} to {end - 1}: {how_to_accept(directory)}"
             )
 
 

@@ -15,7 +15,8 @@ rebuilt, too (`rebuild_transactions`).
 Invariants:
 1. Checkpoints are hints, clamped to what the log holds. But after an unclean stop, a log that ends before its start
    offset has lost its end and restarts at that offset: deleted offsets are not assigned again. After a clean stop such
-   a log was replaced by other files, and all of these are kept.
+   a log was replaced by other files, and all of these are kept. A log that ends before its recovery point has lost
+   records that were flushed, and is not opened until somebody restores them or accepts the loss.
 2. Nothing below the recovery point's index entry is rewritten.
 3. A crash during recovery leaves a directory that the next recovery can open: logs are cut from the end, and whatever
    is rebuilt is rebuilt from the log.
@@ -52,7 +53,7 @@ from warmlog.broker.log.recovery.rebuild import (
     scan_segment,
 )
 from warmlog.broker.log.recovery.rebuild_transactions import rebuild_scanned
-from warmlog.broker.log.recovery.unclean import UncleanRecovery, walk_end
+from warmlog.broker.log.recovery.unclean import UncleanRecovery, refuse_lost_end, walk_end
 from warmlog.broker.log.segments.index_audit import check_active_indexes, check_doubtful_times
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.broker.log.segments.segment_map import Segments
@@ -122,16 +123,21 @@ class _Loader:
         )
         if not self._segments:
             return self._create(self._new_start(recovery_point, max(0, log_start_offset), known_end))
+        for segment in self._segments:
+            segment.contiguous_from = self._contiguity.offset
         unclean = UncleanRecovery(self._context, self._segments, self._contiguity, self._findings)
         unclean.drop_uncommitted_roll()
         checkpointed = recovery_point
-        tail = self._clean_tail(recovery_point) if clean else None
+        flushed = recovery_point if recovery_point > log_start_offset and not self.accepts_loss else 0
+        tail = self._clean_tail(recovery_point, flushed) if clean else None
         was_sound = tail is not None
         if tail is None:
             recovery_point = self._segments[-1].base_offset if clean else max(0, recovery_point)
-            tail = self._activate(*unclean.recover(recovery_point))
-        if clean and checkpointed != tail.next_offset:
+            tail = self._activate(*unclean.recover(recovery_point, flushed))
+        if self.accepts_loss or (clean and checkpointed != tail.next_offset):
             self._contiguity.forget()  # a clean stop leaves both equal: other files were put here since
+        if self.accepts_loss and known_end is not None and known_end > tail.next_offset:
+            tail, was_sound, recovery_point = self._skip_to(known_end), False, known_end
         if log_start_offset > tail.next_offset and clean:
             log_start_offset = 0  # everything was synced, so it is the start of files that were here before
         elif log_start_offset > tail.next_offset:
@@ -171,6 +177,24 @@ class _Loader:
                 f"{directory} has no log files, but had records up to {recovery_point - 1}: {how_to_accept(directory)}"
             )
         return log_start_offset
+
+    def _skip_to(self, offset: int) -> Tail:
+        """End the log with an empty segment at an offset: those of lost records are not assigned again."""
+        context, last = self._context, self._segments[-1]
+        tail = context.new_tail(offset)
+        fresh = Segment.create(context.files, context.directory, tail, context.config)
+        if last.size:
+            last.seal(offset)
+            last.trim()
+            last.close_writers()
+            rebuild_indexes(last, context.config)
+        else:
+            last.removed = True
+            last.remove_files()
+            self._segments.remove(last)
+        self._segments.append(fresh)
+        self._disk.sync_directory(context.directory)
+        return tail
 
     def _create(self, base_offset: int) -> LoadedLog:
         """Create an empty log that begins at an offset."""
@@ -247,14 +271,18 @@ class _Loader:
             raise
         return producers
 
-    def _clean_tail(self, checkpointed: int) -> Tail | None:
+    def _clean_tail(self, checkpointed: int, flushed: int) -> Tail | None:
         """Return the end of the active segment by its indexes and the few batches after them; None if they mismatch.
+
+        Raises MissingFilesError if the log ends before `flushed`.
 
         Indexes that another broker may have written are checked, and rebuilt unless they follow this broker's rule; the
         log file is not changed.
         """
         segment = self._segments[-1]
         scan = self._scan_clean(segment)
+        if scan is not None:
+            refuse_lost_end(segment, scan.tail.next_offset, flushed)
         is_foreign = checkpointed == 0 if scan is None else checkpointed != scan.tail.next_offset
         if is_foreign and segment.size and (scan is None or not follows_rule(segment)):
             segment.close()

@@ -2,7 +2,8 @@
 
 The scan begins in the segment that holds the recovery point, at the last index entry below it. CRCs are verified and
 both indexes are rebuilt. An index is kept up to the recovery point as long as it increases strictly and its last entry
-matches the log. Segments after the first bad byte are removed.
+matches the log. Segments after the first bad byte are removed. But if records below the recovery point would go, too,
+nothing is changed: they were flushed, so files were damaged or lost, and may still be restored.
 
 Source: org.apache.kafka.storage.internals.log.LogLoader.
 """
@@ -10,15 +11,16 @@ Source: org.apache.kafka.storage.internals.log.LogLoader.
 from collections.abc import Iterator
 from contextlib import suppress
 
+from warmlog.broker.log.accepted_loss import how_to_accept
 from warmlog.broker.log.append import Tail
-from warmlog.broker.log.errors import IndexCorruptError
+from warmlog.broker.log.errors import IndexCorruptError, MissingFilesError
 from warmlog.broker.log.index.transaction import cut_aborted
-from warmlog.broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
+from warmlog.broker.log.io.directory_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from warmlog.broker.log.producers.replay import NOTHING_SCANNED, Scanned
 from warmlog.broker.log.recovery.context import LogContext
 from warmlog.broker.log.recovery.contiguity import Contiguity
 from warmlog.broker.log.recovery.findings import Findings
-from warmlog.broker.log.recovery.rebuild import Scan, check_from, cut_log, rewrite_indexes
+from warmlog.broker.log.recovery.rebuild import Checked, Scan, check_from, cut_log, rewrite_indexes
 from warmlog.broker.log.segments.log_scan import walk_readable
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.protocol.errors import ProtocolError
@@ -46,14 +48,19 @@ class UncleanRecovery:
             self._remove(last)
             before.next_base_offset = None
 
-    def recover(self, recovery_point: int) -> tuple[Segment, Scan]:
-        """Scan from the recovery point to the end of the log or its first bad byte, and cut it there. Raises OSError.
+    def recover(self, recovery_point: int, flushed: int) -> tuple[Segment, Scan]:
+        """Scan from the recovery point to the end of the log or its first bad byte, and cut it there.
 
-        Return the last segment that is left, and its scan.
+        Return the last segment that is left, and its scan. Raises OSError; MissingFilesError if the log would end
+        before `flushed`, the offset up to which it was flushed, and then changes no log file.
         """
         first = max((i for i, s in enumerate(self._segments) if s.base_offset <= recovery_point), default=0)
         for segment in self._segments[first:]:
-            scan = self._with_lost_end(self._recover_segment(segment, recovery_point), segment)
+            checked = self._check(segment, recovery_point)
+            scan = checked.scan
+            if scan.reason is not None or segment is self._segments[-1]:
+                refuse_lost_end(segment, scan.tail.next_offset, flushed, scan.reason)
+            self._repair(segment, checked)
             if scan.reason is not None:
                 self._truncate(segment, scan)
                 break
@@ -75,9 +82,12 @@ class UncleanRecovery:
         self._segments[:] = [fresh]
         return tail
 
-    def _recover_segment(self, segment: Segment, recovery_point: int) -> Scan:
+    def _check(self, segment: Segment, recovery_point: int) -> Checked:
         context = self._context
         checked = check_from(segment, recovery_point, lambda: context.new_tail(segment.base_offset), context.scanned)
+        return checked._replace(scan=self._with_lost_end(checked.scan, segment))
+
+    def _repair(self, segment: Segment, checked: Checked) -> None:
         scan, offsets, times, start = checked
         if segment is not self._segments[-1]:
             scan.time_entries.extend(scan.tail.last_time_entry())
@@ -93,7 +103,6 @@ class UncleanRecovery:
         findings.epochs += scan.epochs
         known = findings.producers
         findings.producers = Scanned(min(known.from_offset, start), [*known.trails, (segment, scan.trail)])
-        return scan
 
     def _with_lost_end(self, scan: Scan, segment: Segment) -> Scan:
         """Return the scan, with a reason to end the log there if the segment is known to have lost its end."""
@@ -123,6 +132,17 @@ class UncleanRecovery:
         self._findings.removed.append(segment.base_offset)
         segment.remove_files()
         self._segments.remove(segment)
+
+
+def refuse_lost_end(segment: Segment, end: int, flushed: int, reason: str | None = None) -> None:
+    """Raise MissingFilesError if a log whose last segment ends at `end` has lost records that were flushed."""
+    if end < flushed:
+        segment.close()
+        why = "" if reason is None else f" ({reason})"
+        raise MissingFilesError(
+            f"{segment.path(LOG_SUFFIX)} was cut or damaged: the log ends at offset {end}{why}, but had flushed its"
+            f" records up to {flushed - 1}: {how_to_accept(segment.directory)}"
+        )
 
 
 def walk_end(segment: Segment) -> Iterator[tuple[int, BatchHeader]]:

@@ -8,7 +8,7 @@ All functions raise IndexCorruptError on a mismatch, ProtocolError for a corrupt
 """
 
 from warmlog.broker.log.errors import IndexCorruptError
-from warmlog.broker.log.segments.log_scan import read_header_at, timed, walk_headers
+from warmlog.broker.log.segments.log_scan import read_header_at, timed, walk_headers, walk_readable
 from warmlog.broker.log.segments.segment_files import SegmentFiles
 from warmlog.protocol.errors import ProtocolError
 
@@ -25,6 +25,15 @@ def check_offset_index(segment: SegmentFiles) -> None:
             raise IndexCorruptError(base_offset, f"no batch at {last.position} ends at offset {last.offset}")
     else:
         _check_may_be_empty(segment)
+
+
+def end_of_records(segment: SegmentFiles) -> tuple[int, int]:
+    """Return the offset and the position after the last readable batch of a sealed segment, by its checked index."""
+    index, end = segment.offset_index, segment.base_offset
+    position = index.last().position if index.entries else 0
+    for position_of_batch, header in walk_readable(segment.reader.descriptor(), position, segment.size):
+        end, position = header.next_offset, position_of_batch + header.size
+    return end, position
 
 
 def check_time_index(segment: SegmentFiles) -> None:

@@ -4,14 +4,15 @@ Invariants:
 1. `size` counts whole, committed batches; nothing is read past it, whatever the file holds there.
 2. A sealed segment's indexes are checked against the log before the first use of each (`index_audit`); the active
    segment's were written by this broker. An offset index entry is compared with its batch when it is used. A mismatch
-   raises IndexCorruptError; it never gives a wrong result.
+   raises IndexCorruptError; it never gives a wrong result. With that check the end of a sealed segment is read: offsets
+   of records that it has lost there raise CorruptBatchError, instead of those of the next segment being read.
 3. Nothing of a sealed segment is open before its first use.
 4. `find` is for the event loop. Timestamps and checks may be used in a worker while the event loop appends.
 """
 
 import os
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from warmlog.broker.log.append import Tail
@@ -25,9 +26,11 @@ from warmlog.broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFI
 from warmlog.broker.log.io.files import File, FileSlice, OpenFiles
 from warmlog.broker.log.io.page_faults import Where
 from warmlog.broker.log.io.residency import ColdReadError
-from warmlog.broker.log.segments.index_audit import check_offset_index, check_time_index
+from warmlog.broker.log.segments.index_audit import check_offset_index, check_time_index, end_of_records
 from warmlog.broker.log.segments.log_scan import walk_timed
 from warmlog.broker.log.segments.segment_files import SegmentFiles
+from warmlog.protocol.errors import CorruptBatchError
+from warmlog.protocol.records.record import MAX_INT64
 
 LOOKUP_FAULTS: Mapping[Section, Where] = {Section.WARM: "index_warm", Section.COLD: "index_cold"}
 MAX_RECENT: Final = 4096  # cached batches since the last index entry: a few hundred KB at most
@@ -79,7 +82,16 @@ class RecentBatches:
 class Segment(SegmentFiles):
     """One segment. `tail` is the committed end of the active one; None if sealed."""
 
-    __slots__ = ("_checked_offsets", "_checked_times", "_largest_timestamp", "cuts", "recent", "tail")
+    __slots__ = (
+        "_checked_offsets",
+        "_checked_times",
+        "_largest_timestamp",
+        "_lost_from",
+        "contiguous_from",
+        "cuts",
+        "recent",
+        "tail",
+    )
 
     def __init__(
         self,
@@ -101,6 +113,8 @@ class Segment(SegmentFiles):
         )
         self._checked_offsets = self._checked_times = False
         self._largest_timestamp: int | None = None
+        self._lost_from = MAX_INT64  # the first offset of records that it has lost at its end
+        self.contiguous_from: Callable[[], int | None] | None = None  # see `recovery.contiguity`
         self.tail: Tail | None = None
         self.cuts = 0  # how often it was truncated: what was copied before is of no use then
         self.recent = RecentBatches()
@@ -124,6 +138,7 @@ class Segment(SegmentFiles):
         if self._time_index is not None:
             other.time_index.trust_entries_of(self._time_index)
         other._checked_offsets, other._checked_times = self._checked_offsets, self._checked_times
+        other._lost_from, other.contiguous_from = self._lost_from, self.contiguous_from
         other.recent = self.recent.copy()
         tail = self.tail
         other._largest_timestamp = self._largest_timestamp if tail is None else tail.max_timestamp
@@ -218,8 +233,19 @@ class Segment(SegmentFiles):
         """Return the offset index, after checking it once. Raises IndexCorruptError, OSError."""
         if not self._checked_offsets:
             check_offset_index(self)
+            self._find_lost_end()
             self._checked_offsets = True
         return self.offset_index
+
+    def _find_lost_end(self) -> None:
+        """Find out whether the log file was cut: in a batch, or between two while it is known where it ended."""
+        end, position = end_of_records(self)
+        following = self.end_of_offsets
+        is_lost = position < self.size
+        if not is_lost and self.size and end < following and self.contiguous_from is not None:
+            known = self.contiguous_from()
+            is_lost = known is not None and known < following
+        self._lost_from = end if is_lost else MAX_INT64
 
     def checked_time_index(self) -> TimeIndex:
         """Return the time index, after checking both indexes once. Raises IndexCorruptError, OSError."""
@@ -237,6 +263,7 @@ class Segment(SegmentFiles):
         self._offset_index = self._time_index = None
         self.forget_transactions()
         self._checked_offsets = self._checked_times = False
+        self._lost_from = MAX_INT64
         self._largest_timestamp = None
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -258,7 +285,13 @@ class Segment(SegmentFiles):
             return None  # emptied by compaction
         if not self._checked_offsets and self.open_files.residency.must_not_wait:
             raise ColdReadError(self._open_checked)
-        start = self.checked_offset_index().lookup(offset, search)
+        index = self.checked_offset_index()
+        if offset >= self._lost_from:
+            raise CorruptBatchError(
+                f"{self.path(LOG_SUFFIX)} was cut or damaged: the records from {self._lost_from} to"
+                f" {self.end_of_offsets - 1} are lost; restore the file, or reset the consumers past them"
+            )
+        start = index.lookup(offset, search)
         recent = self.recent
         positions = recent.positions
         if positions and positions[0] == start.position:

@@ -34,7 +34,7 @@ from warmlog.broker.log.errors import (
     MissingFilesError,
 )
 from warmlog.broker.log.io.directory_names import partition_directory
-from warmlog.broker.log.io.disk import is_disk_failure
+from warmlog.broker.log.io.disk import IrregularFileError, is_disk_failure
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.table import ProducerBudget
@@ -131,7 +131,7 @@ class Storage:
                 except MissingFilesError as error:
                     failures[index] = str(error)
                 except OSError as error:
-                    if error.errno not in _UNUSABLE:
+                    if error.errno not in _UNUSABLE and not isinstance(error, IrregularFileError):
                         raise
                     failures[index] = f"{error.strerror}: {error.filename}"
         except (OSError, DirectoryFailedError):

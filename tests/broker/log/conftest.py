@@ -111,6 +111,7 @@ class Bench:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         budget: ProducerBudget | None = None,
+        known_end: int | None = None,
         **changes: object,
     ) -> PartitionLog:
         """Open the log with the bench's settings, changed as asked for, as its leader does."""
@@ -127,6 +128,7 @@ class Bench:
             log_start_offset=log_start_offset,
             clean=clean,
             budget=budget,
+            known_end=known_end,
         )
         self._logs.append(log)
         assign_epoch(log, records_lost=not clean and log.recovery is not None)

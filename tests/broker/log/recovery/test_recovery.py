@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.broker.log.recovery.logs import START_MS, Batch, Bench, OffsetsIn, contents, fill, report_of
+from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
+from warmlog.broker.log.errors import MissingFilesError
 
 
 def test_after_a_kill_everything_that_was_written_is_there(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
@@ -146,10 +148,17 @@ def test_an_index_below_the_recovery_point_is_not_believed_if_it_does_not_fit(
     assert bench.path(0, ".index").read_bytes() == expected
 
 
-def test_a_recovery_point_past_the_end_recovers_the_active_segment(bench: Bench, batch: Batch) -> None:
+def test_a_log_that_ends_before_its_recovery_point_is_opened_if_the_loss_is_accepted(
+    bench: Bench, batch: Batch
+) -> None:
     log = bench.open(segment_bytes=700)
     fill(log, batch, 10)
     bench.kill(log)
+    before = contents(bench.directory)
+    with pytest.raises(MissingFilesError, match=r"00008\.log was cut or damaged: the log ends at offset 10, but had"):
+        bench.open(clean=False, recovery_point=1 << 40)
+    assert contents(bench.directory) == before
+    (bench.directory / ACCEPT_LOSS).touch()
     log = bench.open(clean=False, recovery_point=1 << 40)
     assert (log.log_end_offset, log.recovery_point) == (10, 10)
     assert (report_of(log).scanned_segments, report_of(log).scanned_bytes) == (1, 2 * len(batch()))
@@ -291,6 +300,7 @@ def test_an_entry_whose_batch_is_torn_goes_with_it_however_far_the_recovery_poin
     fill(log, batch, 5)
     bench.kill(log)
     os.truncate(bench.path(0, ".log"), 5 * len(batch()) - 1)
+    (bench.directory / ACCEPT_LOSS).touch()
     log = bench.open(clean=False, recovery_point=1 << 40)
     assert offsets_in(log) == [0, 1, 2, 3]
     found = log.largest_timestamp()
