@@ -66,7 +66,8 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
 
     `truncated_at` is the offset of the first lost record. Indexes are rebuilt if they are missing or differ from the
     log; producer snapshots are removed if they are damaged or past the log's end. `rebuilt_epochs`: the checkpoint of
-    leader epochs could not be read. `leftovers`: files of interrupted operations that were removed.
+    leader epochs could not be read. `leftovers`: files of interrupted operations that were removed. `lost_offsets`: how
+    many offsets past the end of the log are known to have been assigned.
     """
 
     recovery_point: int
@@ -83,11 +84,17 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
     removed_snapshots: tuple[int, ...] = ()
     rebuilt_epochs: bool = False
     leftovers: tuple[str, ...] = ()
+    lost_offsets: int = 0
 
     @property
     def did_something(self) -> bool:
         """Whether anything was scanned or changed, which is not the case for an empty log."""
         return bool(self.scanned_bytes or self.repairs)
+
+    @property
+    def lost_records(self) -> bool:
+        """Whether records may be lost that were acknowledged: something was cut, or the log once ended further on."""
+        return bool(self.truncated_bytes or self.removed_segments or self.lost_offsets)
 
     @property
     def repairs(self) -> int:
@@ -103,6 +110,8 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
             did.append(
                 f"truncated {self.truncated_bytes:,} bytes at offset {self.truncated_at} ({self.truncation_reason})"
             )
+        if self.lost_offsets:
+            did.append(f"lost {self.lost_offsets:,} offsets at the end, as far as is known")
         if self.removed_segments:
             did.append(f"removed segments {', '.join(map(str, self.removed_segments))}")
         rebuilt = {*self.rebuilt_indexes, *self.rebuilt_time_indexes, *self.rebuilt_transaction_indexes}

@@ -109,8 +109,18 @@ class Availability:
     def count_recovery(self, log: PartitionLog) -> None:
         """Count and log what the recovery of a log has repaired, if it was recovered."""
         report = log.recovery
-        if report is not None:
-            self._metrics.truncated_bytes.add(report.truncated_bytes)
+        if report is None:
+            return
+        self._metrics.truncated_bytes.add(report.truncated_bytes)
+        if report.lost_records:
+            logger.warning(
+                "%s-%d: records that were not flushed may be lost; look for them in a replica or a backup, the receipt"
+                " (warmlog log receipts) has the details: %s",
+                log.topic,
+                log.partition,
+                report.summary(),
+            )
+        else:
             level = logging.INFO if report.repairs else logging.DEBUG  # there may be thousands; the receipt lists all
             logger.log(level, "%s-%d: recovered: %s", log.topic, log.partition, report.summary())
 

@@ -32,8 +32,8 @@ from warmlog.broker.log.directory.data_directory import CheckpointedLog, DataDir
 from warmlog.broker.log.directory.identity import META_PROPERTIES, has_identity
 from warmlog.broker.log.directory.kafka_node import refuse_kafka_node
 from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError
-from warmlog.broker.log.io.directory_names import partition_directory
-from warmlog.broker.log.io.disk import Disk, is_disk_failure
+from warmlog.broker.log.io.directory_names import parse_partition_directory, partition_directory
+from warmlog.broker.log.io.disk import Disk, IrregularFileError, is_disk_failure
 
 METADATA_FILE = "metadata.sqlite"
 
@@ -204,7 +204,7 @@ class DataDirectories:
             except OSError as error:
                 if directory is self.first:
                     raise
-                self.take_offline(directory, error.strerror or str(error))
+                self.take_offline(directory, reason_of(error, directory.path))
 
     def take_offline(self, directory: DataDirectory, reason: str) -> None:
         """Take a live directory offline until the next startup."""
@@ -459,6 +459,7 @@ def _check_first(disk: Disk, paths: Sequence[str]) -> None:
     except OSError:
         return  # which opening it reports
     if belongs:
+        _check_metadata(disk, paths)
         missing = not _exists(disk, first, METADATA_FILE)
         elsewhere = [path for path in others if missing and _exists(disk, path, METADATA_FILE)]
         if elsewhere:
@@ -474,6 +475,30 @@ def _check_first(disk: Disk, paths: Sequence[str]) -> None:
             f"data directory {first} is new, but {known[0]} belongs to a broker already: the first of log.dirs has the"
             " metadata (is its file system mounted? add new directories at the end of the list)"
         )
+
+
+def _check_metadata(disk: Disk, paths: Sequence[str]) -> None:
+    """Raise DataDirectoryError if the metadata file was emptied, or replaced by something that is no file."""
+    try:
+        entries = [entry for entry in disk.scan(paths[0], stat_suffix=METADATA_FILE) if entry.name == METADATA_FILE]
+    except OSError:
+        return  # which opening it reports
+    for entry in entries:
+        path = f"{paths[0]}/{METADATA_FILE}"
+        if entry.is_directory or entry.is_other:
+            raise DataDirectoryError(f"{path}: {IrregularFileError(path).strerror}")
+        if not entry.size and any(_has_partitions(disk, each) for each in paths):  # else a first start was interrupted
+            raise DataDirectoryError(
+                f"{path} is empty, but there are partitions: restore it from a backup, or remove it and create the"
+                " topics again, with the same names and partition counts"
+            )
+
+
+def _has_partitions(disk: Disk, path: str) -> bool:
+    try:
+        return any(entry.is_directory and parse_partition_directory(entry.name) for entry in disk.scan(path))
+    except OSError:
+        return False
 
 
 def _belongs(disk: Disk, path: str) -> bool:

@@ -14,6 +14,7 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from stat import S_ISREG
 from typing import NamedTuple
 
 
@@ -77,7 +78,7 @@ class Disk:
     def open(self, path: str, flags: int) -> int:
         """Open a file (O_CLOEXEC is added) and return its descriptor; never waits for a FIFO.
 
-        Raises IrregularFileError for most of what is no regular file; the rest is left to `scan` and `read_file`, as
+        Raises IrregularFileError for most of what is no regular file; the rest is left to `scan` and `size`, because
         asking costs as much as opening.
         """
         try:
@@ -92,8 +93,11 @@ class Disk:
         os.close(fd)
 
     def size(self, fd: int) -> int:
-        """Return the file's size in bytes."""
-        return os.fstat(fd).st_size
+        """Return the file's size in bytes. Raises IrregularFileError if it is no regular file."""
+        stat = os.fstat(fd)
+        if not S_ISREG(stat.st_mode):
+            raise IrregularFileError(f"descriptor {fd}")
+        return stat.st_size
 
     def modified_ms(self, path: str) -> int:
         """Return the file's modification time, ms since the epoch."""
@@ -228,13 +232,13 @@ def _libc() -> ctypes.CDLL:
 
 
 def read_file(disk: Disk, path: str, max_size: int = 1 << 30) -> bytes:
-    """Return a small file's whole content. Raises IrregularFileError for a directory or a FIFO, OSError."""
+    """Return a small file's whole content. Raises OSError with the file's name."""
     fd = disk.open(path, os.O_RDONLY)
     try:
         return disk.pread(fd, min(disk.size(fd), max_size), 0)
+    except IrregularFileError as error:
+        raise IrregularFileError(path) from error
     except OSError as error:
-        if error.errno in {errno.EISDIR, errno.ESPIPE}:
-            raise IrregularFileError(path) from error
         error.filename = error.filename or path
         raise
     finally:

@@ -11,13 +11,15 @@ class Findings:
     """The fields of a `RecoveryReport` as they are collected, and what later steps reuse of the scans.
 
     `epochs`: the (leader epoch, base offset) pairs of scanned batches. `producers`: the batches of producers and
-    transactions that were scanned, so that their states are rebuilt without a second read.
+    transactions that were scanned, so that their states are rebuilt without a second read. `known_end`: the end of the
+    log as its checkpoints and indexes have it, if that is past what the log file has.
     """
 
     scanned_bytes: int = 0
     truncated_bytes: int = 0
     truncated_at: int | None = None
     reason: str | None = None
+    known_end: int = 0
     scanned: list[int] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     epochs: list[tuple[int, int]] = field(default_factory=list)
@@ -29,8 +31,8 @@ class Findings:
     producers: Scanned = NOTHING_SCANNED
     leftovers: list[str] = field(default_factory=list)
 
-    def report(self, recovery_point: int, seconds: float) -> RecoveryReport:
-        """Return the report on a recovery that is over."""
+    def report(self, recovery_point: int, end: int, seconds: float) -> RecoveryReport:
+        """Return the report on a recovery that is over, of a log that ends at `end`."""
         return RecoveryReport(
             recovery_point=recovery_point,
             scanned_segments=len(self.scanned),
@@ -46,4 +48,5 @@ class Findings:
             removed_snapshots=tuple(sorted(self.snapshots)),
             rebuilt_epochs=self.lost_epochs,
             leftovers=tuple(sorted(self.leftovers)),
+            lost_offsets=max(0, self.known_end - end),
         )

@@ -118,6 +118,7 @@ class _Loader:
 
     def load(self, recovery_point: int, log_start_offset: int, *, clean: bool, known_end: int | None) -> LoadedLog:
         started_ms = self._context.clock()
+        self._findings.known_end = 0 if known_end is None else known_end
         self._segments, self._snapshots, self._is_new, self.accepts_loss = list_directory(
             self._context, self._findings, recovery_point=recovery_point, log_start_offset=log_start_offset
         )
@@ -151,7 +152,7 @@ class _Loader:
         producers = self._producers(end, scan_without=not was_sound)
         report = None
         if not was_sound or self._findings.rebuilt:
-            report = self._findings.report(recovery_point, (self._context.clock() - started_ms) / 1000)
+            report = self._findings.report(recovery_point, end, (self._context.clock() - started_ms) / 1000)
         return LoadedLog(
             segments=Segments(self._segments),
             tail=tail,

@@ -208,6 +208,20 @@ def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
     return index.entries
 
 
+def indexed_end(segment: Segment) -> int:
+    """Return the offset after the last entry of a segment's offset index, whatever is left of its log. Raises OSError.
+
+    Only for recovery: it discards how many entries are kept.
+    """
+    index = segment.offset_index
+    try:
+        index.trust_entries(index.file_size() // index.stride)
+        index.trust_entries(_increasing(index, MAX_RELATIVE_OFFSET, by_key=True))
+        return index.last().offset + 1 if index.entries else segment.base_offset
+    except IndexCorruptError:
+        return segment.base_offset
+
+
 def follows_rule(segment: Segment) -> bool:
     """Check a bounded sample of a segment's index entries against the rule of `Tail.add`. Raises OSError.
 

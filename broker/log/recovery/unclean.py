@@ -20,7 +20,7 @@ from warmlog.broker.log.producers.replay import NOTHING_SCANNED, Scanned
 from warmlog.broker.log.recovery.context import LogContext
 from warmlog.broker.log.recovery.contiguity import Contiguity
 from warmlog.broker.log.recovery.findings import Findings
-from warmlog.broker.log.recovery.rebuild import Checked, Scan, check_from, cut_log, rewrite_indexes
+from warmlog.broker.log.recovery.rebuild import Checked, Scan, check_from, cut_log, indexed_end, rewrite_indexes
 from warmlog.broker.log.segments.log_scan import walk_readable
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.protocol.errors import ProtocolError
@@ -60,6 +60,7 @@ class UncleanRecovery:
             scan = checked.scan
             if scan.reason is not None or segment is self._segments[-1]:
                 refuse_lost_end(segment, scan.tail.next_offset, flushed, scan.reason)
+                self._findings.known_end = max(self._findings.known_end, indexed_end(segment))
             self._repair(segment, checked)
             if scan.reason is not None:
                 self._truncate(segment, scan)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.log.recovery.logs import Batch, Bench, OffsetsIn, contents, fill
+from tests.broker.log.recovery.logs import Batch, Bench, OffsetsIn, contents, fill, report_of
 from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.errors import MissingFilesError
 from warmlog.broker.log.io.disk import IrregularFileError
@@ -42,7 +42,7 @@ def zeros(path: Path) -> None:
 
 def filled(bench: Bench, batch: Batch, *, clean: bool, **changes: object) -> PartitionLog:
     """Leave a log of some segments, all of it flushed, as a clean stop or a kill does."""
-    log: PartitionLog = bench.open(segment_bytes=700, index_interval_bytes=200, **changes)
+    log: PartitionLog = bench.open(**{"segment_bytes": 700, "index_interval_bytes": 200, **changes})
     fill(log, batch, RECORDS)
     log.flush()
     log.close(clean=clean)
@@ -162,3 +162,24 @@ def put(kind: str, path: Path) -> None:
             made.bind(str(path))
     else:
         path.symlink_to("/dev/zero" if kind == "device" else "/nonexistent/file")
+
+
+@pytest.mark.parametrize("damage", [cut, cut_one_byte, empty, garbage, zeros])
+@pytest.mark.parametrize("base", [8, ACTIVE])
+def test_a_recovery_reports_whatever_it_lost(bench: Bench, batch: Batch, damage: Damage, base: int) -> None:
+    filled(bench, batch, clean=False)
+    damage(bench.path(base, ".log"))
+    log = bench.open(clean=False, known_end=RECORDS)
+    assert report_of(log).lost_records
+    assert report_of(log).lost_offsets == RECORDS - log.log_end_offset
+
+
+def test_a_recovery_without_a_loss_reports_none(bench: Bench, batch: Batch) -> None:
+    filled(bench, batch, clean=False)
+    assert not report_of(bench.open(clean=False, known_end=RECORDS)).lost_records
+
+
+def test_the_index_shows_that_a_log_was_longer(bench: Bench, batch: Batch) -> None:
+    filled(bench, batch, clean=False, index_interval_bytes=0)
+    empty(bench.path(ACTIVE, ".log"))
+    assert report_of(bench.open(clean=False)).lost_offsets == 2
