@@ -11,9 +11,9 @@ file was lost. The log is not opened then, and nothing is removed, until the fil
     log start       0             below 880, if records were deleted
     recovery point  1000          0 to 879 are lost. With 500: 0 to 499. With 0: as far as is known, they never were
 
-A segment of which no file is left cannot be missed. A sealed segment whose log file is empty has lost it, too, if one of
-its indexes has entries, or if it is known that the next segment began at its end (`contiguity`). Compaction leaves empty
-ones without either.
+A segment of which no file is left cannot be missed. A sealed segment whose log file is empty has lost its records, too,
+if one of its indexes has entries, or if it is known that the next segment began at its end (`contiguity`). Compaction
+leaves empty ones without either.
 
 Nothing is opened either if something else than a file has the name of one: a directory, a FIFO, a link to nothing.
 """
@@ -78,7 +78,9 @@ def list_directory(context: LogContext, findings: Findings, *, recovery_point: i
     }
     emptied = _emptied(context, sizes)
     if ACCEPT_LOSS not in names:
-        _refuse_lost_segments(context.directory, names, sizes, emptied, recovery_point, log_start_offset)
+        _refuse_lost_segments(
+            context.directory, names, sizes, emptied, recovery_point=recovery_point, log_start_offset=log_start_offset
+        )
     else:
         for base_offset in emptied:
             context.segment(base_offset, sizes.pop(base_offset), None).remove_files()
@@ -124,9 +126,7 @@ def _refuse_irregular(directory: str, entries: Sequence[DirectoryEntry]) -> None
 def _emptied(context: LogContext, sizes: Mapping[int, int]) -> list[int]:
     """Return the sealed segments whose log file is empty, but held records. Raises OSError."""
     bases = sorted(sizes)
-    return [
-        base for base, following in pairwise(bases) if not sizes[base] and _held_records(context, base, following)
-    ]
+    return [base for base, following in pairwise(bases) if not sizes[base] and _held_records(context, base, following)]
 
 
 def _held_records(context: LogContext, base_offset: int, following: int) -> bool:
@@ -144,11 +144,12 @@ def _refuse_lost_segments(
     names: Collection[str],
     sizes: Mapping[int, int],
     emptied: Sequence[int],
+    *,
     recovery_point: int,
     log_start_offset: int,
 ) -> None:
     """Raise MissingFilesError if there was a log file with records that were not deleted."""
-    lost = {base_offset: "is empty, but held" for base_offset in emptied}
+    lost = dict.fromkeys(emptied, "is empty, but held")
     for name in names:
         base_offset = base_offset_of(name)
         if base_offset is not None and base_offset not in sizes and name[OFFSET_DIGITS:] in INDEX_SUFFIXES:

@@ -108,6 +108,17 @@ def test_a_segment_of_deleted_records_is_not_missed(bench: Bench, batch: Batch) 
     assert bench.open(recovery_point=RECORDS, log_start_offset=4).log_start_offset == 4
 
 
+def test_an_empty_segment_of_which_nothing_is_known_is_not_missed(
+    bench: Bench, batch: Batch, offsets_in: OffsetsIn
+) -> None:
+    """Compaction has removed its last record."""
+    filled(bench, batch, clean=True)
+    (bench.directory / "contiguous-offset-checkpoint").unlink()
+    for suffix in (".log", ".index", ".timeindex"):
+        empty(bench.path(8, suffix))
+    assert offsets_in(bench.open(recovery_point=RECORDS)) == [*range(8), *range(12, RECORDS)]
+
+
 @pytest.mark.parametrize("damage", [cut, cut_one_byte, lambda path: os.truncate(path, path.stat().st_size // 4 * 3)])
 @pytest.mark.parametrize("clean", [True, False])
 def test_readers_get_an_error_where_a_sealed_segment_was_cut(
