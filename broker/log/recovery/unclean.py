@@ -60,7 +60,8 @@ class UncleanRecovery:
             scan = checked.scan
             if scan.reason is not None or segment is self._segments[-1]:
                 refuse_lost_end(segment, scan.tail.next_offset, flushed, scan.reason)
-                self._findings.known_end = max(self._findings.known_end, indexed_end(segment))
+                ends = (indexed_end(segment), indexed_end(self._segments[-1]))
+                self._findings.known_end = max(self._findings.known_end, *ends)
             self._repair(segment, checked)
             if scan.reason is not None:
                 self._truncate(segment, scan)

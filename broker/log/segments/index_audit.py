@@ -29,9 +29,12 @@ def check_offset_index(segment: SegmentFiles) -> None:
 
 def end_of_records(segment: SegmentFiles) -> tuple[int, int]:
     """Return the offset and the position after the last readable batch of a sealed segment, by its checked index."""
-    index, end = segment.offset_index, segment.base_offset
-    position = index.last().position if index.entries else 0
-    for position_of_batch, header in walk_readable(segment.reader.descriptor(), position, segment.size):
+    file, index = segment.reader.descriptor(), segment.offset_index
+    end, position = segment.base_offset, 0
+    if index.entries:
+        position = index.last().position
+        end = read_header_at(file, position).base_offset  # of a batch that may be cut itself
+    for position_of_batch, header in walk_readable(file, position, segment.size):
         end, position = header.next_offset, position_of_batch + header.size
     return end, position
 
