@@ -371,7 +371,7 @@ class PartitionLog(AppendableLog):
         """
         first = self._segments.first.base_offset
         if offset <= self.log_end_offset:
-            self.lower_recovery_point(first)
+            self.lower_recovery_point(min(first, offset))
         self.log_start_offset = max(offset, first)
 
     def start_anew(self, offset: int) -> None:

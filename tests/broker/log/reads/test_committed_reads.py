@@ -26,7 +26,7 @@ def directory(kafka_fixtures: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(kafka_fixtures / "clean" / f"{TOPIC}-0", tmp_path / f"{TOPIC}-0"))
 
 
-def opened(directory: Path, *, clean: bool = True, config: LogConfig = CONFIG) -> PartitionLog:
+def opened(directory: Path, *, clean: bool = True, end: int = END, config: LogConfig = CONFIG) -> PartitionLog:
     return PartitionLog.open(
         directory,
         topic=TOPIC,
@@ -35,7 +35,7 @@ def opened(directory: Path, *, clean: bool = True, config: LogConfig = CONFIG) -
         files=OpenFiles(),
         clock=lambda: 0,
         random=random.Random(1),
-        recovery_point=END if clean else 0,
+        recovery_point=end if clean else 0,
         clean=clean,
     )
 
@@ -122,7 +122,7 @@ def test_an_open_transaction_bounds_reads_of_committed_records(
     first_open = cut_last_marker(directory)
     if clean:
         (directory / f"{END:020}.snapshot").unlink()
-    log = opened(directory, clean=clean)
+    log = opened(directory, clean=clean, end=LAST_MARKER)
     assert log.high_watermark == LAST_MARKER
     assert log.last_stable_offset == first_open
     assert committed(log, 1000) == [offset for offset in seen(kafka_fixtures) if offset < first_open]
