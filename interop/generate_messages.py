@@ -1,4 +1,4 @@
-"""Regenerate messages.jsonl and consumer_protocol.jsonl in tests/fixtures/kafka/4.3.1 (Java, Maven).
+"""Regenerate messages.jsonl and consumer_protocol.jsonl in tests/fixtures/kafka/4.4.0 (Java, Maven).
 
 `python interop/generate_messages.py`: two of every message and version that is served, and of the consumer protocol,
 with values chosen by a seed, as Kafka's own classes write them. A line is {"message", "version", "fields" as Kafka's
@@ -13,11 +13,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from interop.kafka_node import KAFKA_VERSION, java
+from interop.kafka_node import WIRE_VERSION, java
 from tests.protocol.kafka.messages import DATA_MESSAGES, DATA_TABLES, MESSAGES, TABLES, sample, to_kafka_json
 from warmlog.protocol.kafka.codec.schema import Struct
 
-TARGETS = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_VERSION
+TARGETS = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / WIRE_VERSION
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def generate(target: Path, messages: Iterable[tuple[str, int]], tables: Mapping[
             source = random.Random(f"{name} {version} {seed}")
             lines.append((name, version, to_kafka_json(tables[name], sample(tables[name], version, source))))
     asked = "".join(f"{name}\t{version}\t{json.dumps(fields)}\n" for name, version, fields in lines)
-    bodies = java("warmlog.interop.Messages", text=asked).splitlines()
+    bodies = java("warmlog.interop.Messages", text=asked, version=WIRE_VERSION).splitlines()
     with target.open("w", encoding="ascii") as file:
         for (name, version, fields), body in zip(lines, bodies, strict=True):
             line = {"message": name, "version": version, "fields": fields, "body": body}

@@ -22,7 +22,10 @@ from interop.nodes import Nodes
 from interop.ports import free_ports
 
 PROJECT = Path(__file__).parent / "kafka"
+#: The version of the golden files, and of Kafka's tools and applications.
 KAFKA_VERSION = "4.3.1"
+#: The version whose messages and answers are compared with ours. Its Connect and MirrorMaker have not been published.
+WIRE_VERSION = "4.4.0"
 #: One id for all golden files, so that a second run of the generator changes as little as it can.
 CLUSTER_ID = "d2FybWxvZ2dvbGRlbg"
 #: Quick to start matters more than quick when warm: the programs live for seconds.
@@ -89,6 +92,12 @@ def class_path(version: str = KAFKA_VERSION) -> str:
         subprocess.run([*command, "dependency:copy-dependencies", *options], cwd=PROJECT, check=True)
         fetched.rename(jars)
     return f"{PROJECT / 'target' / 'classes'}:{jars}/*"
+
+
+def jar(name: str, version: str = KAFKA_VERSION) -> Path:
+    """Return the path of one of Kafka's jars, which is fetched if it is missing."""
+    libraries = Path(class_path(version).rpartition(":")[2]).parent
+    return libraries / f"{name}-{version}.jar"
 
 
 def java(main: str, *arguments: str, text: str | None = None, version: str = KAFKA_VERSION) -> str:

@@ -139,7 +139,11 @@ class TransactionalPlayer(Player):
             "committed_metadata": "m",
         }
         topics = [{"name": self.s.name(topic), "partitions": [one]}]
-        fields: dict[str, Any] = {"member_id": member_id, "generation_id": generation, "group_instance_id": None}
+        fields: dict[str, Any] = {
+            "member_id": member_id,
+            "generation_id_or_member_epoch": generation,
+            "group_instance_id": None,
+        }
         producer = self._producer(name, who)
         self.s.ask(label, "TxnOffsetCommit", **producer, group_id=self.s.group(group), topics=topics, **fields)
 

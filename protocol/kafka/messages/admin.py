@@ -15,7 +15,7 @@ from warmlog.protocol.kafka.admin_values import (
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT32, INT64, STRING, Array, Field, Struct, array, flat
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
-    FAILURE,
+    OPTIONAL_FAILURE,
     THROTTLE_TIME,
     refused,
     refused_partitions,
@@ -142,7 +142,7 @@ PRODUCERS_RESPONSE = Struct(
                 "partitions",
                 array(
                     Field("partition_index", INT32, attr="partition"),
-                    *FAILURE,
+                    *OPTIONAL_FAILURE,
                     Field(
                         "active_producers",
                         array(

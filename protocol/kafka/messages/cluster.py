@@ -7,8 +7,8 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, ERROR, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
-    ERROR_MESSAGE,
     NOT_ASKED,
+    OPTIONAL_MESSAGE,
     THROTTLE_TIME,
     rack_of,
     since,
@@ -124,7 +124,7 @@ CLUSTER_REQUEST = Struct(
 CLUSTER_RESPONSE = Struct(
     THROTTLE_TIME,
     ERROR_CODE,
-    ERROR_MESSAGE,
+    OPTIONAL_MESSAGE,
     Field("endpoint_type", INT8, since=1, default=1),
     Field("cluster_id", STRING),
     Field("controller_id", INT32, default=-1, attr="controller"),

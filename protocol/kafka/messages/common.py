@@ -14,8 +14,10 @@ R = TypeVar("R")
 THROTTLE_TIME = Field("throttle_time_ms", THROTTLE)
 TIMEOUT = Field("timeout_ms", INT32, convert=not_negative)
 ERROR_CODE = Field("error_code", INT16, attr="error")
-ERROR_MESSAGE = Field("error_message", STRING, nullable=0, default=None, attr="message")
+ERROR_MESSAGE = Field("error_message", STRING, nullable=0, attr="message")
 FAILURE = (ERROR_CODE, ERROR_MESSAGE)
+OPTIONAL_MESSAGE = replace(ERROR_MESSAGE, default=None)
+OPTIONAL_FAILURE = (ERROR_CODE, OPTIONAL_MESSAGE)
 NO_CURRENT_LEADER = {"leader_id": -1, "leader_epoch": -1}
 NOT_ASKED = -(1 << 31)  # authorized operations, where nobody asked or nothing is authorized
 
@@ -74,7 +76,7 @@ def current_leader(since: int, tag: int, kind: type) -> Field:
     def leader(partition: Any, *_: Any) -> Any:
         return partition if type(partition) is kind else NO_CURRENT_LEADER
 
-    fields = Struct(Field("leader_id", INT32), Field("leader_epoch", INT32))
+    fields = Struct(Field("leader_id", INT32, default=-1), Field("leader_epoch", INT32, default=-1))
     return Field("current_leader", fields, since=since, tag=tag, default=NO_CURRENT_LEADER, get=leader)
 
 

@@ -131,7 +131,7 @@ LIST_RESPONSE = Struct(
                 "resource_type",
                 INT8,
                 since=1,
-                default=ResourceType.CLIENT_METRICS,
+                default=16,  # client metrics
                 get=lambda resource, *_: resource[0],
             ),
         ),

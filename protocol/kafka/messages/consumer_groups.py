@@ -8,7 +8,7 @@ from warmlog.protocol.kafka.consumer_group_values import (
     ConsumerGroupHeartbeatResponse,
     UndescribedGroup,
 )
-from warmlog.protocol.kafka.messages.common import FAILURE, NOT_ASKED, THROTTLE_TIME, ignored, refused
+from warmlog.protocol.kafka.messages.common import NOT_ASKED, OPTIONAL_FAILURE, THROTTLE_TIME, ignored, refused
 from warmlog.protocol.response import ErrorResponse
 
 _UNCHANGED = -1
@@ -32,7 +32,7 @@ HEARTBEAT_REQUEST = Struct(
 )
 HEARTBEAT_RESPONSE = Struct(
     THROTTLE_TIME,
-    *FAILURE,
+    *OPTIONAL_FAILURE,
     Field("member_id", STRING, nullable=0, default=None, attr=None),
     Field("member_epoch", INT32, attr=None),
     Field("heartbeat_interval_ms", INT32, attr=None),
@@ -72,7 +72,7 @@ DESCRIBE_RESPONSE = Struct(
     Field(
         "groups",
         array(
-            *FAILURE,
+            *OPTIONAL_FAILURE,
             Field("group_id", STRING, attr="group"),
             Field("group_state", STRING, attr=None),
             Field("group_epoch", INT32, attr=None),

@@ -137,7 +137,7 @@ FEATURES_RESPONSE = Struct(
         array(
             Field("feature", STRING, attr="name"),
             Field("error_code", INT16, default=0, attr=None),
-            Field("error_message", STRING, nullable=0, default=None, attr=None),
+            Field("error_message", STRING, nullable=0, per_reply=lambda *_: None),
         ),
         until=1,
         get=_done,

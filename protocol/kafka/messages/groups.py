@@ -4,6 +4,7 @@ A member's metadata and assignment are copied out of the frame: a group keeps th
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -36,7 +37,7 @@ _FIRST_SYNC_WITH_PROTOCOL = 5
 _FIRST_LEAVE_OF_SEVERAL = 3
 
 _GROUP = Field("group_id", STRING, attr="group")
-_GENERATION = Field("generation_id", INT32, default=-1, attr="generation")
+_GENERATION = Field("generation_id", INT32, attr="generation")
 _MEMBER = Field("member_id", STRING)
 
 
@@ -119,7 +120,7 @@ JOIN_REQUEST = Struct(
 JOIN_RESPONSE = Struct(
     since(2, THROTTLE_TIME),
     ERROR_CODE,
-    _GENERATION,
+    replace(_GENERATION, default=-1),
     Field("protocol_type", STRING, since=7, nullable=7, default=None),
     Field("protocol_name", STRING, nullable=7, null=""),
     Field("leader", STRING),
@@ -198,6 +199,6 @@ LEAVE_REQUEST = Struct(
 LEAVE_RESPONSE = Struct(
     since(1, THROTTLE_TIME),
     Field("error_code", INT16, get=_leave_error),
-    Field("members", array(_MEMBER, _instance(3), ERROR_CODE), since=3),
+    Field("members", array(_MEMBER, replace(_instance(3), default=""), ERROR_CODE), since=3),
 )
 failed_leave = refused(LeaveGroupResponse)

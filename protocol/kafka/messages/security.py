@@ -289,7 +289,7 @@ def _create_token_request(*, owner_type: str | None, owner_name: str | None) -> 
 
 
 def _no_time(name: str) -> Field:
-    return Field(name, INT64, default=-1, attr=None)
+    return Field(name, INT64, per_reply=lambda *_: -1)
 
 
 CREATE_TOKEN_REQUEST = Struct(

@@ -1,6 +1,7 @@
 """CreateTopics (2 to 7), DeleteTopics (1 to 6), CreatePartitions (0 to 3)."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from warmlog.protocol.errors import ErrorCode
@@ -17,7 +18,14 @@ from warmlog.protocol.kafka.codec.schema import (
     Struct,
     array,
 )
-from warmlog.protocol.kafka.messages.common import ERROR_CODE, ERROR_MESSAGE, THROTTLE_TIME, TIMEOUT, since
+from warmlog.protocol.kafka.messages.common import (
+    ERROR_CODE,
+    ERROR_MESSAGE,
+    OPTIONAL_FAILURE,
+    THROTTLE_TIME,
+    TIMEOUT,
+    since,
+)
 from warmlog.protocol.kafka.values import (
     UNKNOWN_TOPIC_NAME,
     CreatePartitionsRequest,
@@ -80,7 +88,7 @@ CREATE_REQUEST = Struct(
             into=_new_topic,
         ),
     ),
-    TIMEOUT,
+    replace(TIMEOUT, default=60_000),
     Field("validate_only", BOOLEAN, since=1),
     into=KafkaCreateTopicsRequest,
 )
@@ -228,7 +236,7 @@ PARTITIONS_REQUEST = Struct(
 )
 PARTITIONS_RESPONSE = Struct(
     THROTTLE_TIME,
-    Field("results", array(_TOPIC_NAME, ERROR_CODE, ERROR_MESSAGE), get=_each_once),
+    Field("results", array(_TOPIC_NAME, *OPTIONAL_FAILURE), get=_each_once),
 )
 
 

@@ -217,7 +217,7 @@ OFFSETS_REQUEST = Struct(
     _TRANSACTIONAL_ID,
     Field("group_id", STRING, attr="group"),
     *_PRODUCER,
-    Field("generation_id", INT32, since=3, default=-1, attr="generation"),
+    Field("generation_id_or_member_epoch", INT32, since=3, default=-1, attr="generation"),
     Field("member_id", STRING, since=3),
     Field("group_instance_id", STRING, since=3, nullable=3, default=None, attr="instance_id"),
     Field(

@@ -148,7 +148,7 @@ async def commit_offset(client: KafkaClient, producer: dict[str, Any], version: 
     """Commit offset 7 of words-0 for the group `readers` within the transaction."""
     offset = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
     topics = [{"name": "words", "partitions": [offset]}]
-    member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+    member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
     asked = {**producer, "group_id": "readers", "topics": topics, **member, **fields}
     reply = await client.ask("TxnOffsetCommit", version, **asked)
     return ErrorCode(reply["topics"][0]["partitions"][0]["error_code"])

@@ -60,7 +60,7 @@ async def test_a_member_of_another_generation_commits_nothing(tmp_path: Path) ->
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
         await create(client, "words")
         producer = await started(client)
-        error = await commit_offset(client, producer, generation_id=3, member_id="gone")
+        error = await commit_offset(client, producer, generation_id_or_member_epoch=3, member_id="gone")
         assert error is ErrorCode.ILLEGAL_GENERATION
         assert await committed_offset(client, stable=True) == NONE_YET
         broker.stop.set()
@@ -103,7 +103,7 @@ async def test_an_offset_of_a_missing_partition_neither_fails_as_its_producer_no
         assert (await describe(client))["transaction_state"] == "Empty"
         both = [{"name": "words", "partitions": [{"partition_index": index, **offset} for index in (1, 0)]}]
         zombie = {**producer, "producer_epoch": 99}
-        member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+        member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
         reply = await client.ask("TxnOffsetCommit", 5, **zombie, group_id="readers", topics=both, **member)
         errors = [one["error_code"] for one in reply["topics"][0]["partitions"]]
         assert errors == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH]

@@ -24,7 +24,7 @@ from warmlog.protocol.kafka.consumer_protocol import (
     encode_subscription,
 )
 
-GOLDEN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.3.1" / "consumer_protocol.jsonl"
+GOLDEN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.4.0" / "consumer_protocol.jsonl"
 LINES = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 
