@@ -1,4 +1,4 @@
-"""Regenerate tests/fixtures/kafka/4.3.1/served.json: `python interop/generate_served.py` (Java, Maven).
+"""Regenerate tests/fixtures/kafka/4.4.0/served.json: `python interop/generate_served.py` (Java, Maven).
 
 The APIs of a real Kafka with their versions, and its settings of topics and brokers with their defaults, and whether a
 broker's can be changed while it runs. A test compares docs/kafka-compatibility.md with it.
@@ -14,11 +14,11 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from interop.kafka_node import KAFKA_VERSION, KafkaNode, create_topics
+from interop.kafka_node import WIRE_VERSION, KafkaNode, create_topics
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from warmlog.protocol.kafka.config_values import ConfigSource, ResourceType
 
-TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_VERSION / "served.json"
+TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / WIRE_VERSION / "served.json"
 TOPIC = "served"
 
 
@@ -51,7 +51,7 @@ async def served(address: str) -> dict[str, Any]:
 
 def main() -> None:
     """Query a node, and write the file."""
-    with tempfile.TemporaryDirectory() as directory, KafkaNode(Path(directory) / "data") as node:
+    with tempfile.TemporaryDirectory() as directory, KafkaNode(Path(directory) / "data", version=WIRE_VERSION) as node:
         create_topics(node.bootstrap, {TOPIC: {}})
         found = trio.run(served, node.bootstrap)
     TARGET.write_text(json.dumps(found, indent=1) + "\n")

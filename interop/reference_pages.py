@@ -2,7 +2,7 @@
 
 On each page, whatever stands between `<!-- generated: NAME -->` and `<!-- end -->` comes from the code: from its tables
 of APIs and settings, from the declarations of metrics, from the command line's own options; and from what Kafka serves
-(tests/fixtures/kafka/4.3.1/served.json). The rest of a page is written by hand and kept.
+(tests/fixtures/kafka/4.4.0/served.json). The rest of a page is written by hand and kept.
 """
 
 import ast
@@ -31,7 +31,7 @@ from warmlog.protocol.kafka.api import APIS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-SERVED = ROOT / "tests" / "fixtures" / "kafka" / "4.3.1" / "served.json"
+SERVED = ROOT / "tests" / "fixtures" / "kafka" / "4.4.0" / "served.json"
 #: Page to the generated blocks on it, in order.
 PAGES: Mapping[Path, tuple[str, ...]] = {
     DOCS / "kafka-compatibility.md": ("apis", "not-served"),
@@ -56,6 +56,8 @@ NOT_SERVED: Mapping[int, tuple[str, str]] = {
     85: ("WriteShareGroupState", NEWER_GROUPS),
     86: ("DeleteShareGroupState", NEWER_GROUPS),
     87: ("ReadShareGroupStateSummary", NEWER_GROUPS),
+    93: ("StreamsGroupTopologyDescriptionUpdate", NEWER_GROUPS),
+    94: ("UnregisterController", "changes of the quorum of controllers"),
     88: ("StreamsGroupHeartbeat", NEWER_GROUPS),
     89: ("StreamsGroupDescribe", NEWER_GROUPS),
     90: ("DescribeShareGroupOffsets", NEWER_GROUPS),
@@ -73,7 +75,7 @@ def apis(kafka: Kafka) -> str:
         same = "the same" if theirs == (first, api.last) else versions(*theirs)
         refused = "" if first == api.first else f" (below {api.first} refused, as in Kafka)"
         rows.append((str(api.key), api.name, versions(first, api.last) + refused, same))
-    return table(("key", "API", "versions", "in Kafka 4.3.1"), rows)
+    return table(("key", "API", "versions", "in Kafka 4.4.0"), rows)
 
 
 def versions(first: int, last: int) -> str:

@@ -148,7 +148,7 @@ class OffsetCommits:
         group = self._groups.get(name)
         if group is None:
             if committer.generation >= 0:
-                return ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.GROUP_ID_NOT_FOUND
+                return ErrorCode.GROUP_ID_NOT_FOUND
             if not self._groups.holdings.admit(committer.address, GROUP_BYTES):
                 return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             group = self._groups.create(name, committer.address)

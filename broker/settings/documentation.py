@@ -19,6 +19,7 @@ TOPIC_TEXTS: Mapping[str, str] = {
     " batches that use another one.",
     "compression.zstd.level": "Level used if compression.type is zstd.",
     "delete.retention.ms": "How long a compacted topic keeps a tombstone, so that slow readers still see it.",
+    "errors.deadletterqueue.group.enable": "Share groups, which write to dead letter queues, are not served.",
     "file.delete.delay.ms": "How long the files of a deleted segment or topic are kept on disk.",
     "flush.messages": "Flush a log (fsync) when an append brings its unflushed records to this number, and "
     "acknowledge"
@@ -31,6 +32,7 @@ TOPIC_TEXTS: Mapping[str, str] = {
     "local.retention.bytes": _NO_REMOTE + "only retention.bytes applies.",
     "local.retention.ms": _NO_REMOTE + "only retention.ms applies.",
     "max.compaction.lag.ms": "Maximum time that a record of a compacted topic may wait for compaction.",
+    "max.decompressed.message.bytes": "Batches that open to more than 128 MiB are always refused.",
     "max.message.bytes": "Largest batch that may be appended, as it is stored.",
     "message.timestamp.after.max.ms": "How far a record's timestamp may be ahead of the broker's clock.",
     "message.timestamp.before.max.ms": "How far a record's timestamp may be behind the broker's clock.",
@@ -41,6 +43,8 @@ TOPIC_TEXTS: Mapping[str, str] = {
     "min.insync.replicas": "Number of in-sync replicas that an append with acks=all needs; at most the "
     "replication factor. Unless it is set, 2 for topics with three replicas or more, and 1 for others.",
     "preallocate": "Whether to allocate the full size of a new segment's file at once.",
+    "remote.copy.lag.bytes": _NO_REMOTE + "nothing is copied.",
+    "remote.copy.lag.ms": _NO_REMOTE + "nothing is copied.",
     "remote.log.copy.disable": _NO_REMOTE + "nothing is copied.",
     "remote.log.delete.on.disable": _NO_REMOTE + "nothing is deleted remotely.",
     "remote.storage.enable": _NO_REMOTE + "segments stay on local disks.",

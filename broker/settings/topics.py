@@ -90,8 +90,12 @@ FOLLOWER_THROTTLED = "follower.replication.throttled.replicas"
 REPLICA_LISTS = (FOLLOWER_THROTTLED, LEADER_THROTTLED)  # settings of topics only, empty by default; see `names_replica`
 
 FIXED_SETTINGS: Mapping[str, FixedSetting] = {
+    "errors.deadletterqueue.group.enable": FixedSetting("false", Kind.BOOLEAN, "share groups are not served"),
     "local.retention.bytes": FixedSetting("-2", Kind.LONG, "there is no remote storage"),
     "local.retention.ms": FixedSetting("-2", Kind.LONG, "there is no remote storage"),
+    "max.decompressed.message.bytes": FixedSetting("2147483639", Kind.INT, "no batch may open to more than 128 MiB"),
+    "remote.copy.lag.bytes": FixedSetting("-1", Kind.LONG, "there is no remote storage"),
+    "remote.copy.lag.ms": FixedSetting("0", Kind.LONG, "there is no remote storage"),
     "remote.log.copy.disable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
     "remote.log.delete.on.disable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),
     "remote.storage.enable": FixedSetting("false", Kind.BOOLEAN, "there is no remote storage"),

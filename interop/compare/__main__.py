@@ -1,6 +1,6 @@
 """Send the same requests to Kafka and to warmlog and print every difference that is not expected.
 
-python -m interop.compare [--examples N] [--seed N] [--only AREA] [--all]
+python -m interop.compare [--examples N] [--seed N] [--only AREA] [--kafka VERSION] [--all]
 """
 
 import argparse
@@ -15,6 +15,7 @@ from interop.compare.expected import EXPECTED
 from interop.compare.run import Pair, compare_areas
 from interop.compare.scenarios import AREAS
 from interop.compare.sequences import SEQUENCES, compare_sequences
+from interop.kafka_node import WIRE_VERSION
 
 DEFAULT_EXAMPLES = 40
 
@@ -27,13 +28,14 @@ def main() -> int:
     parser.add_argument(
         "--only", choices=[*AREAS, *SEQUENCES], action="append", help="compare one area; may be repeated"
     )
+    parser.add_argument("--kafka", default=WIRE_VERSION, metavar="VERSION", help="of Kafka, such as 4.3.1")
     parser.add_argument("--all", action="store_true", help="print the expected differences, too")
     options = parser.parse_args()
     areas = options.only or [*AREAS, *SEQUENCES]
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         where = Path(directory)
-        with kafka(where) as theirs, warmlog(where) as ours:
+        with kafka(where, options.kafka) as theirs, warmlog(where) as ours:
             pair = Pair(theirs, ours)
             found = compare_areas(pair, [area for area in areas if area in AREAS])
             left = unexpected(found, EXPECTED)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from interop.compare.session import Barrier
 from interop.compare.wire import BY_NAME, Connection
-from interop.kafka_node import SETTINGS, KafkaNode
+from interop.kafka_node import SETTINGS, WIRE_VERSION, KafkaNode
 
 START_LIMIT_S = 60
 # As Kafka's defaults, where `SETTINGS` are for tests that wait for the cleaner.
@@ -24,9 +24,9 @@ _WARMLOG = {
 
 
 @contextmanager
-def kafka(directory: Path) -> Iterator[str]:
+def kafka(directory: Path, version: str = WIRE_VERSION) -> Iterator[str]:
     """Run Kafka; gives its address."""
-    with KafkaNode(directory / "kafka", settings=_KAFKA) as node:
+    with KafkaNode(directory / "kafka", settings=_KAFKA, version=version) as node:
         _warm_up(node.bootstrap)
         yield node.bootstrap
 

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from interop.compare.difference import ENDED_EARLY, Difference, differences
 from interop.compare.scenarios import AREAS
 from interop.compare.session import LEVELS, Barrier, Session, Step
+from interop.compare.wire import BY_NAME, Connection
+from warmlog.protocol.kafka.api import APIS
 
 HOUR_MS = 3_600_000
 # What a scenario raises at an answer that it cannot go on with.
@@ -21,6 +23,7 @@ class Pair:
         self.base_time = int(time.time()) * 1000 - HOUR_MS
         self.barriers = (Barrier(), Barrier())
         self.requests = 0
+        self._newest = newest_versions(kafka)
 
     def compare(self, area: str, level: str) -> list[Difference]:
         """Run a scenario against both at the same time."""
@@ -31,7 +34,9 @@ class Pair:
 
     def session(self, place: int, scenario: str, level: str) -> Session:
         """Return a new session with one of them: 0 is Kafka, 1 is warmlog."""
-        return Session(self.addresses[place], scenario, level, self.base_time, self.barriers[place])
+        return Session(
+            self.addresses[place], scenario, level, self.base_time, self.barriers[place], newest=self._newest
+        )
 
     def _run(self, place: int, area: str, level: str) -> list[Step]:
         session = self.session(place, area, level)
@@ -43,6 +48,14 @@ class Pair:
         finally:
             session.close()
         return session.steps
+
+
+def newest_versions(address: str) -> dict[int, int]:
+    """Return the last version of each API that a broker serves, and we serve, too."""
+    with Connection(address) as connection:
+        connection.send(BY_NAME["ApiVersions"], 0, {})
+        theirs = {one["api_key"]: one["max_version"] for one in connection.receive()["api_keys"]}
+    return {api.key: min(api.last, theirs[api.key]) for api in APIS if api.key in theirs}
 
 
 def compare_areas(pair: Pair, areas: Iterable[str], levels: Iterable[str] = LEVELS) -> list[Difference]:

@@ -49,15 +49,18 @@ class Step:
 class Session:
     """A scenario's access to a broker. `name` makes the names of topics and groups, so that scenarios do not collide.
 
-    level: which version of each API is used, of LEVELS.
+    level: which version of each API is used, of LEVELS. newest: the last version of each API that both brokers serve.
     """
 
-    def __init__(self, address: str, scenario: str, level: str, base_time: int, barrier: "Barrier") -> None:
+    def __init__(
+        self, address: str, scenario: str, level: str, base_time: int, barrier: "Barrier", *, newest: Mapping[int, int]
+    ) -> None:
         self.steps: list[Step] = []
         self.level = level
         self.newness = LEVELS[level]
         self.base_time = base_time
         self.topic_ids: dict[str, bytes] = {}
+        self._newest = newest
         self._prefix = f"{scenario}-{level}-"
         self._address = address
         self._barrier = barrier
@@ -76,7 +79,7 @@ class Session:
 
     def version(self, api: str) -> int:
         """Return the version of an API at this level, or at the `newness` set since."""
-        first, last = BY_NAME[api].first, BY_NAME[api].last
+        first, last = BY_NAME[api].first, self._newest[BY_NAME[api].key]
         return first + int((last - first) * self.newness + 0.5)
 
     def ask(self, label: str, api: str, /, *, on: int = 0, version: int | None = None, **fields: Any) -> dict[str, Any]:
@@ -115,7 +118,7 @@ class Session:
     def quietly(self, api: str, /, *, version: int | None = None, **fields: Any) -> dict[str, Any]:
         """Send a request that is not part of the comparison, of the newest version unless one is given."""
         connection = self._connection(-1)
-        connection.send(BY_NAME[api], BY_NAME[api].last if version is None else version, fields)
+        connection.send(BY_NAME[api], self._newest[BY_NAME[api].key] if version is None else version, fields)
         return connection.receive()
 
     def note(self, label: str, value: Any) -> None:

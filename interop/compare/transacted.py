@@ -138,7 +138,7 @@ class TransactionalPlayer(Player):
             "committed_leader_epoch": -1,
             "committed_metadata": "m",
         }
-        topics = [{"name": self.s.name(topic), "partitions": [one]}]
+        topics = [{**self.s.both(self.s.name(topic)), "partitions": [one]}]
         fields: dict[str, Any] = {
             "member_id": member_id,
             "generation_id_or_member_epoch": generation,

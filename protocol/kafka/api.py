@@ -131,11 +131,11 @@ APIS = (
     Api(16, "ListGroups", 0, 5, 3, group_admin.LIST_REQUEST, group_admin.LIST_RESPONSE, group_admin.failed_list),
     # no version is flexible
     Api(17, "SaslHandshake", 0, 1, 2, security.HANDSHAKE_REQUEST, security.HANDSHAKE_RESPONSE, security.failed),
-    Api(18, "ApiVersions", 0, 4, 3, cluster.VERSIONS_REQUEST, cluster.VERSIONS_RESPONSE, cluster.failed_versions),
+    Api(18, "ApiVersions", 0, 5, 3, cluster.VERSIONS_REQUEST, cluster.VERSIONS_RESPONSE, cluster.failed_versions),
     Api(19, "CreateTopics", 2, 7, 5, topics.CREATE_REQUEST, topics.CREATE_RESPONSE, topics.failed_create),
     Api(20, "DeleteTopics", 1, 6, 4, topics.DELETE_REQUEST, topics.DELETE_RESPONSE, topics.failed_delete),
     Api(21, "DeleteRecords", 0, 2, 2, offsets.DELETE_REQUEST, offsets.DELETE_RESPONSE, offsets.failed_delete),
-    # version 6 is still unstable in Kafka 4.3
+    # version 6 is still unstable in Kafka 4.4
     Api(22, "InitProducerId", 0, 5, 2, cluster.PRODUCER_REQUEST, cluster.PRODUCER_RESPONSE, cluster.failed_producer),
     Api(23, "OffsetForLeaderEpoch", 2, 4, 4, offsets.EPOCH_REQUEST, offsets.EPOCH_RESPONSE, offsets.failed_epoch),
     Api(24, "AddPartitionsToTxn", 0, 5, 3,
@@ -145,7 +145,7 @@ APIS = (
     Api(26, "EndTxn", 0, 5, 3, transactions.END_REQUEST, transactions.END_RESPONSE, transactions.failed_end),
     Api(27, "WriteTxnMarkers", 1, 2, 1,
         transactions.MARKERS_REQUEST, transactions.MARKERS_RESPONSE, transactions.failed_markers),
-    Api(28, "TxnOffsetCommit", 0, 5, 3,
+    Api(28, "TxnOffsetCommit", 0, 6, 3,
         transactions.OFFSETS_REQUEST, transactions.OFFSETS_RESPONSE, transactions.failed_offsets),
     Api(29, "DescribeAcls", 1, 3, 2,
         security.DESCRIBE_ACLS_REQUEST, security.DESCRIBE_ACLS_RESPONSE, security.failed_describe_acls),
@@ -170,7 +170,7 @@ APIS = (
         security.EXPIRE_TOKEN_REQUEST, security.TOKEN_TIME_RESPONSE, security.failed),
     Api(41, "DescribeDelegationToken", 1, 3, 2,
         security.DESCRIBE_TOKENS_REQUEST, security.DESCRIBE_TOKENS_RESPONSE, security.failed),
-    Api(42, "DeleteGroups", 0, 2, 2,
+    Api(42, "DeleteGroups", 0, 3, 2,
         group_admin.DELETE_REQUEST, group_admin.DELETE_RESPONSE, group_admin.failed_delete),
     Api(43, "ElectLeaders", 0, 2, 2, assignments.ELECT_REQUEST, assignments.ELECT_RESPONSE, assignments.failed_elect),
     Api(44, "IncrementalAlterConfigs", 0, 1, 1,

@@ -52,6 +52,7 @@ CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 GROUP_OPERATIONS = 0b1101_0100_1000
 _ISOLATION_LEVELS = (0, 1)  # uncommitted, committed
 UNKNOWN_TOPIC_NAME = ""  # stands for an unknown topic id
+NO_NODE = -1
 NO_SESSION = 0
 INITIAL_SESSION_EPOCH = 0
 FINAL_SESSION_EPOCH = -1  # also used by fetches without a session
@@ -371,11 +372,16 @@ class KafkaCreatedTopic(CreatedTopic, frozen=True, kw_only=True, gc=False):
 
 
 class ApiVersionsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List the supported APIs. `error` is set by the decoder for an invalid request; the response returns it."""
+    """List the supported APIs. `error` is set by the decoder for an invalid request; the response returns it.
+
+    `cluster_id` and `node_id`: the broker that the client expects at the address (KIP-1242); None and NO_NODE: any.
+    """
 
     api: ClassVar[str] = "api_versions"
     software_name: str = ""
     software_version: str = ""
+    cluster_id: str | None = None
+    node_id: int = NO_NODE
     error: ErrorCode = ErrorCode.NONE
 
 

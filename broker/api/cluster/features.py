@@ -24,7 +24,7 @@ LATEST = max(TransactionVersion)
 FEATURES: Mapping[str, FeatureRange] = {
     feature.name: feature
     for feature in (
-        FeatureRange(name="metadata.version", first=30, last=30, level=30),  # Kafka 4.3
+        FeatureRange(name="metadata.version", first=33, last=33, level=33),  # Kafka 4.4
         FeatureRange(name="eligible.leader.replicas.version", first=0, last=0, level=0),
         FeatureRange(name="group.version", first=0, last=0, level=0),  # consumer groups of KIP-848
         FeatureRange(name="kraft.version", first=0, last=0, level=0),  # changes of voters (KIP-853)

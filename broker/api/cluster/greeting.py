@@ -45,7 +45,12 @@ class GreetingApi:
         return replace(self._hello_response, version=context.session.protocol_version)
 
     async def _api_versions(self, request: ApiVersionsRequest, _: Context) -> ApiVersionsResponse:
-        response = self._versions(request)
+        hello = self._hello_response
+        expected = request.cluster_id, request.node_id
+        if request.error or request.cluster_id is None or expected == (hello.cluster_id, hello.node_id):
+            response = self._versions(request)
+        else:
+            response = ApiVersionsResponse(apis=(), error=ErrorCode.REBOOTSTRAP_REQUIRED)
         if response.error is not ErrorCode.NONE:
             return response
         return replace(response, features=self._features.served, features_epoch=self._features.epoch)

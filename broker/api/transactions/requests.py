@@ -235,6 +235,9 @@ class TransactionsApi:
             checkpoint=context.checkpoint,
         )
         errors = await context.wait(commit)
+        if context.session.is_native:  # whose clients join again when their group is gone
+            gone = ErrorCode.GROUP_ID_NOT_FOUND
+            errors = [ErrorCode.ILLEGAL_GENERATION if error is gone else error for error in errors]
         return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, errors))
 
     async def end(self, request: EndTxnRequest, context: Context) -> EndTxnResponse:

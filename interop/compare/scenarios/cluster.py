@@ -13,6 +13,7 @@ def requests(s: Session) -> None:
             "versions for a client without a name", "ApiVersions", client_software_name="", client_software_version=""
         )
         s.ask("versions for a bad name", "ApiVersions", client_software_name="a b", client_software_version="1")
+        _expected_nodes(s)
     topic = s.topic("t", 3)
     other = s.topic("u", 1)
     s.ask("cluster", "DescribeCluster", include_cluster_authorized_operations=True, endpoint_type=1)
@@ -62,6 +63,21 @@ def requests(s: Session) -> None:
     _directories(s, topic)
     _controller(s, topic)
     _coordinators(s)
+
+
+def _expected_nodes(s: Session) -> None:
+    found = s.quietly("DescribeCluster", endpoint_type=1)
+    cluster, node = found["cluster_id"], found["brokers"][0]["broker_id"]
+    client: dict[str, Any] = {"client_software_name": "compare", "client_software_version": "1"}
+    for label, cluster_id, node_id in (
+        ("the node", cluster, node),
+        ("another node", cluster, node + 7),
+        ("another cluster", "another", node),
+        ("a cluster without a node", cluster, -1),
+        ("a node without a cluster", None, node),
+        ("a negative node", cluster, -2),
+    ):
+        s.ask(f"versions of {label}", "ApiVersions", **client, cluster_id=cluster_id, node_id=node_id)
 
 
 def _directories(s: Session, topic: str) -> None:
@@ -119,12 +135,12 @@ def _controller(s: Session, topic: str) -> None:
         asked = [{"name": topic, "partitions": [{"partition_index": partition, "replicas": replicas}]}]
         s.ask(f"reassign {label}", "AlterPartitionReassignments", topics=asked, timeout_ms=5000)
     for label, feature, level, kind in (
-        ("the same", "metadata.version", 30, 1),
+        ("the same", "metadata.version", 33, 1),
         ("too high", "metadata.version", 9999, 1),
         ("unknown", "no.such", 1, 1),
         ("deleted", "metadata.version", 0, 2),
         ("negative", "metadata.version", -3, 1),
-        ("of no kind", "metadata.version", 30, 0),
+        ("of no kind", "metadata.version", 33, 0),
     ):
         update = {"feature": feature, "max_version_level": level, "upgrade_type": kind}
         s.ask(f"feature {label}", "UpdateFeatures", feature_updates=[update], timeout_ms=5000, validate_only=True)

@@ -67,8 +67,8 @@ class Transactions:
     def commit_offset(self, label: str, producer: Producer, group: str, topic: str, **fields: Any) -> None:
         """Commit offset 5 of partition 0 within the transaction."""
         offset = {"partition_index": 0, "committed_offset": 5, "committed_metadata": "m", "committed_leader_epoch": -1}
-        asked = {"generation_id": -1, "member_id": "", "group_instance_id": None, **fields}
-        topics = [{"name": topic, "partitions": [offset]}]
+        asked = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None, **fields}
+        topics = [{**self.s.both(topic), "partitions": [offset]}]
         self.s.ask(label, "TxnOffsetCommit", **producer, group_id=group, topics=topics, **asked)
 
     def end(self, label: str, producer: Producer, *, commits: bool = True) -> Producer:
@@ -238,9 +238,9 @@ def _offsets(s: Session, t: Transactions) -> None:
         t.commit_offset(f"an offset to be {kind}", producer, group, topic)
         t.offsets(f"while it may be {kind}", group, topic)
         t.commit_offset(f"an offset of an unknown topic to be {kind}", producer, group, s.name("no"))
-        t.commit_offset(
-            f"an offset of a member to be {kind}", producer, group, topic, member_id="given-m", generation_id=1
-        )
+        member = {"member_id": "given-m", "generation_id_or_member_epoch": 1}
+        t.commit_offset(f"an offset of a member to be {kind}", producer, group, topic, **member)
+        t.commit_offset(f"an offset of a member of no group to be {kind}", producer, s.group("no"), topic, **member)
         producer = t.end(f"end of offsets to be {kind}", producer, commits=commits)
         t.offsets(f"once it is {kind}", group, topic)
     t.add_offsets("add offsets of no group", producer, "")

@@ -1,4 +1,4 @@
-"""ApiVersions (0 to 4), DescribeCluster (0 to 2), InitProducerId (0 to 5)."""
+"""ApiVersions (0 to 5), DescribeCluster (0 to 2), InitProducerId (0 to 5)."""
 
 import re
 from typing import Any
@@ -15,6 +15,7 @@ from warmlog.protocol.kafka.messages.common import (
 )
 from warmlog.protocol.kafka.values import (
     CLUSTER_OPERATIONS,
+    NO_NODE,
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeClusterRequest,
@@ -32,14 +33,22 @@ _FIRST_WITH_FEATURES_FROM_ZERO = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 
 
-def _versions_request(*, software_name: str, software_version: str, version: int) -> ApiVersionsRequest:
-    """Build the request; mark a malformed name or version of the client's software as an error to answer."""
-    is_valid = version < _FIRST_WITH_SOFTWARE or (
+def _versions_request(
+    *, software_name: str, software_version: str, cluster_id: str | None, node_id: int, version: int
+) -> ApiVersionsRequest:
+    """Build the request; mark a malformed name or version of the client's software as an error to answer.
+
+    An expected cluster is sent with the expected node, or neither.
+    """
+    is_named = version < _FIRST_WITH_SOFTWARE or (
         _SOFTWARE.fullmatch(software_name) and _SOFTWARE.fullmatch(software_version)
     )
+    is_valid = is_named and (cluster_id is None) == (node_id == NO_NODE)
     return ApiVersionsRequest(
         software_name=software_name,
         software_version=software_version,
+        cluster_id=cluster_id,
+        node_id=node_id,
         error=ErrorCode.NONE if is_valid else ErrorCode.INVALID_REQUEST,
     )
 
@@ -57,6 +66,8 @@ def _finalized(response: ApiVersionsResponse, *_: Any) -> tuple[FeatureRange, ..
 VERSIONS_REQUEST = Struct(
     Field("client_software_name", STRING, since=3, attr="software_name"),
     Field("client_software_version", STRING, since=3, attr="software_version"),
+    Field("cluster_id", STRING, since=5, nullable=5, default=None),
+    Field("node_id", INT32, since=5, default=NO_NODE),
     into=_versions_request,
     given=lambda version: {"version": version},
 )

@@ -1,6 +1,7 @@
-"""ListGroups (0 to 5), DescribeGroups (0 to 6), DeleteGroups (0 to 2)."""
+"""ListGroups (0 to 5), DescribeGroups (0 to 6), DeleteGroups (0 to 3)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
@@ -14,7 +15,14 @@ from warmlog.protocol.groups import (
     ListGroupsResponse,
 )
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, BYTES, ERROR, INT32, STRING, Array, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, refused, since
+from warmlog.protocol.kafka.messages.common import (
+    ERROR_CODE,
+    NOT_ASKED,
+    OPTIONAL_MESSAGE,
+    THROTTLE_TIME,
+    refused,
+    since,
+)
 from warmlog.protocol.kafka.values import GROUP_OPERATIONS
 from warmlog.protocol.response import ErrorResponse
 
@@ -90,10 +98,13 @@ def failed_describe(request: DescribeGroupsRequest, error: ErrorResponse) -> Des
 
 
 DELETE_REQUEST = Struct(Field("groups_names", Array(STRING), attr="groups"), into=DeleteGroupsRequest)
-DELETE_RESPONSE = Struct(THROTTLE_TIME, Field("results", array(_GROUP, ERROR_CODE), attr="groups"))
+DELETE_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field("results", array(_GROUP, ERROR_CODE, replace(OPTIONAL_MESSAGE, since=3, nullable=3)), attr="groups"),
+)
 
 
 def failed_delete(request: DeleteGroupsRequest, error: ErrorResponse) -> DeleteGroupsResponse:
     """Answer with an error for each group."""
-    groups = [DeletedGroup(group=group, error=error.error) for group in request.groups]
+    groups = [DeletedGroup(group=group, error=error.error, message=error.message) for group in request.groups]
     return DeleteGroupsResponse(groups=tuple(groups))

@@ -1,16 +1,16 @@
 """Transactions.
 
 AddPartitionsToTxn (0 to 5), AddOffsetsToTxn (0 to 4), EndTxn (0 to 5), WriteTxnMarkers (1 and 2),
-TxnOffsetCommit (0 to 5), DescribeTransactions (0), ListTransactions (0 to 2).
+TxnOffsetCommit (0 to 6), DescribeTransactions (0), ListTransactions (0 to 2).
 
 Clients of AddPartitionsToTxn use versions up to 3, for one transaction; brokers use later ones, for several.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
+from warmlog.protocol.groups import CommittedPartition, TopicPartition
 from warmlog.protocol.kafka.codec.schema import (
     BOOLEAN,
     ERROR,
@@ -19,6 +19,7 @@ from warmlog.protocol.kafka.codec.schema import (
     INT32,
     INT64,
     STRING,
+    TOPIC_ID,
     Array,
     Field,
     Flat,
@@ -35,6 +36,7 @@ from warmlog.protocol.kafka.transaction_values import (
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
+from warmlog.protocol.kafka.values import IdentifiedOffset
 from warmlog.protocol.response import ErrorResponse
 from warmlog.protocol.transaction_requests import (
     AddedPartition,
@@ -56,8 +58,10 @@ from warmlog.protocol.transaction_requests import (
 _FIRST_BATCHED = 4
 # What clients older than a version know instead.
 _BEFORE_FENCED: Mapping[int, Mapping[int, int]] = {2: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}}
+_BEFORE_UNKNOWN_GROUP: Mapping[int, int] = {ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION}
 _BEFORE_LOADING: Mapping[int, Mapping[int, int]] = {
-    2: {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    2: {**_BEFORE_UNKNOWN_GROUP, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE},
+    6: _BEFORE_UNKNOWN_GROUP,
 }
 _CLIENT_ERROR = Field("error_code", ERROR, attr="error", before=_BEFORE_FENCED)
 _TRANSACTIONAL_ID = Field("transactional_id", STRING)
@@ -213,6 +217,11 @@ def failed_markers(request: WriteTxnMarkersRequest, error: ErrorResponse) -> Wri
 
 # -- TxnOffsetCommit --
 
+
+def _asked(_: TxnOffsetCommitResponse, request: TxnOffsetCommitRequest) -> Sequence[Any]:
+    return request.partitions
+
+
 OFFSETS_REQUEST = Struct(
     _TRANSACTIONAL_ID,
     Field("group_id", STRING, attr="group"),
@@ -223,7 +232,8 @@ OFFSETS_REQUEST = Struct(
     Field(
         "topics",
         flat(
-            Field("name", STRING, attr="topic"),
+            Field("name", STRING, until=5, attr="topic"),
+            Field("topic_id", TOPIC_ID, since=6),
             Field(
                 "partitions",
                 array(
@@ -233,7 +243,7 @@ OFFSETS_REQUEST = Struct(
                     Field("committed_metadata", STRING, nullable=0, attr="metadata", null=""),
                 ),
             ),
-            into=OffsetToCommit,
+            into=IdentifiedOffset,
         ),
         attr="partitions",
     ),
@@ -244,7 +254,8 @@ OFFSETS_RESPONSE = Struct(
     Field(
         "topics",
         flat(
-            Field("name", STRING, attr="topic"),
+            Field("name", STRING, until=5, attr="topic"),
+            Field("topic_id", TOPIC_ID, since=6),
             Field(
                 "partitions",
                 array(
@@ -252,6 +263,7 @@ OFFSETS_RESPONSE = Struct(
                     Field("error_code", ERROR, attr="error", before=_BEFORE_LOADING),
                 ),
             ),
+            keys=_asked,
         ),
         attr="partitions",
     ),

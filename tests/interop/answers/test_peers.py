@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from interop.kafka_node import KAFKA_VERSION, KafkaNode
+from interop.kafka_node import KAFKA_VERSION, WIRE_VERSION, KafkaNode
 from tests.broker.clients import batch
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.replication.copies import Copy, filled, followed
@@ -39,7 +39,7 @@ from warmlog.protocol.kafka.values import (
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 OLDER = "3.9.1"
-VERSIONS = pytest.mark.parametrize("version", [KAFKA_VERSION, OLDER])
+VERSIONS = pytest.mark.parametrize("version", [WIRE_VERSION, KAFKA_VERSION, OLDER])
 GROUP = "readers"
 NOW = time.time_ns() // 1_000_000 - 100_000  # Kafka deletes what is older than a week
 

@@ -80,7 +80,7 @@ def test_an_api_outside_the_table_is_neither_advertised_nor_decoded(key: int) ->
         codec.decode(memoryview(key.to_bytes(2, signed=True) + bytes(shortest(FETCH, 12))[2:]))
 
 
-@pytest.mark.parametrize("version", [-1, 5, 99, 32767])
+@pytest.mark.parametrize("version", [-1, 6, 99, 32767])
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_the_table(version: int) -> None:
     codec = Codec()
     asked = memoryview(

@@ -53,13 +53,14 @@ def exchanges() -> list[Any]:
 
 
 EXCHANGES = exchanges()
-SERVED = [each for each in EXCHANGES if each.values[0].version <= each.values[0].api.last]
+REFUSED_VERSION = 5  # of ApiVersions, by the Kafka that was recorded
+NEWER = [each for each in EXCHANGES if each.values[0][:2] == (API_BY_KEY[API_VERSIONS], REFUSED_VERSION)]
+SERVED = [each for each in EXCHANGES if each not in NEWER]
 ASKED = [
     each
     for each in SERVED
     if (api := PEER_APIS.get(each.values[0].api.key)) and api.first <= each.values[0].version <= api.last
 ]
-NEWER = [each for each in EXCHANGES if each not in SERVED]
 
 
 def request_body(exchange: Exchange) -> bytes:
@@ -139,9 +140,10 @@ def has_another_leader(values: dict[str, Any]) -> bool:
 def test_a_version_that_is_too_new_is_answered_as_kafka_answers_it(exchange: Exchange) -> None:
     """Only ApiVersions has a response that such a client can read: version 0 with the error and its own versions."""
     codec = Codec()
-    call = codec.decode(memoryview(exchange.request))
+    request = exchange.request[:2] + (exchange.api.last + 1).to_bytes(2) + exchange.request[4:]
+    call = codec.decode(memoryview(request))
     pieces = codec.encode(call, codec.api_versions(call.request))
     ours = parsed("ApiVersionsResponse", exchange.api, 0, b"".join(map(bytes, pieces))[8:])
     kafkas = parsed("ApiVersionsResponse", exchange.api, 0, reply_body(exchange))
     assert ours["error_code"] == kafkas["error_code"] == ErrorCode.UNSUPPORTED_VERSION
-    assert all(each in ours["api_keys"] for each in kafkas["api_keys"])
+    assert {each["api_key"] for each in kafkas["api_keys"]} <= {each["api_key"] for each in ours["api_keys"]}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.protocol.kafka.definitions import Definition, definitions
 from tests.protocol.kafka.messages import DATA_TABLES, TABLES
-from warmlog.protocol.kafka.api import APIS
+from warmlog.protocol.kafka.api import APIS, Api
 from warmlog.protocol.kafka.codec.schema import REQUIRED, Array, Field, Primitive, Struct
 from warmlog.protocol.kafka.consumer_protocol import LAST_VERSION
 
@@ -15,6 +15,8 @@ SERVED = {f"{api.name}{kind}": range(api.first, api.last + 1) for api in APIS fo
 SERVED |= {name: range(LAST_VERSION + 1) for name in DATA_TABLES}
 KINDS = {"boolean": "bool", "data": "bytes"}
 ZEROS: dict[str, Any] = {"bool": False, "string": "", "bytes": b"", "records": None, "uuid": bytes(16), "float64": 0.0}
+#: Versions that Kafka has in its definitions and does not serve, unless unstable versions are enabled.
+UNSTABLE = {"InitProducerId": 6}
 
 
 def described(table: Struct, version: int, place: str = "") -> Iterator[str]:
@@ -79,6 +81,16 @@ def line(where: str, kind: str, nullable: bool, tag: int | None, default: Any) -
 
 def snake(name: str) -> str:
     return "".join(f"_{one.lower()}" if one.isupper() else one for one in name).lstrip("_")
+
+
+@pytest.mark.parametrize("api", APIS, ids=[api.name for api in APIS])
+def test_every_version_of_a_served_api_is_served(api: Api) -> None:
+    request, response = (definitions()[f"{api.name}{kind}"] for kind in ("Request", "Response"))
+    last = UNSTABLE.get(api.name, response.versions.stop) - 1
+    assert (api.first, api.last) == (request.versions.start, last)
+    assert request.versions == response.versions
+    for version in SERVED[request.name]:
+        assert api.is_flexible(version) == (version in request.flexible) == (version in response.flexible)
 
 
 @pytest.mark.parametrize("name", [*TABLES, *DATA_TABLES])

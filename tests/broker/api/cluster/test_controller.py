@@ -11,7 +11,7 @@ from tests.broker.kafka_client import KafkaClient, kafka_client
 from warmlog.broker.api.cluster.features import FEATURES
 from warmlog.protocol.errors import ErrorCode
 
-METADATA_LEVEL = 30
+METADATA_LEVEL = 33
 UPGRADE, SAFE_DOWNGRADE = 1, 2
 
 
@@ -62,6 +62,23 @@ async def test_versions_without_features_and_refusals_tell_none(client: KafkaCli
     assert (refused["error_code"], refused["finalized_features"]) == (ErrorCode.INVALID_REQUEST, ())
 
 
+async def test_a_client_that_expects_another_broker_is_told(client: KafkaClient) -> None:
+    cluster = await client.ask("DescribeCluster")
+    cluster_id, node_id = cluster["cluster_id"], cluster["brokers"][0]["broker_id"]
+
+    async def greeted(cluster_id: str | None, node_id: int) -> tuple[ErrorCode, bool]:
+        asked = {"client_software_name": "test", "client_software_version": "1"}
+        reply = await client.ask("ApiVersions", 5, **asked, cluster_id=cluster_id, node_id=node_id)
+        return ErrorCode(reply["error_code"]), bool(reply["api_keys"])
+
+    assert await greeted(None, -1) == (ErrorCode.NONE, True)
+    assert await greeted(cluster_id, node_id) == (ErrorCode.NONE, True)
+    for other in ((cluster_id, node_id + 1), ("another", node_id), (cluster_id, -2)):
+        assert await greeted(*other) == (ErrorCode.REBOOTSTRAP_REQUIRED, False)
+    for half in ((cluster_id, -1), (None, node_id)):
+        assert await greeted(*half) == (ErrorCode.INVALID_REQUEST, False)
+
+
 async def updated(client: KafkaClient, version: int, *updates: tuple[str, int, int]) -> dict[str, Any]:
     fields = [
         {"feature": name, "max_version_level": level, "upgrade_type": kind, "allow_downgrade": kind != UPGRADE}
@@ -82,8 +99,8 @@ async def test_features_that_have_their_level_already_are_left_alone(client: Kaf
 @pytest.mark.parametrize(
     ("name", "level", "kind", "text"),
     [
-        ("metadata.version", METADATA_LEVEL + 1, UPGRADE, "only supports versions 30-30"),
-        ("metadata.version", 7, SAFE_DOWNGRADE, "only supports versions 30-30"),
+        ("metadata.version", METADATA_LEVEL + 1, UPGRADE, "only supports versions 33-33"),
+        ("metadata.version", 7, SAFE_DOWNGRADE, "only supports versions 33-33"),
         ("metadata.version", -1, UPGRADE, "cannot be less than 0"),
         ("group.version", 1, UPGRADE, "does not support this feature"),
         ("no.such.version", 0, UPGRADE, "does not support this feature"),

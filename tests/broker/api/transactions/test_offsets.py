@@ -66,6 +66,25 @@ async def test_a_member_of_another_generation_commits_nothing(tmp_path: Path) ->
         broker.stop.set()
 
 
+async def test_topics_are_named_by_their_ids(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
+        await create(client, "words")
+        producer = await started(client)
+        found = await client.ask("Metadata", topics=[{"name": "words"}])
+        offset = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+        ids = (found["topics"][0]["topic_id"], b"unknown topic id")
+        named = [{"topic_id": topic_id, "partitions": [offset]} for topic_id in ids]
+        member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+        reply = await client.ask("TxnOffsetCommit", 6, **producer, group_id="readers", topics=named, **member)
+        errors = [(topic["topic_id"], topic["partitions"][0]["error_code"]) for topic in reply["topics"]]
+        assert errors == [(ids[0], ErrorCode.NONE), (ids[1], ErrorCode.UNKNOWN_TOPIC_ID)]
+        assert await committed_offset(client, stable=True) == UNSTABLE
+        gone = member | {"generation_id_or_member_epoch": 3, "member_id": "gone"}
+        reply = await client.ask("TxnOffsetCommit", 6, **producer, group_id="others", topics=named[:1], **gone)
+        assert reply["topics"][0]["partitions"][0]["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+        broker.stop.set()
+
+
 async def test_more_pending_offsets_than_the_limit_are_refused(tmp_path: Path) -> None:
     settings = {"warmlog.transaction.partitions.max": 1, "offsets.topic.num.partitions": 1}
     async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as client:

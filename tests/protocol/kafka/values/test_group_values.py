@@ -378,7 +378,9 @@ class TestAdministration:
     def test_groups_to_delete(self, version: int) -> None:
         assert decode_request(DELETE, version, {"groups_names": ["g", "h"]}) == DeleteGroupsRequest(groups=("g", "h"))
         deleted = (DeletedGroup(group="g"), DeletedGroup(group="h", error=ErrorCode.NON_EMPTY_GROUP))
-        results = ({"group_id": "g", "error_code": 0}, {"group_id": "h", "error_code": 68})
+        results = tuple(
+            {"group_id": group, "error_code": error, "error_message": None} for group, error in (("g", 0), ("h", 68))
+        )
         answer = encode_response(DELETE, version, DeleteGroupsResponse(groups=deleted))
         assert answer == {"throttle_time_ms": 0, "results": results}
 
