@@ -21,7 +21,7 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import TopicPartition
-from warmlog.protocol.kafka.admin_values import (
+from warmlog.protocol.kafka.messages.admin import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     BegunMove,

@@ -20,8 +20,8 @@ from warmlog.broker.metadata.topic import MAX_PARTITIONS_PER_REQUEST, Topic, che
 from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.messages.metadata import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from warmlog.protocol.kafka.values import UNKNOWN_TOPIC_NAME, KafkaPartitionMetadata, asked_topics, topic_id_text
 from warmlog.protocol.native.messages import FIRST_WITH_RACKS
 from warmlog.protocol.request import MetadataRequest

@@ -1,8 +1,8 @@
 """DescribeConfigs (1 to 4), AlterConfigs (0 to 2), IncrementalAlterConfigs (0 and 1), ListConfigResources (0 and 1)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
-from warmlog.protocol.kafka.admin_values import ListConfigResourcesRequest, ListConfigResourcesResponse
+from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, STRING, Array, Field, Struct, array
 from warmlog.protocol.kafka.config_values import (
     AlterConfigsRequest,
@@ -19,6 +19,23 @@ from warmlog.protocol.kafka.config_values import (
     ResourceType,
 )
 from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, refused, refused_resources
+from warmlog.protocol.request import Value
+
+
+class ListConfigResourcesRequest(Value, frozen=True, kw_only=True, gc=False):
+    """List resources that have settings, of these types, or of all types if empty."""
+
+    api: ClassVar[str] = "list_config_resources"
+    types: tuple[int, ...] = ()
+
+
+class ListConfigResourcesResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Resources as (type, name)."""
+
+    resources: tuple[tuple[int, str], ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
 
 _NAME = Field("name", STRING)
 _VALUE = Field("value", STRING, nullable=0)

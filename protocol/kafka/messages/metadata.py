@@ -4,12 +4,11 @@ Up to version 0 of Metadata an empty list asks for all topics, later null does. 
 version 12 on; versions 10 and 11 have the field, and such a request is refused there.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import UNSET
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.admin_values import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, InvalidRequestError
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT16, INT32, STRING, TOPIC_ID, Array, Field, Struct, array
 from warmlog.protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, rack_of, since
@@ -22,8 +21,28 @@ from warmlog.protocol.kafka.values import (
     asked_topics,
     topic_id_text,
 )
-from warmlog.protocol.request import MetadataRequest
+from warmlog.protocol.request import MetadataRequest, Value
 from warmlog.protocol.response import ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
+
+
+class DescribeTopicPartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Describe up to `limit` partitions of these topics, or of all topics if empty (KIP-966).
+
+    `cursor`, the topic and partition to start at, comes from the previous response.
+    """
+
+    api: ClassVar[str] = "describe_topic_partitions"
+    topics: tuple[str, ...] = ()
+    limit: int = 2000
+    cursor: tuple[str, int] | None = None
+
+
+class DescribeTopicPartitionsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Topics sorted by name, and the cursor for the next request if there are more."""
+
+    topics: tuple[TopicMetadata, ...] = ()
+    next_cursor: tuple[str, int] | None = None
+
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
