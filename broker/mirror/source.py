@@ -16,7 +16,7 @@ from warmlog.broker.replication.peers.peer import PeerCluster
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import FetchedOffset, GroupType, ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest
-from warmlog.protocol.kafka.config_values import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
+from warmlog.protocol.kafka.messages.configs import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
 from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
 
 TOPICS_PER_REQUEST = 200

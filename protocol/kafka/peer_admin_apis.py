@@ -19,7 +19,7 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION
-from warmlog.protocol.kafka.config_values import (
+from warmlog.protocol.kafka.messages.configs import (
     ConfigEntry,
     ConfigSource,
     ConfigSynonym,

@@ -17,7 +17,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import OffsetFetchGroup, OffsetToCommit, TopicPartition
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import Only
-from warmlog.protocol.kafka.config_values import ConfigEntry
+from warmlog.protocol.kafka.messages.configs import ConfigEntry
 from warmlog.protocol.request import (
     CreateTopicsRequest,
     DeleteTopicsRequest,

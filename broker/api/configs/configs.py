@@ -30,7 +30,7 @@ from warmlog.broker.settings.settings import FIELDS
 from warmlog.broker.settings.topics import topic_setting_default, topic_setting_kind
 from warmlog.broker.settings.types import Kind, SettingError, as_text, kind_of, nearest, parts
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.config_values import (
+from warmlog.protocol.kafka.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,
@@ -42,9 +42,10 @@ from warmlog.protocol.kafka.config_values import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribedConfigs,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
     ResourceType,
 )
-from warmlog.protocol.kafka.messages.configs import ListConfigResourcesRequest, ListConfigResourcesResponse
 
 KEYS_PER_PIECE = 4096  # requested names filtered at once: 0.3 ms
 MAX_CHANGES = 1000  # per resource; no resource has as many settings

@@ -29,7 +29,7 @@ from warmlog.protocol.groups import (
     OffsetToCommit,
 )
 from warmlog.protocol.kafka.api import Call
-from warmlog.protocol.kafka.config_values import (
+from warmlog.protocol.kafka.messages.configs import (
     ConfigEntry,
     ConfigSource,
     ConfigType,

@@ -18,7 +18,7 @@ from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest, TopicPartition
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.config_values import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
+from warmlog.protocol.kafka.messages.configs import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
 from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
 from warmlog.protocol.kafka.peer_apis import (
     FETCH,

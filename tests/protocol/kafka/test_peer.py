@@ -25,7 +25,7 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.kafka.api import Codec
 from warmlog.protocol.kafka.codec.bounds import LargeMessageError
-from warmlog.protocol.kafka.config_values import (
+from warmlog.protocol.kafka.messages.configs import (
     ConfigEntry,
     ConfigQuery,
     ConfigSource,

@@ -13,7 +13,7 @@ from tests.broker.kafka_client import KafkaClient, kafka_client
 from warmlog.broker.api.configs import configs
 from warmlog.broker.settings import kafka_settings
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.config_values import ConfigOperation, ConfigSource, ConfigType, ResourceType
+from warmlog.protocol.kafka.messages.configs import ConfigOperation, ConfigSource, ConfigType, ResourceType
 
 NONE = ErrorCode.NONE
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
