@@ -56,8 +56,8 @@ from warmlog.protocol.groups import (
     SyncGroupResponse,
     TopicPartition,
 )
-from warmlog.protocol.kafka.consumer_group_values import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata
+from warmlog.protocol.kafka.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from warmlog.protocol.kafka.values import topic_id_text
 
 MEMBERS_PER_PIECE = 100  # removed at once; each piece is like a request of its own

@@ -1,15 +1,47 @@
 """ConsumerGroupHeartbeat, ConsumerGroupDescribe (0 and 1)."""
 
+from typing import ClassVar
+
+from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, INT32, STRING, UUID, Array, Field, Struct, array
-from warmlog.protocol.kafka.consumer_group_values import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    UndescribedGroup,
-)
 from warmlog.protocol.kafka.messages.common import NOT_ASKED, OPTIONAL_FAILURE, THROTTLE_TIME, ignored, refused
+from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
+
+
+class ConsumerGroupHeartbeatRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Join a group, keep the membership, or leave."""
+
+    api: ClassVar[str] = "consumer_group_heartbeat"
+
+
+class ConsumerGroupHeartbeatResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The reason why there is no membership."""
+
+    error: ErrorCode
+    message: str | None = None
+
+
+class ConsumerGroupDescribeRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Describe groups of the consumer protocol."""
+
+    api: ClassVar[str] = "consumer_group_describe"
+    groups: tuple[str, ...] = ()
+
+
+class UndescribedGroup(Value, frozen=True, kw_only=True, gc=False):
+    """A group, and the reason why it is not described."""
+
+    group: str
+    error: ErrorCode
+    message: str | None = None
+
+
+class ConsumerGroupDescribeResponse(Value, frozen=True, kw_only=True, gc=False):
+    """One result per group."""
+
+    groups: tuple[UndescribedGroup, ...] = ()
+
 
 _UNCHANGED = -1
 _NOT_TOLD = -1
