@@ -21,7 +21,7 @@ from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import NO_LEADER, registered
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import TopicPartition
-from warmlog.protocol.kafka.controller_values import (
+from warmlog.protocol.kafka.messages.assignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,

@@ -1,19 +1,11 @@
 """ElectLeaders (0 to 2), AlterPartitionReassignments (0 and 1), ListPartitionReassignments (0)."""
 
 from dataclasses import replace
+from typing import ClassVar
 
+from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import TopicPartition
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, INT32, STRING, Array, Field, Struct, array, flat
-from warmlog.protocol.kafka.controller_values import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    PartitionResult,
-    Reassignment,
-)
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     FAILURE,
@@ -23,7 +15,83 @@ from warmlog.protocol.kafka.messages.common import (
     refused,
     since,
 )
+from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
+
+
+class ElectLeadersRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Elect leaders of these partitions, or of all if None. `election_type`: 0 preferred, 1 unclean."""
+
+    api: ClassVar[str] = "elect_leaders"
+    election_type: int
+    partitions: tuple[TopicPartition, ...] | None
+
+
+class PartitionResult(Value, frozen=True, kw_only=True, gc=False):
+    """The result for one partition."""
+
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class ElectLeadersResponse(Value, frozen=True, kw_only=True, gc=False):
+    """One entry per partition of the request; if it was for all, those whose election failed."""
+
+    partitions: tuple[PartitionResult, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class Reassignment(Value, frozen=True, kw_only=True, gc=False):
+    """A partition's target replicas; None cancels its reassignment."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+class AlterPartitionReassignmentsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Start or cancel reassignments of partitions to other brokers."""
+
+    api: ClassVar[str] = "alter_partition_reassignments"
+    partitions: tuple[Reassignment, ...]
+    may_change_factor: bool = True
+
+
+class AlterPartitionReassignmentsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Results of AlterPartitionReassignmentsRequest, in its order."""
+
+    partitions: tuple[PartitionResult, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class ListPartitionReassignmentsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """List ongoing reassignments of these partitions, or of all if None."""
+
+    api: ClassVar[str] = "list_partition_reassignments"
+    partitions: tuple[TopicPartition, ...] | None = None
+
+
+class OngoingReassignment(Value, frozen=True, kw_only=True, gc=False):
+    """A partition being reassigned, with its current, added and removed replicas."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+class ListPartitionReassignmentsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The partitions being reassigned."""
+
+    partitions: tuple[OngoingReassignment, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
 
 _TIMEOUT = replace(TIMEOUT, default=60_000, attr=None)  # a single node answers at once
 _TOPIC = Field("name", STRING, attr="topic")

@@ -1,6 +1,7 @@
 """DescribeQuorum, UpdateFeatures (0 to 2), UnregisterBroker (0), AddRaftVoter (0 and 1), RemoveRaftVoter (0)."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import TopicPartition
@@ -18,16 +19,6 @@ from warmlog.protocol.kafka.codec.schema import (
     array,
     flat,
 )
-from warmlog.protocol.kafka.controller_values import (
-    AddRaftVoterRequest,
-    ControllerResponse,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    FeatureUpdate,
-    RemoveRaftVoterRequest,
-    UnregisterBrokerRequest,
-    UpdateFeaturesRequest,
-)
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     ERROR_MESSAGE,
@@ -37,6 +28,97 @@ from warmlog.protocol.kafka.messages.common import (
     ignored,
     refused,
 )
+from warmlog.protocol.request import Value
+
+
+class DescribeQuorumRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Describe the replication of the metadata log, which is addressed as a topic."""
+
+    api: ClassVar[str] = "describe_quorum"
+    partitions: tuple[TopicPartition, ...]
+
+
+class QuorumReplica(Value, frozen=True, kw_only=True, gc=False):
+    """A replica of the metadata log; times in ms since the epoch."""
+
+    node_id: int
+    log_end_offset: int
+    last_fetch_timestamp: int
+    last_caught_up_timestamp: int
+
+
+class QuorumPartition(Value, frozen=True, kw_only=True, gc=False):
+    """A partition of the metadata log."""
+
+    topic: str
+    partition: int
+    leader: int = 0
+    leader_epoch: int = 0
+    high_watermark: int = 0
+    voters: tuple[QuorumReplica, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class QuorumNode(Value, frozen=True, kw_only=True, gc=False):
+    """A voter's address on one listener."""
+
+    node_id: int
+    listener: str
+    host: str
+    port: int
+
+
+class DescribeQuorumResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The requested partitions, and the voters' addresses."""
+
+    partitions: tuple[QuorumPartition, ...] = ()
+    nodes: tuple[QuorumNode, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class FeatureUpdate(Value, frozen=True, kw_only=True, gc=False):
+    """A new level of a feature. `upgrade_type`: 1 upgrade, 2 safe downgrade, 3 unsafe downgrade."""
+
+    name: str
+    level: int
+    upgrade_type: int
+
+
+class UpdateFeaturesRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Change the levels of features; all of them or none."""
+
+    api: ClassVar[str] = "update_features"
+    updates: tuple[FeatureUpdate, ...]
+    validate_only: bool = False
+
+
+class UnregisterBrokerRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Remove a broker's registration."""
+
+    api: ClassVar[str] = "unregister_broker"
+    broker_id: int
+
+
+class AddRaftVoterRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Add a voter to the quorum."""
+
+    api: ClassVar[str] = "add_raft_voter"
+
+
+class RemoveRaftVoterRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Remove a voter from the quorum."""
+
+    api: ClassVar[str] = "remove_raft_voter"
+
+
+class ControllerResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The result of a change."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
 
 # -- DescribeQuorum --
 

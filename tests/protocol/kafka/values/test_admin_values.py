@@ -5,16 +5,16 @@ import pytest
 from tests.protocol.kafka.values.round_trip import decode_request, encode_response, expected, versions
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import TopicPartition
-from warmlog.protocol.kafka.controller_values import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    OngoingReassignment,
-)
 from warmlog.protocol.kafka.messages.admin import (
     DescribedLogDir,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     LogDirPartition,
+)
+from warmlog.protocol.kafka.messages.assignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
 )
 from warmlog.protocol.response import ErrorResponse
 from warmlog.protocol.transaction_requests import (
