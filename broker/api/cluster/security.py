@@ -13,7 +13,7 @@ from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import RequestError, shortened
 from warmlog.broker.api.handler import Handler
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.security_values import (
+from warmlog.protocol.kafka.messages.security import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlterUserScramCredentialsRequest,
