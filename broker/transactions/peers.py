@@ -14,13 +14,13 @@ from warmlog.broker.transactions.markers import Marker, Written
 from warmlog.broker.transactions.peer_queue import PeerQueue
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import TopicPartition
-from warmlog.protocol.kafka.peer import PeerApi
-from warmlog.protocol.kafka.peer_transaction_apis import ADD_PARTITIONS, WRITE_MARKERS
-from warmlog.protocol.kafka.transaction_values import (
+from warmlog.protocol.kafka.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.peer_transaction_apis import ADD_PARTITIONS, WRITE_MARKERS
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transaction_requests import (
     AddedPartition,

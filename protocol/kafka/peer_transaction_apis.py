@@ -5,14 +5,14 @@ from typing import Any
 
 from warmlog.protocol.groups import TopicPartition
 from warmlog.protocol.kafka.api import API_BY_KEY
-from warmlog.protocol.kafka.peer import PeerApi
-from warmlog.protocol.kafka.peer_apis import by_topic, error_of
-from warmlog.protocol.kafka.transaction_values import (
+from warmlog.protocol.kafka.messages.transactions import (
     AddedPartitions,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.peer_apis import by_topic, error_of
 from warmlog.protocol.transaction_requests import (
     AddedPartition,
     MarkersOfTransaction,

@@ -27,7 +27,7 @@ from warmlog.broker.transactions.service import TransactionService
 from warmlog.broker.transactions.verification import offset_commit_error
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
-from warmlog.protocol.kafka.transaction_values import (
+from warmlog.protocol.kafka.messages.transactions import (
     AddedPartitions,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
