@@ -20,7 +20,7 @@ from pathlib import Path
 from warmlog.broker.api.context import Session
 from warmlog.broker.partitions.topics.catalog import BrokerInfo, Catalog
 from warmlog.broker.settings.settings import Settings
-from warmlog.protocol.kafka.values import KafkaBrokerMetadata
+from warmlog.protocol.kafka.messages.common import KafkaBrokerMetadata
 
 logger = logging.getLogger(__name__)
 

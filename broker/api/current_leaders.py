@@ -12,9 +12,9 @@ from warmlog.broker.api.context import Session
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.messages.common import KafkaBrokerMetadata
 from warmlog.protocol.kafka.values import (
     FetchLedElsewhere,
-    KafkaBrokerMetadata,
     KafkaFetchResponse,
     KafkaProduceResponse,
     ProduceLedElsewhere,

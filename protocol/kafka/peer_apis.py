@@ -14,6 +14,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION
+from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.values import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -30,7 +31,6 @@ from warmlog.protocol.kafka.values import (
     OffsetForLeaderEpochResponse,
     VersionRange,
     asked_topics,
-    topic_id_text,
 )
 from warmlog.protocol.request import MAX_TIMESTAMP, Isolation, ListOffsetsRequest, MetadataRequest, Value
 from warmlog.protocol.response import (

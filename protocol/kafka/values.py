@@ -8,22 +8,20 @@ the id is unknown. The handler then reports an unknown topic, and the encoder, w
 error to UNKNOWN_TOPIC_ID (`codec/schema.py`, ERROR).
 """
 
-from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import repeat
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import OffsetFetchGroup, OffsetToCommit, TopicPartition
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.codec.schema import Only
+from warmlog.protocol.kafka.messages.common import KafkaBrokerMetadata
 from warmlog.protocol.kafka.messages.configs import ConfigEntry
 from warmlog.protocol.request import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     FetchPartition,
     FetchRequest,
-    Isolation,
     ListOffsetsRequest,
     MetadataRequest,
     NewTopic,
@@ -43,15 +41,6 @@ from warmlog.protocol.response import (
     TopicResult,
 )
 
-TopicNames: TypeAlias = Callable[[bytes], str | None]  # topic id to topic name, None if unknown
-
-# Authorized operations without an authorizer: all operations that a topic, the cluster or a group supports, as bits
-# (source: org.apache.kafka.security.authorizer.AclEntry).
-TOPIC_OPERATIONS = 0b1101_1111_1000
-CLUSTER_OPERATIONS = 0b1_1111_1010_0000
-GROUP_OPERATIONS = 0b1101_0100_1000
-_ISOLATION_LEVELS = (0, 1)  # uncommitted, committed
-UNKNOWN_TOPIC_NAME = ""  # stands for an unknown topic id
 NO_NODE = -1
 NO_SESSION = 0
 INITIAL_SESSION_EPOCH = 0
@@ -60,19 +49,6 @@ FINAL_SESSION_EPOCH = -1  # also used by fetches without a session
 EARLIEST_LOCAL_TIMESTAMP = -4  # first offset on local disk: the log start offset
 LATEST_TIERED_TIMESTAMP = -5  # last offset in remote storage: none
 EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6  # first offset not yet uploaded: none
-
-
-KNOWN_ISOLATION = Only(_ISOLATION_LEVELS, ErrorCode.INVALID_REQUEST, "unknown isolation level {}")
-
-
-def isolation_of(level: int) -> Isolation:
-    """Convert an isolation level from the wire."""
-    return Isolation.READ_COMMITTED if level == 1 else Isolation.READ_UNCOMMITTED
-
-
-def topic_id_text(topic_id: bytes) -> str:
-    """Encode a topic id as in `partition.metadata`: URL-safe base64 without padding, 22 characters."""
-    return urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
 
 
 class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
@@ -84,12 +60,6 @@ class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
     def is_one_batch_each(self) -> bool:
         """Kafka's clients send one batch to a partition; several at once are refused."""
         return True
-
-
-class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
-    """A broker with what only Kafka's protocol has. `is_fenced`: it is registered, but not alive."""
-
-    is_fenced: bool = False
 
 
 class ProduceLedElsewhere(ProducedPartition, frozen=True, kw_only=True, gc=False):

@@ -35,15 +35,14 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.reads.waiters import FetchWaiter
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME, TopicNames
 from warmlog.protocol.kafka.values import (
     CONSUMER,
     NO_SESSION,
-    UNKNOWN_TOPIC_NAME,
     DivergedPartition,
     FetchingReplica,
     KafkaFetchPartition,
     RedirectedPartition,
-    TopicNames,
 )
 from warmlog.protocol.request import FetchPartition
 from warmlog.protocol.response import FetchedPartition

@@ -21,8 +21,8 @@ from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import registered
 from warmlog.broker.settings.topics import check_setting_name
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
 from warmlog.protocol.kafka.values import (
-    UNKNOWN_TOPIC_NAME,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     KafkaCreatedTopic,

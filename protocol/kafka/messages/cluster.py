@@ -6,22 +6,22 @@ from typing import Any
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, ERROR, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
 from warmlog.protocol.kafka.messages.common import (
+    CLUSTER_OPERATIONS,
     ERROR_CODE,
     NOT_ASKED,
     OPTIONAL_MESSAGE,
     THROTTLE_TIME,
+    KafkaBrokerMetadata,
     rack_of,
     since,
 )
 from warmlog.protocol.kafka.values import (
-    CLUSTER_OPERATIONS,
     NO_NODE,
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     FeatureRange,
-    KafkaBrokerMetadata,
 )
 from warmlog.protocol.response import BrokerMetadata, ErrorResponse
 from warmlog.protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse

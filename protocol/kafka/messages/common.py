@@ -1,13 +1,47 @@
 """Fields that many messages share, and answers to requests that failed as a whole."""
 
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import UNSET
 
-from warmlog.protocol.kafka.codec.schema import INT16, INT32, STRING, THROTTLE, Field, Struct, array, not_negative
-from warmlog.protocol.response import BrokerMetadata, ErrorResponse
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.schema import INT16, INT32, STRING, THROTTLE, Field, Only, Struct, array, not_negative
+from warmlog.protocol.request import (
+    Isolation,
+)
+from warmlog.protocol.response import (
+    BrokerMetadata,
+    ErrorResponse,
+)
+
+TopicNames: TypeAlias = Callable[[bytes], str | None]  # topic id to topic name, None if unknown
+# Authorized operations without an authorizer: all operations that a topic, the cluster or a group supports, as bits
+# (source: org.apache.kafka.security.authorizer.AclEntry).
+TOPIC_OPERATIONS = 0b1101_1111_1000
+CLUSTER_OPERATIONS = 0b1_1111_1010_0000
+_ISOLATION_LEVELS = (0, 1)  # uncommitted, committed
+UNKNOWN_TOPIC_NAME = ""  # stands for an unknown topic id
+KNOWN_ISOLATION = Only(_ISOLATION_LEVELS, ErrorCode.INVALID_REQUEST, "unknown isolation level {}")
+
+
+def isolation_of(level: int) -> Isolation:
+    """Convert an isolation level from the wire."""
+    return Isolation.READ_COMMITTED if level == 1 else Isolation.READ_UNCOMMITTED
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """Encode a topic id as in `partition.metadata`: URL-safe base64 without padding, 22 characters."""
+    return urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
+
+
+class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
+    """A broker with what only Kafka's protocol has. `is_fenced`: it is registered, but not alive."""
+
+    is_fenced: bool = False
+
 
 R = TypeVar("R")
 

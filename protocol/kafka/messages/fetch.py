@@ -28,9 +28,15 @@ from warmlog.protocol.kafka.codec.schema import (
     flat,
     not_negative,
 )
-from warmlog.protocol.kafka.messages.common import THROTTLE_TIME, current_leader, failed_partitions, node_endpoints
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.common import (
     KNOWN_ISOLATION,
+    THROTTLE_TIME,
+    current_leader,
+    failed_partitions,
+    isolation_of,
+    node_endpoints,
+)
+from warmlog.protocol.kafka.values import (
     NO_SESSION,
     DivergedPartition,
     FetchingReplica,
@@ -40,7 +46,6 @@ from warmlog.protocol.kafka.values import (
     KafkaFetchRequest,
     KafkaFetchResponse,
     RedirectedPartition,
-    isolation_of,
 )
 from warmlog.protocol.request import FetchRequest
 from warmlog.protocol.response import ErrorResponse, FetchedPartition

@@ -23,8 +23,12 @@ from warmlog.protocol.kafka.messages.common import (
     refused,
     since,
 )
-from warmlog.protocol.kafka.values import GROUP_OPERATIONS
-from warmlog.protocol.response import ErrorResponse
+from warmlog.protocol.response import (
+    ErrorResponse,
+)
+
+GROUP_OPERATIONS = 0b1101_0100_1000
+
 
 _GROUP = Field("group_id", STRING, attr="group")
 _FIRST_WITH_UNKNOWN_GROUP = 6  # before, DescribeGroups knows such a group as a dead one (KIP-1043)

@@ -11,16 +11,18 @@ from msgspec import UNSET
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, InvalidRequestError
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT16, INT32, STRING, TOPIC_ID, Array, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import ERROR_CODE, NOT_ASKED, THROTTLE_TIME, rack_of, since
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.common import (
     CLUSTER_OPERATIONS,
+    ERROR_CODE,
+    NOT_ASKED,
+    THROTTLE_TIME,
     TOPIC_OPERATIONS,
     UNKNOWN_TOPIC_NAME,
-    KafkaMetadataRequest,
-    KafkaPartitionMetadata,
-    asked_topics,
+    rack_of,
+    since,
     topic_id_text,
 )
+from warmlog.protocol.kafka.values import KafkaMetadataRequest, KafkaPartitionMetadata, asked_topics
 from warmlog.protocol.request import MetadataRequest, Value
 from warmlog.protocol.response import ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
 

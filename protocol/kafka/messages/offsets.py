@@ -16,11 +16,18 @@ from warmlog.protocol.kafka.codec.schema import (
     array,
     flat,
 )
-from warmlog.protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, TIMEOUT, refused_partitions, since
+from warmlog.protocol.kafka.messages.common import (
+    ERROR_CODE,
+    KNOWN_ISOLATION,
+    THROTTLE_TIME,
+    TIMEOUT,
+    isolation_of,
+    refused_partitions,
+    since,
+)
 from warmlog.protocol.kafka.values import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
-    KNOWN_ISOLATION,
     LATEST_TIERED_TIMESTAMP,
     DeletedRecords,
     DeleteRecordsRequest,
@@ -32,7 +39,6 @@ from warmlog.protocol.kafka.values import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     RecordsToDelete,
-    isolation_of,
 )
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, MAX_TIMESTAMP
 from warmlog.protocol.response import FoundOffset, ListOffsetsResponse

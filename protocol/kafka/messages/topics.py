@@ -24,10 +24,10 @@ from warmlog.protocol.kafka.messages.common import (
     OPTIONAL_FAILURE,
     THROTTLE_TIME,
     TIMEOUT,
+    UNKNOWN_TOPIC_NAME,
     since,
 )
 from warmlog.protocol.kafka.values import (
-    UNKNOWN_TOPIC_NAME,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     KafkaCreateTopicsRequest,

@@ -18,6 +18,7 @@ from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest, TopicPartition
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
 from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
 from warmlog.protocol.kafka.peer_apis import (
@@ -33,7 +34,6 @@ from warmlog.protocol.kafka.values import (
     KafkaMetadataRequest,
     KafkaOffsetQuery,
     OffsetForLeaderEpochRequest,
-    topic_id_text,
 )
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -25,6 +25,7 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.kafka.api import Codec
 from warmlog.protocol.kafka.codec.bounds import LargeMessageError
+from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import (
     ConfigEntry,
     ConfigQuery,
@@ -61,7 +62,6 @@ from warmlog.protocol.kafka.values import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     VersionRange,
-    topic_id_text,
 )
 from warmlog.protocol.request import MAX_TIMESTAMP
 from warmlog.protocol.response import (

@@ -9,7 +9,7 @@ from tests.broker.clients import RawClient, Running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from warmlog.broker.api.topics import metadata
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.values import TOPIC_OPERATIONS
+from warmlog.protocol.kafka.messages.common import TOPIC_OPERATIONS
 
 Cursor = tuple[str, int] | None
 

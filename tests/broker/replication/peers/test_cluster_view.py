@@ -2,7 +2,7 @@ import pytest
 
 from warmlog.broker.replication.peers.cluster_view import ClusterView, Leader, Reaction, reaction_to
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.values import topic_id_text
+from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
 OLD, NEW = b"o" * 16, b"n" * 16

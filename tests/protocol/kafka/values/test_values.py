@@ -9,6 +9,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import API_BY_KEY, Call, Codec, RefusedError
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.writer import topic_id_bytes
+from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import ConfigEntry, ConfigSource
 from warmlog.protocol.kafka.values import (
     CreatePartitionsRequest,
@@ -31,7 +32,6 @@ from warmlog.protocol.kafka.values import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     RecordsToDelete,
-    topic_id_text,
 )
 from warmlog.protocol.request import Isolation
 from warmlog.protocol.response import (
