@@ -42,8 +42,8 @@ from warmlog.protocol.kafka.messages import (
     topics,
     transactions,
 )
+from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from warmlog.protocol.kafka.messages.common import TopicNames
-from warmlog.protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from warmlog.protocol.response import ErrorResponse
 
 API_VERSIONS_KEY = 18

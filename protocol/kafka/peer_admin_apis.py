@@ -28,9 +28,9 @@ from warmlog.protocol.kafka.messages.configs import (
     DescribeConfigsResponse,
     DescribedConfigs,
 )
+from warmlog.protocol.kafka.messages.group_offsets import MemberOffsetFetchGroup
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import by_topic, error_of
-from warmlog.protocol.kafka.values import MemberOffsetFetchGroup
 
 N = TypeVar("N", bound=IntEnum)
 Fields = Mapping[str, Any]

@@ -14,6 +14,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION
+from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.values import (
@@ -21,15 +22,12 @@ from warmlog.protocol.kafka.values import (
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     NO_SESSION,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
     EpochEnd,
     KafkaFetchRequest,
     KafkaListOffsetsRequest,
     KafkaMetadataRequest,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
-    VersionRange,
     asked_topics,
 )
 from warmlog.protocol.request import MAX_TIMESTAMP, Isolation, ListOffsetsRequest, MetadataRequest, Value

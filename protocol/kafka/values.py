@@ -13,7 +13,6 @@ from itertools import repeat
 from typing import ClassVar, NamedTuple
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import OffsetFetchGroup, OffsetToCommit, TopicPartition
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import KafkaBrokerMetadata
 from warmlog.protocol.kafka.messages.configs import ConfigEntry
@@ -31,7 +30,6 @@ from warmlog.protocol.request import (
     Value,
 )
 from warmlog.protocol.response import (
-    BrokerMetadata,
     CreatedTopic,
     FetchedPartition,
     FetchResponse,
@@ -41,7 +39,6 @@ from warmlog.protocol.response import (
     TopicResult,
 )
 
-NO_NODE = -1
 NO_SESSION = 0
 INITIAL_SESSION_EPOCH = 0
 FINAL_SESSION_EPOCH = -1  # also used by fetches without a session
@@ -186,25 +183,6 @@ class KafkaListOffsetsRequest(ListOffsetsRequest, frozen=True, kw_only=True, gc=
     replica_id: int = -1
 
 
-class IdentifiedOffset(OffsetToCommit, frozen=True, kw_only=True, gc=False):
-    """An offset to commit whose topic is identified by id (OffsetCommit from version 10)."""
-
-    topic_id: bytes = NO_TOPIC_ID
-
-
-class IdentifiedPartition(TopicPartition, frozen=True, kw_only=True, gc=False):
-    """A partition whose topic is identified by id (OffsetFetch from version 10)."""
-
-    topic_id: bytes = NO_TOPIC_ID
-
-
-class MemberOffsetFetchGroup(OffsetFetchGroup, frozen=True, kw_only=True, gc=False):
-    """A group to fetch offsets of; member id and epoch are set by members of the new protocol (KIP-848)."""
-
-    member_id: str | None = None
-    member_epoch: int = -1
-
-
 class EpochQuery(Value, frozen=True, kw_only=True, gc=False):
     """A leader epoch whose end offset in a partition is requested."""
 
@@ -339,63 +317,3 @@ class KafkaCreatedTopic(CreatedTopic, frozen=True, kw_only=True, gc=False):
 
     replication_factor: int = 1
     configs: tuple[ConfigEntry, ...] = ()
-
-
-class ApiVersionsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List the supported APIs. `error` is set by the decoder for an invalid request; the response returns it.
-
-    `cluster_id` and `node_id`: the broker that the client expects at the address (KIP-1242); None and NO_NODE: any.
-    """
-
-    api: ClassVar[str] = "api_versions"
-    software_name: str = ""
-    software_version: str = ""
-    cluster_id: str | None = None
-    node_id: int = NO_NODE
-    error: ErrorCode = ErrorCode.NONE
-
-
-class VersionRange(Value, frozen=True, kw_only=True, gc=False):
-    """An API and its supported versions, inclusive."""
-
-    key: int
-    first: int
-    last: int
-
-
-class FeatureRange(Value, frozen=True, kw_only=True, gc=False):
-    """A cluster feature: the levels supported by the broker, inclusive, and the finalized level (KIP-584)."""
-
-    name: str
-    first: int
-    last: int
-    level: int
-
-
-class ApiVersionsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """Supported APIs by key. `features_epoch` increases when features may have changed; -1 if unknown."""
-
-    apis: tuple[VersionRange, ...]
-    features: tuple[FeatureRange, ...] = ()
-    features_epoch: int = -1
-    error: ErrorCode = ErrorCode.NONE
-
-
-class DescribeClusterRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Describe the cluster. `endpoint_type`: 1 brokers, 2 controllers. `operations` requests authorized operations."""
-
-    api: ClassVar[str] = "describe_cluster"
-    endpoint_type: int = 1
-    include_fenced_brokers: bool = False
-    operations: bool = False
-
-
-class DescribeClusterResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The cluster id, controller and brokers."""
-
-    cluster_id: str
-    controller: int
-    brokers: tuple[BrokerMetadata, ...]
-    endpoint_type: int = 1
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None

@@ -1,7 +1,7 @@
 """ApiVersions (0 to 5), DescribeCluster (0 to 2), InitProducerId (0 to 5)."""
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, ERROR, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
@@ -15,16 +15,77 @@ from warmlog.protocol.kafka.messages.common import (
     rack_of,
     since,
 )
-from warmlog.protocol.kafka.values import (
-    NO_NODE,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    FeatureRange,
+from warmlog.protocol.request import (
+    Value,
 )
-from warmlog.protocol.response import BrokerMetadata, ErrorResponse
+from warmlog.protocol.response import (
+    BrokerMetadata,
+    ErrorResponse,
+)
 from warmlog.protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
+
+NO_NODE = -1
+
+
+class ApiVersionsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """List the supported APIs. `error` is set by the decoder for an invalid request; the response returns it.
+
+    `cluster_id` and `node_id`: the broker that the client expects at the address (KIP-1242); None and NO_NODE: any.
+    """
+
+    api: ClassVar[str] = "api_versions"
+    software_name: str = ""
+    software_version: str = ""
+    cluster_id: str | None = None
+    node_id: int = NO_NODE
+    error: ErrorCode = ErrorCode.NONE
+
+
+class VersionRange(Value, frozen=True, kw_only=True, gc=False):
+    """An API and its supported versions, inclusive."""
+
+    key: int
+    first: int
+    last: int
+
+
+class FeatureRange(Value, frozen=True, kw_only=True, gc=False):
+    """A cluster feature: the levels supported by the broker, inclusive, and the finalized level (KIP-584)."""
+
+    name: str
+    first: int
+    last: int
+    level: int
+
+
+class ApiVersionsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Supported APIs by key. `features_epoch` increases when features may have changed; -1 if unknown."""
+
+    apis: tuple[VersionRange, ...]
+    features: tuple[FeatureRange, ...] = ()
+    features_epoch: int = -1
+    error: ErrorCode = ErrorCode.NONE
+
+
+class DescribeClusterRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Describe the cluster. `endpoint_type`: 1 brokers, 2 controllers. `operations` requests authorized operations."""
+
+    api: ClassVar[str] = "describe_cluster"
+    endpoint_type: int = 1
+    include_fenced_brokers: bool = False
+    operations: bool = False
+
+
+class DescribeClusterResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The cluster id, controller and brokers."""
+
+    cluster_id: str
+    controller: int
+    brokers: tuple[BrokerMetadata, ...]
+    endpoint_type: int = 1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
 
 # -- ApiVersions --
 

@@ -16,10 +16,13 @@ from warmlog.protocol.groups import (
     OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
+    OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetToCommit,
     TopicPartition,
 )
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import (
     BOOLEAN,
     ERROR,
@@ -43,8 +46,29 @@ from warmlog.protocol.kafka.messages.common import (
     refused_partitions,
     since,
 )
-from warmlog.protocol.kafka.values import IdentifiedOffset, IdentifiedPartition, MemberOffsetFetchGroup
-from warmlog.protocol.response import ErrorResponse
+from warmlog.protocol.response import (
+    ErrorResponse,
+)
+
+
+class IdentifiedOffset(OffsetToCommit, frozen=True, kw_only=True, gc=False):
+    """An offset to commit whose topic is identified by id (OffsetCommit from version 10)."""
+
+    topic_id: bytes = NO_TOPIC_ID
+
+
+class IdentifiedPartition(TopicPartition, frozen=True, kw_only=True, gc=False):
+    """A partition whose topic is identified by id (OffsetFetch from version 10)."""
+
+    topic_id: bytes = NO_TOPIC_ID
+
+
+class MemberOffsetFetchGroup(OffsetFetchGroup, frozen=True, kw_only=True, gc=False):
+    """A group to fetch offsets of; member id and epoch are set by members of the new protocol (KIP-848)."""
+
+    member_id: str | None = None
+    member_epoch: int = -1
+
 
 _FIRST_FETCH_WITH_GROUP_ERROR = 2
 _FIRST_FETCH_OF_SEVERAL = 8

@@ -28,7 +28,7 @@ from warmlog.protocol.kafka.codec.schema import (
     flat,
 )
 from warmlog.protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, since
-from warmlog.protocol.kafka.values import IdentifiedOffset
+from warmlog.protocol.kafka.messages.group_offsets import IdentifiedOffset
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
 from warmlog.protocol.transaction_requests import (

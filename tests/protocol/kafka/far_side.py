@@ -4,9 +4,9 @@ from typing import Any
 
 from warmlog.protocol.frame import LENGTH_SIZE
 from warmlog.protocol.kafka.api import API_BY_KEY, APIS, Call, Codec
+from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS
-from warmlog.protocol.kafka.values import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 
 GREETING = ApiVersionsRequest(software_name="warmlog", software_version="1.0")
 ALL = tuple(VersionRange(key=api.key, first=api.first, last=api.last) for api in APIS)

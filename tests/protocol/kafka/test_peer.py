@@ -25,6 +25,7 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.kafka.api import Codec
 from warmlog.protocol.kafka.codec.bounds import LargeMessageError
+from warmlog.protocol.kafka.messages.cluster import ApiVersionsResponse, VersionRange
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import (
     ConfigEntry,
@@ -47,7 +48,6 @@ from warmlog.protocol.kafka.peer_apis import (
 )
 from warmlog.protocol.kafka.values import (
     CONSUMER,
-    ApiVersionsResponse,
     DivergedPartition,
     EpochEnd,
     EpochQuery,
@@ -61,7 +61,6 @@ from warmlog.protocol.kafka.values import (
     KafkaOffsetQuery,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
-    VersionRange,
 )
 from warmlog.protocol.request import MAX_TIMESTAMP
 from warmlog.protocol.response import (

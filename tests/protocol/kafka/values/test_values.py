@@ -9,6 +9,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import API_BY_KEY, Call, Codec, RefusedError
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.writer import topic_id_bytes
+from warmlog.protocol.kafka.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import ConfigEntry, ConfigSource
 from warmlog.protocol.kafka.values import (
@@ -17,8 +18,6 @@ from warmlog.protocol.kafka.values import (
     DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
     EpochEnd,
     EpochQuery,
     KafkaCreatedTopic,
