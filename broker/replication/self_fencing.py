@@ -18,8 +18,8 @@ from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.log.io.directory_names import encode_topic_id
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer_apis import METADATA
-from warmlog.protocol.kafka.values import KafkaMetadataRequest
 from warmlog.protocol.response import MetadataResponse
 
 SAMPLE = 20  # partitions to ask about; some may have nobody else who could lead them

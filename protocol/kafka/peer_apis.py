@@ -16,6 +16,7 @@ from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION
 from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from warmlog.protocol.kafka.messages.common import topic_id_text
+from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest, asked_topics
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.values import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -25,10 +26,8 @@ from warmlog.protocol.kafka.values import (
     EpochEnd,
     KafkaFetchRequest,
     KafkaListOffsetsRequest,
-    KafkaMetadataRequest,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
-    asked_topics,
 )
 from warmlog.protocol.request import MAX_TIMESTAMP, Isolation, ListOffsetsRequest, MetadataRequest, Value
 from warmlog.protocol.response import (

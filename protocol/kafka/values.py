@@ -8,35 +8,25 @@ the id is unknown. The handler then reports an unknown topic, and the encoder, w
 error to UNKNOWN_TOPIC_ID (`codec/schema.py`, ERROR).
 """
 
-from collections.abc import Iterator
-from itertools import repeat
 from typing import ClassVar, NamedTuple
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import KafkaBrokerMetadata
-from warmlog.protocol.kafka.messages.configs import ConfigEntry
 from warmlog.protocol.request import (
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
     FetchPartition,
     FetchRequest,
     ListOffsetsRequest,
-    MetadataRequest,
-    NewTopic,
     OffsetQuery,
     PartitionRecords,
     ProduceRequest,
     Value,
 )
 from warmlog.protocol.response import (
-    CreatedTopic,
     FetchedPartition,
     FetchResponse,
-    PartitionMetadata,
     ProducedPartition,
     ProduceResponse,
-    TopicResult,
 )
 
 NO_SESSION = 0
@@ -88,12 +78,6 @@ class KafkaFetchPartition(FetchPartition, frozen=True, kw_only=True, gc=False):
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
-
-
-class KafkaPartitionMetadata(PartitionMetadata, frozen=True, kw_only=True, gc=False):
-    """A partition with what only Kafka's protocol has: the replicas on brokers that are not alive."""
-
-    offline: tuple[int, ...] = ()
 
 
 class FetchingReplica(NamedTuple):
@@ -246,74 +230,3 @@ class DeleteRecordsResponse(Value, frozen=True, kw_only=True, gc=False):
     """Results of DeleteRecordsRequest, in its order."""
 
     partitions: tuple[DeletedRecords, ...]
-
-
-class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True, gc=False):
-    """A metadata request. `topic_ids` runs parallel to `topics`; NO_TOPIC_ID for a topic identified by name.
-
-    `topic_operations` and `cluster_operations` request the authorized operations.
-    """
-
-    topic_ids: tuple[bytes, ...] = ()
-    topic_operations: bool = False
-    cluster_operations: bool = False
-
-
-def asked_topics(request: MetadataRequest) -> Iterator[tuple[str, bytes]]:
-    """Yield the requested topics as (name, id); the name is UNKNOWN_TOPIC_NAME for an unknown id."""
-    names = request.topics or ()
-    topic_ids = request.topic_ids if isinstance(request, KafkaMetadataRequest) else None
-    return zip(names, topic_ids or repeat(NO_TOPIC_ID, len(names)), strict=True)
-
-
-class KafkaNewTopic(NewTopic, frozen=True, kw_only=True, gc=False):
-    """A topic to create. `assignments` are (partition, broker ids); the broker assigns replicas if it is empty.
-
-    `null_configs` are settings sent without a value, which are rejected.
-    """
-
-    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    null_configs: tuple[str, ...] = ()
-
-
-class KafkaCreateTopicsRequest(CreateTopicsRequest, frozen=True, kw_only=True, gc=False):
-    """A CreateTopics request, whose `topics` are KafkaNewTopics."""
-
-    timeout_ms: int = 0
-
-
-class KafkaDeleteTopicsRequest(DeleteTopicsRequest, frozen=True, kw_only=True, gc=False):
-    """A DeleteTopics request. `topic_ids` runs parallel to `topics`, as in KafkaMetadataRequest."""
-
-    topic_ids: tuple[bytes, ...] = ()
-    timeout_ms: int = 0
-
-
-class NewPartitions(Value, frozen=True, kw_only=True, gc=False):
-    """A topic's new partition count. `assignments` are the broker ids of each new partition, None to let it choose."""
-
-    name: str
-    count: int
-    assignments: tuple[tuple[int, ...], ...] | None = None
-
-
-class CreatePartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Add partitions to topics. Each succeeds or fails independently."""
-
-    api: ClassVar[str] = "create_partitions"
-    topics: tuple[NewPartitions, ...]
-    timeout_ms: int = 0
-    validate_only: bool = False
-
-
-class CreatePartitionsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """Results of CreatePartitionsRequest, in its order."""
-
-    topics: tuple[TopicResult, ...]
-
-
-class KafkaCreatedTopic(CreatedTopic, frozen=True, kw_only=True, gc=False):
-    """A created topic with its replication factor and effective settings (CreateTopics from version 5)."""
-
-    replication_factor: int = 1
-    configs: tuple[ConfigEntry, ...] = ()

@@ -22,8 +22,12 @@ from warmlog.broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME, topic_id_text
-from warmlog.protocol.kafka.messages.metadata import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
-from warmlog.protocol.kafka.values import KafkaPartitionMetadata, asked_topics
+from warmlog.protocol.kafka.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    KafkaPartitionMetadata,
+    asked_topics,
+)
 from warmlog.protocol.native.messages import FIRST_WITH_RACKS
 from warmlog.protocol.request import MetadataRequest
 from warmlog.protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata

@@ -22,7 +22,7 @@ from warmlog.broker.partitions.topics.catalog import registered
 from warmlog.broker.settings.topics import check_setting_name
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     KafkaCreatedTopic,

@@ -4,6 +4,8 @@ Up to version 0 of Metadata an empty list asks for all topics, later null does. 
 version 12 on; versions 10 and 11 have the field, and such a request is refused there.
 """
 
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Any, ClassVar
 
 from msgspec import UNSET
@@ -22,9 +24,40 @@ from warmlog.protocol.kafka.messages.common import (
     since,
     topic_id_text,
 )
-from warmlog.protocol.kafka.values import KafkaMetadataRequest, KafkaPartitionMetadata, asked_topics
-from warmlog.protocol.request import MetadataRequest, Value
-from warmlog.protocol.response import ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
+from warmlog.protocol.request import (
+    MetadataRequest,
+    Value,
+)
+from warmlog.protocol.response import (
+    ErrorResponse,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+
+
+class KafkaPartitionMetadata(PartitionMetadata, frozen=True, kw_only=True, gc=False):
+    """A partition with what only Kafka's protocol has: the replicas on brokers that are not alive."""
+
+    offline: tuple[int, ...] = ()
+
+
+class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True, gc=False):
+    """A metadata request. `topic_ids` runs parallel to `topics`; NO_TOPIC_ID for a topic identified by name.
+
+    `topic_operations` and `cluster_operations` request the authorized operations.
+    """
+
+    topic_ids: tuple[bytes, ...] = ()
+    topic_operations: bool = False
+    cluster_operations: bool = False
+
+
+def asked_topics(request: MetadataRequest) -> Iterator[tuple[str, bytes]]:
+    """Yield the requested topics as (name, id); the name is UNKNOWN_TOPIC_NAME for an unknown id."""
+    names = request.topics or ()
+    topic_ids = request.topic_ids if isinstance(request, KafkaMetadataRequest) else None
+    return zip(names, topic_ids or repeat(NO_TOPIC_ID, len(names)), strict=True)
 
 
 class DescribeTopicPartitionsRequest(Value, frozen=True, kw_only=True, gc=False):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
@@ -27,15 +27,13 @@ from warmlog.protocol.kafka.messages.common import (
     UNKNOWN_TOPIC_NAME,
     since,
 )
-from warmlog.protocol.kafka.values import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    KafkaCreateTopicsRequest,
-    KafkaDeleteTopicsRequest,
-    KafkaNewTopic,
-    NewPartitions,
+from warmlog.protocol.kafka.messages.configs import ConfigEntry
+from warmlog.protocol.request import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewTopic,
+    Value,
 )
-from warmlog.protocol.request import CreateTopicsRequest, DeleteTopicsRequest
 from warmlog.protocol.response import (
     CreatedTopic,
     CreateTopicsResponse,
@@ -43,6 +41,60 @@ from warmlog.protocol.response import (
     ErrorResponse,
     TopicResult,
 )
+
+
+class KafkaNewTopic(NewTopic, frozen=True, kw_only=True, gc=False):
+    """A topic to create. `assignments` are (partition, broker ids); the broker assigns replicas if it is empty.
+
+    `null_configs` are settings sent without a value, which are rejected.
+    """
+
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    null_configs: tuple[str, ...] = ()
+
+
+class KafkaCreateTopicsRequest(CreateTopicsRequest, frozen=True, kw_only=True, gc=False):
+    """A CreateTopics request, whose `topics` are KafkaNewTopics."""
+
+    timeout_ms: int = 0
+
+
+class KafkaDeleteTopicsRequest(DeleteTopicsRequest, frozen=True, kw_only=True, gc=False):
+    """A DeleteTopics request. `topic_ids` runs parallel to `topics`, as in KafkaMetadataRequest."""
+
+    topic_ids: tuple[bytes, ...] = ()
+    timeout_ms: int = 0
+
+
+class NewPartitions(Value, frozen=True, kw_only=True, gc=False):
+    """A topic's new partition count. `assignments` are the broker ids of each new partition, None to let it choose."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+class CreatePartitionsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Add partitions to topics. Each succeeds or fails independently."""
+
+    api: ClassVar[str] = "create_partitions"
+    topics: tuple[NewPartitions, ...]
+    timeout_ms: int = 0
+    validate_only: bool = False
+
+
+class CreatePartitionsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Results of CreatePartitionsRequest, in its order."""
+
+    topics: tuple[TopicResult, ...]
+
+
+class KafkaCreatedTopic(CreatedTopic, frozen=True, kw_only=True, gc=False):
+    """A created topic with its replication factor and effective settings (CreateTopics from version 5)."""
+
+    replication_factor: int = 1
+    configs: tuple[ConfigEntry, ...] = ()
+
 
 _TOPIC_NAME = Field("name", STRING)
 

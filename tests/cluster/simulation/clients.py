@@ -21,6 +21,7 @@ from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA, by_topic, error_of
 from warmlog.protocol.kafka.values import (
@@ -30,7 +31,6 @@ from warmlog.protocol.kafka.values import (
     KafkaFetchPartition,
     KafkaFetchRequest,
     KafkaListOffsetsRequest,
-    KafkaMetadataRequest,
     KafkaOffsetQuery,
 )
 from warmlog.protocol.records.builder import build_batch

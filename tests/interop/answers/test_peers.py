@@ -20,6 +20,7 @@ from warmlog.protocol.groups import ListGroupsRequest, OffsetFetchGroup, OffsetF
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
+from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
 from warmlog.protocol.kafka.peer_apis import (
     FETCH,
@@ -31,7 +32,6 @@ from warmlog.protocol.kafka.peer_apis import (
 from warmlog.protocol.kafka.values import (
     EpochQuery,
     KafkaListOffsetsRequest,
-    KafkaMetadataRequest,
     KafkaOffsetQuery,
     OffsetForLeaderEpochRequest,
 )

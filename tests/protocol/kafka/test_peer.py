@@ -36,6 +36,7 @@ from warmlog.protocol.kafka.messages.configs import (
     DescribeConfigsResponse,
     DescribedConfigs,
 )
+from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError
 from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, FIND_COORDINATOR, LIST_GROUPS, OFFSET_FETCH
 from warmlog.protocol.kafka.peer_apis import (
@@ -57,7 +58,6 @@ from warmlog.protocol.kafka.values import (
     KafkaFetchRequest,
     KafkaFetchResponse,
     KafkaListOffsetsRequest,
-    KafkaMetadataRequest,
     KafkaOffsetQuery,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

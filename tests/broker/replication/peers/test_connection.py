@@ -17,9 +17,9 @@ from warmlog.broker.replication.peers.errors import (
 from warmlog.protocol.groups import FindCoordinatorRequest
 from warmlog.protocol.kafka.api import Call
 from warmlog.protocol.kafka.messages.cluster import ApiVersionsResponse, VersionRange
+from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer_admin_apis import FIND_COORDINATOR, LIST_GROUPS
 from warmlog.protocol.kafka.peer_apis import FETCH, METADATA
-from warmlog.protocol.kafka.values import KafkaMetadataRequest
 from warmlog.protocol.request import MetadataRequest
 
 NEVER_S = 1000.0

@@ -12,22 +12,24 @@ from warmlog.protocol.kafka.codec.writer import topic_id_bytes
 from warmlog.protocol.kafka.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import ConfigEntry, ConfigSource
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
+from warmlog.protocol.kafka.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    KafkaCreatedTopic,
+    KafkaCreateTopicsRequest,
+    KafkaDeleteTopicsRequest,
+    KafkaNewTopic,
+    NewPartitions,
+)
+from warmlog.protocol.kafka.values import (
     DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     EpochEnd,
     EpochQuery,
-    KafkaCreatedTopic,
-    KafkaCreateTopicsRequest,
-    KafkaDeleteTopicsRequest,
     KafkaListOffsetsRequest,
-    KafkaMetadataRequest,
-    KafkaNewTopic,
     KafkaOffsetQuery,
-    NewPartitions,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     RecordsToDelete,
