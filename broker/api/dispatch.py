@@ -18,7 +18,7 @@ from warmlog.broker.api.records import produce
 from warmlog.broker.api.transactions.admission import Admit
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.values import KafkaFetchResponse
+from warmlog.protocol.kafka.messages.fetch import KafkaFetchResponse
 from warmlog.protocol.request import FetchRequest, ProduceRequest, Request
 from warmlog.protocol.response import ErrorResponse, FetchResponse, Response
 

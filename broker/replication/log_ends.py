@@ -13,8 +13,9 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.broker.replication.peers.leaders import Leaders
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.messages.fetch import DEBUGGER
+from warmlog.protocol.kafka.messages.offsets import KafkaListOffsetsRequest
 from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS
-from warmlog.protocol.kafka.values import DEBUGGER, KafkaListOffsetsRequest
 from warmlog.protocol.request import LATEST_TIMESTAMP, OffsetQuery
 
 TIMEOUT_S = 5.0

@@ -16,19 +16,18 @@ from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION
 from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from warmlog.protocol.kafka.messages.common import topic_id_text
+from warmlog.protocol.kafka.messages.fetch import NO_SESSION, KafkaFetchRequest
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest, asked_topics
-from warmlog.protocol.kafka.peer import PeerApi
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
-    NO_SESSION,
     EpochEnd,
-    KafkaFetchRequest,
     KafkaListOffsetsRequest,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.request import MAX_TIMESTAMP, Isolation, ListOffsetsRequest, MetadataRequest, Value
 from warmlog.protocol.response import (
     AbortedTransaction,

@@ -25,12 +25,7 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.partitions.reads.waiters import FetchWaiter
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.values import (
-    CONSUMER,
-    DEBUGGER,
-    KafkaFetchRequest,
-    KafkaFetchResponse,
-)
+from warmlog.protocol.kafka.messages.fetch import CONSUMER, DEBUGGER, KafkaFetchRequest, KafkaFetchResponse
 from warmlog.protocol.request import FetchRequest, Isolation
 from warmlog.protocol.response import FetchedPartition, FetchResponse
 

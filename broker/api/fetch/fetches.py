@@ -8,7 +8,7 @@ from warmlog.broker.api.fetch.session import FetchSession, FetchSessionError
 from warmlog.broker.api.fetch.sessions import ConnectionSessions, FetchSessions
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.fetch import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     NO_SESSION,

@@ -36,7 +36,7 @@ from warmlog.broker.partitions.reads.waiters import FetchWaiter
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME, TopicNames
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.fetch import (
     CONSUMER,
     NO_SESSION,
     DivergedPartition,

@@ -18,11 +18,7 @@ from sortedcontainers import SortedSet
 from warmlog.broker.api.fetch.session import MAX_ID, STEP, FetchSession, FetchSessionError, SessionPartition
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.values import (
-    NO_SESSION,
-    ForgottenPartitions,
-    KafkaFetchPartition,
-)
+from warmlog.protocol.kafka.messages.fetch import NO_SESSION, ForgottenPartitions, KafkaFetchPartition
 
 EVICTION_S = 120.0  # Kafka's min.incremental.fetch.session.eviction.ms
 MAX_PARTITIONS = 200_000  # of all incremental sessions: about 90 MB. Kafka bounds only the number of sessions

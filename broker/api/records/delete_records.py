@@ -18,7 +18,12 @@ from warmlog.broker.partitions.appends.replication import Replication
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.values import DeletedRecords, DeleteRecordsRequest, DeleteRecordsResponse, RecordsToDelete
+from warmlog.protocol.kafka.messages.offsets import (
+    DeletedRecords,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    RecordsToDelete,
+)
 
 NO_OFFSET = -1
 HIGH_WATERMARK = -1  # as an offset: everything that consumers can read

@@ -13,11 +13,10 @@ from warmlog.broker.log.leader_epochs import UNDEFINED
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode, ProtocolError
-from warmlog.protocol.kafka.values import (
-    DivergedPartition,
+from warmlog.protocol.kafka.messages.fetch import DivergedPartition, KafkaFetchPartition
+from warmlog.protocol.kafka.messages.offsets import (
     EpochEnd,
     EpochQuery,
-    KafkaFetchPartition,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )

@@ -23,8 +23,7 @@ from typing import NamedTuple, TypeAlias
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition, PeerFetchResponse
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.fetch import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     NO_SESSION,
@@ -32,6 +31,7 @@ from warmlog.protocol.kafka.values import (
     KafkaFetchPartition,
     KafkaFetchRequest,
 )
+from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition, PeerFetchResponse
 
 Key: TypeAlias = tuple[str | bytes, int]  # topic id or name, partition
 MAX_EPOCH = (1 << 31) - 1

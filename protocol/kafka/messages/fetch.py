@@ -8,9 +8,10 @@ Invariants:
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import (
     ERROR,
     INT8,
@@ -31,24 +32,109 @@ from warmlog.protocol.kafka.codec.schema import (
 from warmlog.protocol.kafka.messages.common import (
     KNOWN_ISOLATION,
     THROTTLE_TIME,
+    KafkaBrokerMetadata,
     current_leader,
     failed_partitions,
     isolation_of,
     node_endpoints,
 )
-from warmlog.protocol.kafka.values import (
-    NO_SESSION,
-    DivergedPartition,
-    FetchingReplica,
-    FetchLedElsewhere,
-    ForgottenPartitions,
-    KafkaFetchPartition,
-    KafkaFetchRequest,
-    KafkaFetchResponse,
-    RedirectedPartition,
+from warmlog.protocol.request import (
+    FetchPartition,
+    FetchRequest,
+    Value,
 )
-from warmlog.protocol.request import FetchRequest
-from warmlog.protocol.response import ErrorResponse, FetchedPartition
+from warmlog.protocol.response import (
+    ErrorResponse,
+    FetchedPartition,
+    FetchResponse,
+)
+
+NO_SESSION = 0
+INITIAL_SESSION_EPOCH = 0
+FINAL_SESSION_EPOCH = -1  # also used by fetches without a session
+
+
+class KafkaFetchPartition(FetchPartition, frozen=True, kw_only=True, gc=False):
+    """A partition to fetch, with the leader epoch known to the client and that of its last record; -1 if unset.
+
+    `log_start_offset` is that of a follower.
+    """
+
+    topic_id: bytes = NO_TOPIC_ID
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+
+class FetchingReplica(NamedTuple):
+    """The broker that fetches, -1 for a consumer, and its epoch, -1 if the version has none (KIP-903)."""
+
+    broker: int
+    epoch: int = -1
+
+
+CONSUMER = FetchingReplica(-1)
+#: The replica id of tools, and of the controller, that ask whoever has a log (FetchRequest.DEBUGGING_CONSUMER_ID).
+DEBUGGER = -2
+
+
+class ForgottenPartitions(Value, frozen=True, kw_only=True, gc=False):
+    """Partitions to remove from a fetch session."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    topic_id: bytes = NO_TOPIC_ID
+
+
+class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
+    """A fetch, in a session if `session_id` is not NO_SESSION or `session_epoch` is INITIAL_SESSION_EPOCH (KIP-227).
+
+    `uses_topic_ids`: topics are identified by id. `knows_followers`: the version lets consumers read from followers
+    (KIP-392).
+    """
+
+    partitions: tuple[KafkaFetchPartition, ...]
+    session_id: int = NO_SESSION
+    session_epoch: int = FINAL_SESSION_EPOCH
+    forgotten: tuple[ForgottenPartitions, ...] = ()
+    rack: str = ""
+    replica: FetchingReplica = CONSUMER
+    uses_topic_ids: bool = False
+    knows_followers: bool = True
+
+
+class DivergedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
+    """A partition whose log diverges from the client's; `epoch` is the last common one and ends at `end_offset`."""
+
+    epoch: int
+    end_offset: int
+
+
+class RedirectedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
+    """A partition without records, which the consumer should read from a follower that is nearer to it (KIP-392)."""
+
+    preferred_replica: int
+
+
+class FetchLedElsewhere(FetchedPartition, frozen=True, kw_only=True, gc=False):
+    """A partition that another broker leads, or in another epoch; see `ProduceLedElsewhere`."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
+    """A fetch response with an error for the session or the whole request.
+
+    `asked` lists the partitions to which `partitions` correspond if they are a session's and not the request's. `nodes`
+    has the addresses of the leaders that they name.
+    """
+
+    error: ErrorCode = ErrorCode.NONE
+    session_id: int = NO_SESSION
+    asked: tuple[KafkaFetchPartition, ...] | None = None
+    nodes: tuple[KafkaBrokerMetadata, ...] = ()
+
 
 _FIRST_WITH_FOLLOWERS = 11
 _FIRST_WITH_TOPIC_ID = 13

@@ -1,6 +1,6 @@
 """ListOffsets (1 to 11), OffsetForLeaderEpoch (2 to 4), DeleteRecords (0 to 2): questions and orders about offsets."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -25,23 +25,105 @@ from warmlog.protocol.kafka.messages.common import (
     refused_partitions,
     since,
 )
-from warmlog.protocol.kafka.values import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    DeletedRecords,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    EpochEnd,
-    EpochQuery,
-    KafkaListOffsetsRequest,
-    KafkaOffsetQuery,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    RecordsToDelete,
+from warmlog.protocol.request import (
+    EARLIEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    ListOffsetsRequest,
+    OffsetQuery,
+    Value,
 )
-from warmlog.protocol.request import EARLIEST_TIMESTAMP, MAX_TIMESTAMP
-from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
+from warmlog.protocol.response import (
+    FoundOffset,
+    ListOffsetsResponse,
+)
+
+# ListOffsets timestamps for tiered storage, and their result without it.
+EARLIEST_LOCAL_TIMESTAMP = -4  # first offset on local disk: the log start offset
+LATEST_TIERED_TIMESTAMP = -5  # last offset in remote storage: none
+EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6  # first offset not yet uploaded: none
+
+
+class KafkaOffsetQuery(OffsetQuery, frozen=True, kw_only=True, gc=False):
+    """A timestamp to look up, or one of Kafka's further special values, from -4 (earliest local) down.
+
+    `error` is set by the decoder if the request's version does not have that special value; the handler returns it.
+    """
+
+    current_leader_epoch: int = -1
+    error: ErrorCode = ErrorCode.NONE
+
+
+class KafkaListOffsetsRequest(ListOffsetsRequest, frozen=True, kw_only=True, gc=False):
+    """A ListOffsets request; `timeout_ms` applies to offsets in remote storage. `replica_id` is -1 for clients."""
+
+    timeout_ms: int = 0
+    replica_id: int = -1
+
+
+class EpochQuery(Value, frozen=True, kw_only=True, gc=False):
+    """A leader epoch whose end offset in a partition is requested."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    current_leader_epoch: int = -1
+
+
+class OffsetForLeaderEpochRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Find the end offsets of leader epochs, so that clients can detect log truncation (KIP-320)."""
+
+    api: ClassVar[str] = "offset_for_leader_epoch"
+    partitions: tuple[EpochQuery, ...]
+
+
+class EpochEnd(Value, frozen=True, kw_only=True, gc=False):
+    """The largest epoch not above the requested one, and its end offset; both -1 if there is none."""
+
+    topic: str
+    partition: int
+    leader_epoch: int = -1
+    end_offset: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class OffsetForLeaderEpochResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Results of OffsetForLeaderEpochRequest, in its order."""
+
+    partitions: tuple[EpochEnd, ...]
+
+
+class RecordsToDelete(Value, frozen=True, kw_only=True, gc=False):
+    """Records to delete: those below `offset`, or below the high watermark if it is -1."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class DeleteRecordsRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Advance the log start offsets of partitions."""
+
+    api: ClassVar[str] = "delete_records"
+    partitions: tuple[RecordsToDelete, ...]
+    timeout_ms: int = 0
+
+
+class DeletedRecords(Value, frozen=True, kw_only=True, gc=False):
+    """The new log start offset of a partition."""
+
+    topic: str
+    partition: int
+    low_watermark: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class DeleteRecordsResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Results of DeleteRecordsRequest, in its order."""
+
+    partitions: tuple[DeletedRecords, ...]
+
 
 # The special times of ListOffsets that came after the first two, and the first version of each. Source: ReplicaManager.
 _FIRST_WITH_TIME = {

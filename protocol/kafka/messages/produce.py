@@ -6,6 +6,7 @@ The records of a request are views of its frame.
 from typing import Any
 
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import (
     ERROR,
     INT16,
@@ -23,13 +24,51 @@ from warmlog.protocol.kafka.codec.schema import (
 from warmlog.protocol.kafka.messages.common import (
     THROTTLE_TIME,
     TIMEOUT,
+    KafkaBrokerMetadata,
     current_leader,
     node_endpoints,
     refused_partitions,
     since,
 )
-from warmlog.protocol.kafka.values import IdentifiedRecords, KafkaProduceRequest, ProduceLedElsewhere
-from warmlog.protocol.response import ProducedPartition, ProduceResponse
+from warmlog.protocol.request import (
+    PartitionRecords,
+    ProduceRequest,
+)
+from warmlog.protocol.response import (
+    ProducedPartition,
+    ProduceResponse,
+)
+
+
+class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
+    """A produce request. `knows_zstd`: its version allows zstd batches (KIP-110)."""
+
+    knows_zstd: bool = True
+
+    @property
+    def is_one_batch_each(self) -> bool:
+        """Kafka's clients send one batch to a partition; several at once are refused."""
+        return True
+
+
+class ProduceLedElsewhere(ProducedPartition, frozen=True, kw_only=True, gc=False):
+    """A partition that another broker leads. Clients need not ask for metadata to find it (KIP-951)."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class KafkaProduceResponse(ProduceResponse, frozen=True, kw_only=True, gc=False):
+    """A produce response with the addresses of the leaders that it names."""
+
+    nodes: tuple[KafkaBrokerMetadata, ...]
+
+
+class IdentifiedRecords(PartitionRecords, frozen=True, kw_only=True, gc=False):
+    """Batches for a partition, whose topic may be identified by `topic_id` (Produce from version 13)."""
+
+    topic_id: bytes = NO_TOPIC_ID
+
 
 _FIRST_WITH_ZSTD = 7
 _ACKS = Only((-1, 0, 1), ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1, not {}")

@@ -11,9 +11,15 @@ from tests.broker.replication.simulated_brokers import Brokers, simulate
 from tests.cluster.simulation.machine import PORT, host_of, rack_of
 from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.messages.fetch import (
+    CONSUMER,
+    DEBUGGER,
+    FetchingReplica,
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+)
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import FETCH, PeerFetchedPartition, PeerFetchResponse
-from warmlog.protocol.kafka.values import CONSUMER, DEBUGGER, FetchingReplica, KafkaFetchPartition, KafkaFetchRequest
 from warmlog.protocol.records.reader import decoded_batches
 
 pytestmark = pytest.mark.timeout(60)

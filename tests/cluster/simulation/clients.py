@@ -21,18 +21,17 @@ from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, KafkaFetchRequest
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
-from warmlog.protocol.kafka.peer import PeerApi
-from warmlog.protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA, by_topic, error_of
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.offsets import (
     DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
-    KafkaFetchPartition,
-    KafkaFetchRequest,
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,
 )
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA, by_topic, error_of
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.reader import decoded_batches
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionRecords, ProduceRequest

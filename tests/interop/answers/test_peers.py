@@ -21,6 +21,12 @@ from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
+from warmlog.protocol.kafka.messages.offsets import (
+    EpochQuery,
+    KafkaListOffsetsRequest,
+    KafkaOffsetQuery,
+    OffsetForLeaderEpochRequest,
+)
 from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
 from warmlog.protocol.kafka.peer_apis import (
     FETCH,
@@ -28,12 +34,6 @@ from warmlog.protocol.kafka.peer_apis import (
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
     PeerFetchedPartition,
-)
-from warmlog.protocol.kafka.values import (
-    EpochQuery,
-    KafkaListOffsetsRequest,
-    KafkaOffsetQuery,
-    OffsetForLeaderEpochRequest,
 )
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -36,7 +36,24 @@ from warmlog.protocol.kafka.messages.configs import (
     DescribeConfigsResponse,
     DescribedConfigs,
 )
+from warmlog.protocol.kafka.messages.fetch import (
+    CONSUMER,
+    DivergedPartition,
+    FetchingReplica,
+    ForgottenPartitions,
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+    KafkaFetchResponse,
+)
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
+from warmlog.protocol.kafka.messages.offsets import (
+    EpochEnd,
+    EpochQuery,
+    KafkaListOffsetsRequest,
+    KafkaOffsetQuery,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError
 from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, FIND_COORDINATOR, LIST_GROUPS, OFFSET_FETCH
 from warmlog.protocol.kafka.peer_apis import (
@@ -46,21 +63,6 @@ from warmlog.protocol.kafka.peer_apis import (
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
     PeerFetchedPartition,
-)
-from warmlog.protocol.kafka.values import (
-    CONSUMER,
-    DivergedPartition,
-    EpochEnd,
-    EpochQuery,
-    FetchingReplica,
-    ForgottenPartitions,
-    KafkaFetchPartition,
-    KafkaFetchRequest,
-    KafkaFetchResponse,
-    KafkaListOffsetsRequest,
-    KafkaOffsetQuery,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
 )
 from warmlog.protocol.request import MAX_TIMESTAMP
 from warmlog.protocol.response import (

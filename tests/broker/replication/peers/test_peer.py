@@ -11,14 +11,14 @@ from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import OffsetFetchGroup, OffsetFetchRequest
 from warmlog.protocol.kafka.messages.configs import ConfigQuery, DescribeConfigsRequest, ResourceType
-from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
-from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.offsets import (
     EpochQuery,
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,
     OffsetForLeaderEpochRequest,
 )
+from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
+from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 
 
 async def changed(peer: PeerCluster) -> None:

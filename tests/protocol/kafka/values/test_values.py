@@ -13,16 +13,7 @@ from warmlog.protocol.kafka.messages.cluster import DescribeClusterRequest, Desc
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import ConfigEntry, ConfigSource
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
-from warmlog.protocol.kafka.messages.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    KafkaCreatedTopic,
-    KafkaCreateTopicsRequest,
-    KafkaDeleteTopicsRequest,
-    KafkaNewTopic,
-    NewPartitions,
-)
-from warmlog.protocol.kafka.values import (
+from warmlog.protocol.kafka.messages.offsets import (
     DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -33,6 +24,15 @@ from warmlog.protocol.kafka.values import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     RecordsToDelete,
+)
+from warmlog.protocol.kafka.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    KafkaCreatedTopic,
+    KafkaCreateTopicsRequest,
+    KafkaDeleteTopicsRequest,
+    KafkaNewTopic,
+    NewPartitions,
 )
 from warmlog.protocol.request import Isolation
 from warmlog.protocol.response import (
