@@ -15,9 +15,10 @@ from warmlog.broker.replication.peers.errors import PeerError, PeerUnavailableEr
 from warmlog.broker.replication.peers.peer import PeerCluster
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import FetchedOffset, GroupType, ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest
+from warmlog.protocol.groups import FetchedOffset, GroupType, ListGroupsRequest, OffsetFetchRequest
 from warmlog.protocol.kafka.messages.configs import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
-from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
+from warmlog.protocol.kafka.messages.group_offsets import MemberOffsetFetchGroup
+from warmlog.protocol.kafka.peer_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
 
 TOPICS_PER_REQUEST = 200
 GROUPS_PER_REQUEST = 50
@@ -117,7 +118,7 @@ class Source:
         return found
 
     async def _committed_at(self, node_id: int, groups: list[str]) -> list[GroupOffsets]:
-        asked = tuple([OffsetFetchGroup(group=group) for group in groups])
+        asked = tuple([MemberOffsetFetchGroup(group=group) for group in groups])
         request = OffsetFetchRequest(groups=asked, require_stable=True)
         response = await self._cluster.ask(node_id, OFFSET_FETCH, request)
         found: list[GroupOffsets] = []

@@ -14,9 +14,9 @@ from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.broker.replication.peers.leaders import Leaders
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.fetch import DEBUGGER
-from warmlog.protocol.kafka.messages.offsets import KafkaListOffsetsRequest
+from warmlog.protocol.kafka.messages.offsets import KafkaListOffsetsRequest, KafkaOffsetQuery
 from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS
-from warmlog.protocol.request import LATEST_TIMESTAMP, OffsetQuery
+from warmlog.protocol.request import LATEST_TIMESTAMP
 
 TIMEOUT_S = 5.0
 OTHERS_TIMEOUT_S = 0.5  # for those that are neither in the ISR nor in the ELR, once all of these have answered
@@ -66,7 +66,7 @@ class LogEnds:
             if here is not None and not here.log.failed and not here.is_of_deleted_topic:
                 found[member] = LogEnd(here.log.last_epoch, here.log.log_end_offset)
             return
-        query = OffsetQuery(topic=topic, partition=index, timestamp=LATEST_TIMESTAMP)
+        query = KafkaOffsetQuery(topic=topic, partition=index, timestamp=LATEST_TIMESTAMP)
         request = KafkaListOffsetsRequest(partitions=(query,), replica_id=DEBUGGER)
         try:
             answer = await self._leaders.ask(member.broker, LIST_OFFSETS, request)

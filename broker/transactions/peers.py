@@ -20,7 +20,7 @@ from warmlog.protocol.kafka.messages.transactions import (
     PartitionsOfTransaction,
 )
 from warmlog.protocol.kafka.peer import PeerApi
-from warmlog.protocol.kafka.peer_transaction_apis import ADD_PARTITIONS, WRITE_MARKERS
+from warmlog.protocol.kafka.peer_apis import ADD_PARTITIONS, WRITE_MARKERS
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transaction_requests import (
     AddedPartition,

@@ -1,6 +1,5 @@
 """Kafka's protocol: decode frames into neutral requests and encode neutral responses.
 
 Start with `api.py`, the table of APIs and the `Codec` that connections use; then `codec/schema.py` (tables of fields)
-and one module of `messages/`. `peer.py` is the client side, for connections to other brokers. `values.py` and
-`*_values.py` hold the values that only Kafka's protocol has.
+and one module of `messages/`. `peer.py` is the client side, for connections to other brokers.
 """

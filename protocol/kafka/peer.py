@@ -1,9 +1,9 @@
 """The client side of Kafka's protocol, without I/O: encode requests to another broker and decode its responses.
 
     PeerProtocol      one connection: correlation ids, the versions that the peer supports, requests not yet answered
-    peer_apis.py      the APIs that can be asked: values to fields and back, and the versions that can be used
+    peer_apis.py      the APIs that can be asked, and the versions that can be used
 
-The fields are encoded and decoded by the tables in `messages/`, in their mapping form (`codec/schema.py`).
+Requests and responses are the values of `messages/`, encoded and decoded by the same tables as on the broker's side.
 
 Invariants:
 1. Before ApiVersions has been answered, nothing else is sent. The first attempt uses our newest version; a peer that
@@ -56,16 +56,15 @@ def _every_version(_: Any) -> tuple[int, int]:
 class PeerApi(Generic[Q, R]):
     """An API that can be asked of a peer.
 
-    fields(request, version): the request in the mapping form. response(fields, request, version): the value of a
-    response. span(request): the versions that can express this request.
+    span(request): the versions that can express this request. bound: requests and responses are values; else they are
+    in the mapping form (`codec/schema.py`).
     """
 
     api: Api
     first: int  # versions that can be used, inclusive
     last: int
-    fields: Callable[[Q, int], dict[str, Any]]
-    response: Callable[[dict[str, Any], Q, int], R]
     span: Callable[[Q], tuple[int, int]] = _every_version
+    bound: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,9 +129,9 @@ class PeerProtocol:
         number = self._next_id
         flexible = api.api.is_flexible(version)
         title = f"the {api.api.name} request, version {version}"
-        writer = self._engine.writer(api.api.request, version, flexible=flexible, title=title)
+        writer = self._engine.writer(api.api.request, version, flexible=flexible, bound=api.bound, title=title)
         start = LENGTH.pack(0) + _HEADER.pack(api.api.key, version, number, len(self._client_id)) + self._client_id
-        data = bytearray(writer.write(api.fields(request, version), start + (b"\0" if flexible else b"")))
+        data = bytearray(writer.write(request, start + (b"\0" if flexible else b""), request))
         LENGTH.pack_into(data, 0, len(data) - LENGTH.size)
         self._next_id = 0 if number == _MAX_CORRELATION_ID else number + 1
         self._sent.append(SentRequest(api, version, number, request))
@@ -162,13 +161,12 @@ class PeerProtocol:
             version = 0
         flexible = api.is_flexible(version)
         title = f"the {api.name} response, version {version}"
-        reader = self._engine.reader(api.response, version, flexible=flexible, title=title)
+        reader = self._engine.reader(api.response, version, flexible=flexible, bound=sent.api.bound, title=title)
         try:
             position = _CORRELATION.size
             if flexible and not is_greeting:
                 position = _after_tags(frame, position)
-            fields, _ = reader.read(frame, position, limit=limit)
-            response = sent.api.response(fields, sent.request, version)
+            response, _ = reader.read(frame, position, limit=limit)
         except (MalformedError, UnicodeDecodeError) as problem:
             raise PeerProtocolError(f"no {api.name} response of version {version}: {problem}") from None
         if is_greeting:

@@ -30,8 +30,9 @@ from warmlog.protocol.kafka.messages.fetch import (
     ForgottenPartitions,
     KafkaFetchPartition,
     KafkaFetchRequest,
+    PeerFetchedPartition,
+    PeerFetchResponse,
 )
-from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition, PeerFetchResponse
 
 Key: TypeAlias = tuple[str | bytes, int]  # topic id or name, partition
 MAX_EPOCH = (1 << 31) - 1

@@ -28,13 +28,13 @@ from warmlog.broker.replication.throttle import MAX_SLEEP_S, Throttle
 from warmlog.protocol.backoff import delays_s
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, KafkaFetchRequest
-from warmlog.protocol.kafka.peer_apis import (
-    FETCH,
-    FIRST_FETCH_WITH_TOPIC_IDS,
+from warmlog.protocol.kafka.messages.fetch import (
+    KafkaFetchPartition,
+    KafkaFetchRequest,
     PeerFetchedPartition,
     PeerFetchResponse,
 )
+from warmlog.protocol.kafka.peer_apis import FETCH, FIRST_FETCH_WITH_TOPIC_IDS
 
 MAX_THROTTLE_S = 30.0  # what a broker may make us wait after a response
 PARALLEL_TAKES = 64  # partitions whose records are taken at the same time

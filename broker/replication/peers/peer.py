@@ -28,8 +28,7 @@ from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.fetch import CONSUMER, FetchingReplica
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi
-from warmlog.protocol.kafka.peer_admin_apis import FIND_COORDINATOR
-from warmlog.protocol.kafka.peer_apis import METADATA
+from warmlog.protocol.kafka.peer_apis import FIND_COORDINATOR, METADATA
 
 Q = TypeVar("Q")
 R = TypeVar("R")

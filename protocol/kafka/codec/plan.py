@@ -29,6 +29,7 @@ from warmlog.protocol.kafka.codec.schema import (
     Only,
     Primitive,
     Struct,
+    error_of,
 )
 
 
@@ -224,7 +225,7 @@ class _Resolver:
             to=self._target(one),
             nullable=self._is_nullable(one),
             null=one.null if self._bound else None,
-            convert=one.convert if self._bound else None,
+            convert=self._conversion(one),
             only=one.only if self._bound else None,
         )
         kind = one.kind
@@ -237,6 +238,12 @@ class _Resolver:
                 return replace(step, of=self.read_struct(kind.of, kind.of.into))
             return replace(step, element=self._code(kind.of, reading=True))
         return step
+
+    def _conversion(self, one: Field) -> Convert | None:
+        """Return what is applied to a field that was read; an error that a reply names becomes an ErrorCode."""
+        if not self._bound:
+            return None
+        return error_of if one.convert is None and one.kind is ERROR else one.convert
 
     def _read_groups(self, kind: Flat) -> ReadPlan:
         plain, tagged = self._present(kind.of)

@@ -8,8 +8,9 @@ A table is read and written in two forms:
 
     mapping     a dict by field names, with every field of every version; fields that the version lacks have their
                 default. Clients, tests and tools use it.
-    bound       the values that handlers use. `Struct.into` is what a request's fields are passed to, `Field.attr` the
-                argument (reading) or attribute (writing) that a field stands for.
+    bound       the values that handlers and peers use. `Struct.into` is what fields that were read are passed to,
+                `Field.attr` the argument (reading) or attribute (writing) that a field stands for. A broker reads
+                requests and writes responses, a peer does the opposite, by the same tables.
 
 Readers and writers are made once, at the first use of a version (`plan.py`).
 """
@@ -65,6 +66,14 @@ TOPIC_ID = Primitive("topic_id", NO_TOPIC_ID, wire="uuid")
 ERROR = Primitive("error", 0, wire="int16")
 # Bound, the throttle time of the reply.
 THROTTLE = Primitive("throttle", 0, wire="int32")
+
+
+def error_of(code: int) -> ErrorCode:
+    """Read an error code; unknown ones become UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def not_negative(number: int) -> int:

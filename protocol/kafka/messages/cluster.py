@@ -140,6 +140,7 @@ VERSIONS_RESPONSE = Struct(
             Field("api_key", INT16, attr="key"),
             Field("min_version", INT16, attr="first"),
             Field("max_version", INT16, attr="last"),
+            into=VersionRange,
         ),
         attr="apis",
     ),
@@ -153,6 +154,7 @@ VERSIONS_RESPONSE = Struct(
         ),
         since=3,
         tag=0,
+        attr=None,
         get=_supported,
     ),
     Field("finalized_features_epoch", INT64, since=3, tag=1, default=-1, attr="features_epoch"),
@@ -165,9 +167,11 @@ VERSIONS_RESPONSE = Struct(
         ),
         since=3,
         tag=2,
+        attr=None,
         get=_finalized,
     ),
     Field("zk_migration_ready", BOOLEAN, since=3, tag=3, attr=None),
+    into=ApiVersionsResponse,
 )
 
 

@@ -1,4 +1,12 @@
-"""Fields that many messages share, and answers to requests that failed as a whole."""
+"""Fields and values that many messages share, and answers to requests that failed as a whole.
+
+A value with more fields than the native protocol needs is a subclass of the neutral value, so handlers can treat it as
+such. Topic ids are 16 bytes (NO_TOPIC_ID if unset), and text in the neutral values (`topic_id_text`).
+
+A request may identify a topic by its id alone. It is decoded with the topic's current name, or with the empty name if
+the id is unknown. The handler then reports an unknown topic, and the encoder, which has the request too, changes the
+error to UNKNOWN_TOPIC_ID (`codec/schema.py`, ERROR).
+"""
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
@@ -8,7 +16,18 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec import UNSET
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.codec.schema import INT16, INT32, STRING, THROTTLE, Field, Only, Struct, array, not_negative
+from warmlog.protocol.kafka.codec.schema import (
+    INT16,
+    INT32,
+    STRING,
+    THROTTLE,
+    Field,
+    Only,
+    Struct,
+    array,
+    error_of,
+    not_negative,
+)
 from warmlog.protocol.request import (
     Isolation,
 )
@@ -25,6 +44,11 @@ CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _ISOLATION_LEVELS = (0, 1)  # uncommitted, committed
 UNKNOWN_TOPIC_NAME = ""  # stands for an unknown topic id
 KNOWN_ISOLATION = Only(_ISOLATION_LEVELS, ErrorCode.INVALID_REQUEST, "unknown isolation level {}")
+
+
+def isolation_level(request: Any, *_: Any) -> int:
+    """Return the isolation level of a request as it is sent."""
+    return 1 if request.isolation is Isolation.READ_COMMITTED else 0
 
 
 def isolation_of(level: int) -> Isolation:
@@ -45,9 +69,9 @@ class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
 
 R = TypeVar("R")
 
-THROTTLE_TIME = Field("throttle_time_ms", THROTTLE)
+THROTTLE_TIME = Field("throttle_time_ms", THROTTLE, attr=None)
 TIMEOUT = Field("timeout_ms", INT32, convert=not_negative)
-ERROR_CODE = Field("error_code", INT16, attr="error")
+ERROR_CODE = Field("error_code", INT16, attr="error", convert=error_of)
 ERROR_MESSAGE = Field("error_message", STRING, nullable=0, attr="message")
 FAILURE = (ERROR_CODE, ERROR_MESSAGE)
 OPTIONAL_MESSAGE = replace(ERROR_MESSAGE, default=None)
@@ -111,7 +135,7 @@ def current_leader(since: int, tag: int, kind: type) -> Field:
         return partition if type(partition) is kind else NO_CURRENT_LEADER
 
     fields = Struct(Field("leader_id", INT32, default=-1), Field("leader_epoch", INT32, default=-1))
-    return Field("current_leader", fields, since=since, tag=tag, default=NO_CURRENT_LEADER, get=leader)
+    return Field("current_leader", fields, since=since, tag=tag, default=NO_CURRENT_LEADER, attr=None, get=leader)
 
 
 def node_endpoints(since: int) -> Field:
@@ -122,7 +146,7 @@ def node_endpoints(since: int) -> Field:
         Field("port", INT32),
         Field("rack", STRING, nullable=0, default=None, get=rack_of),
     )
-    return Field("node_endpoints", array(*fields), since=since, tag=0, default=(), get=_nodes)
+    return Field("node_endpoints", array(*fields), since=since, tag=0, default=(), attr=None, get=_nodes)
 
 
 def _nodes(response: Any, *_: Any) -> Any:

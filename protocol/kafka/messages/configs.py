@@ -1,5 +1,6 @@
 """DescribeConfigs (1 to 4), AlterConfigs (0 to 2), IncrementalAlterConfigs (0 and 1), ListConfigResources (0 and 1)."""
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -176,6 +177,14 @@ def _value(entry: ConfigEntry, *_: Any) -> str | None:
     return None if entry.is_sensitive else entry.value
 
 
+def _known(kind: type[IntEnum]) -> Callable[[int], Any]:
+    """Return what converts a number to a member of an enumeration; an unknown one stays a number."""
+    return lambda number: kind._value2member_map_.get(number, number)
+
+
+_source, _type = _known(ConfigSource), _known(ConfigType)
+
+
 def _synonyms(entry: ConfigEntry, *_: Any) -> tuple[ConfigSynonym, ...]:
     if not entry.is_sensitive:
         return entry.synonyms
@@ -208,16 +217,24 @@ DESCRIBE_RESPONSE = Struct(
                     _NAME,
                     Field("value", STRING, nullable=0, get=_value),
                     Field("read_only", BOOLEAN),
-                    Field("config_source", INT8, since=1, default=-1, attr="source"),
+                    Field("config_source", INT8, since=1, default=-1, attr="source", convert=_source),
                     Field("is_sensitive", BOOLEAN),
-                    Field("synonyms", array(_NAME, _VALUE, Field("source", INT8)), since=1, get=_synonyms),
-                    Field("config_type", INT8, since=3, default=0, attr="type"),
+                    Field(
+                        "synonyms",
+                        array(_NAME, _VALUE, Field("source", INT8, convert=_source), into=ConfigSynonym),
+                        since=1,
+                        get=_synonyms,
+                    ),
+                    Field("config_type", INT8, since=3, default=0, attr="type", convert=_type),
                     Field("documentation", STRING, since=3, nullable=0),
+                    into=ConfigEntry,
                 ),
             ),
+            into=DescribedConfigs,
         ),
         attr="resources",
     ),
+    into=DescribeConfigsResponse,
 )
 failed_describe = refused_resources(DescribeConfigsResponse, DescribedConfigs)
 

@@ -7,6 +7,7 @@ Invariants:
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from warmlog.protocol.kafka.codec.schema import (
     Field,
     Struct,
     array,
+    error_of,
     flat,
     not_negative,
 )
@@ -35,6 +37,7 @@ from warmlog.protocol.kafka.messages.common import (
     KafkaBrokerMetadata,
     current_leader,
     failed_partitions,
+    isolation_level,
     isolation_of,
     node_endpoints,
 )
@@ -44,12 +47,14 @@ from warmlog.protocol.request import (
     Value,
 )
 from warmlog.protocol.response import (
+    AbortedTransaction,
     ErrorResponse,
     FetchedPartition,
     FetchResponse,
 )
 
 NO_SESSION = 0
+_NO_RECORDS = memoryview(b"")
 INITIAL_SESSION_EPOCH = 0
 FINAL_SESSION_EPOCH = -1  # also used by fetches without a session
 
@@ -123,6 +128,30 @@ class FetchLedElsewhere(FetchedPartition, frozen=True, kw_only=True, gc=False):
     leader_epoch: int
 
 
+class PeerFetchedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
+    """The fetched batches of a partition, which is identified by `topic_id`, or by `topic` before version 13.
+
+    `records` is a view of the received frame. `diverging_epoch` is -1, or the largest epoch of the leader not above
+    the last fetched one, which ends at `diverging_end_offset`: the log must be truncated (KIP-595). A consumer should
+    read from `preferred_replica` if that is not -1 (KIP-392).
+    """
+
+    topic_id: bytes = NO_TOPIC_ID
+    diverging_epoch: int = -1
+    diverging_end_offset: int = -1
+    preferred_replica: int = -1
+    records: memoryview = _NO_RECORDS
+
+
+class PeerFetchResponse(Value, frozen=True, kw_only=True, gc=False):
+    """Fetched partitions; those of a session that have not changed are missing. `error` concerns the session."""
+
+    partitions: tuple[PeerFetchedPartition, ...]
+    error: ErrorCode = ErrorCode.NONE
+    session_id: int = NO_SESSION
+    throttle_ms: int = 0
+
+
 class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
     """A fetch response with an error for the session or the whole request.
 
@@ -139,29 +168,46 @@ class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
 _FIRST_WITH_FOLLOWERS = 11
 _FIRST_WITH_TOPIC_ID = 13
 NO_REPLICA = -1
+NO_REPLICA_STATE = {"replica_id": NO_REPLICA, "replica_epoch": -1}
 NOT_DIVERGING = {"epoch": -1, "end_offset": -1}
 
 
 def _replica(state: Mapping[str, int]) -> FetchingReplica:
-    return FetchingReplica(state["replica_id"], state["replica_epoch"])
+    return FetchingReplica(*state.values())
+
+
+def _replica_state(request: KafkaFetchRequest, *_: Any) -> Any:
+    return NO_REPLICA_STATE if request.replica == CONSUMER else request.replica
 
 
 REQUEST = Struct(
     Field("cluster_id", STRING, since=12, nullable=12, tag=0, default=None, attr=None),
-    Field("replica_id", INT32, until=14, default=-1, attr="replica", convert=FetchingReplica),
+    Field(
+        "replica_id",
+        INT32,
+        until=14,
+        default=-1,
+        attr="replica",
+        convert=FetchingReplica,
+        get=lambda request, *_: request.replica.broker,
+    ),
     Field(
         "replica_state",
-        Struct(Field("replica_id", INT32, default=-1), Field("replica_epoch", INT64, default=-1)),
+        Struct(
+            Field("replica_id", INT32, default=-1, attr="broker"),
+            Field("replica_epoch", INT64, default=-1, attr="epoch"),
+        ),
         since=15,
         tag=1,
-        default={"replica_id": -1, "replica_epoch": -1},
+        default=NO_REPLICA_STATE,
         attr="replica",
         convert=_replica,
+        get=_replica_state,
     ),
     Field("max_wait_ms", INT32, convert=not_negative),
     Field("min_bytes", INT32, convert=not_negative),
     Field("max_bytes", INT32, default=(1 << 31) - 1),
-    Field("isolation_level", INT8, attr="isolation", only=KNOWN_ISOLATION, convert=isolation_of),
+    Field("isolation_level", INT8, attr="isolation", only=KNOWN_ISOLATION, convert=isolation_of, get=isolation_level),
     Field("session_id", INT32, since=7, default=0),
     Field("session_epoch", INT32, since=7, default=-1),
     Field(
@@ -228,9 +274,14 @@ def _preferred(partition: FetchedPartition, *_: Any) -> int:
     return partition.preferred_replica if type(partition) is RedirectedPartition else NO_REPLICA
 
 
+def _received(*, diverging_epoch: Mapping[str, int] = NOT_DIVERGING, **fields: Any) -> PeerFetchedPartition:
+    epoch, end_offset = diverging_epoch["epoch"], diverging_epoch["end_offset"]
+    return PeerFetchedPartition(diverging_epoch=epoch, diverging_end_offset=end_offset, **fields)
+
+
 RESPONSE = Struct(
-    THROTTLE_TIME,
-    Field("error_code", INT16, since=7, get=_error),
+    replace(THROTTLE_TIME, attr="throttle_ms"),
+    Field("error_code", INT16, since=7, attr="error", convert=error_of, get=_error),
     Field("session_id", INT32, since=7, default=0, get=_session_id),
     Field(
         "responses",
@@ -270,18 +321,27 @@ RESPONSE = Struct(
                     ),
                     Field(
                         "aborted_transactions",
-                        array(Field("producer_id", INT64), Field("first_offset", INT64)),
+                        array(Field("producer_id", INT64), Field("first_offset", INT64), into=AbortedTransaction),
                         nullable=4,
                     ),
-                    Field("preferred_read_replica", INT32, since=11, default=NO_REPLICA, get=_preferred),
-                    Field("records", RECORDS, nullable=0),
+                    Field(
+                        "preferred_read_replica",
+                        INT32,
+                        since=11,
+                        default=NO_REPLICA,
+                        attr="preferred_replica",
+                        get=_preferred,
+                    ),
+                    Field("records", RECORDS, nullable=0, null=_NO_RECORDS),
                 ),
             ),
+            into=_received,
             keys=_asked,
         ),
         attr="partitions",
     ),
     node_endpoints(16),
+    into=PeerFetchResponse,
 )
 
 

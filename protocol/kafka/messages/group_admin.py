@@ -11,6 +11,8 @@ from warmlog.protocol.groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    GroupType,
+    ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
 )
@@ -48,9 +50,11 @@ LIST_RESPONSE = Struct(
             _GROUP,
             Field("protocol_type", STRING),
             Field("group_state", STRING, since=4, attr="state"),
-            Field("group_type", STRING, since=5, attr="type"),
+            Field("group_type", STRING, since=5, attr="type", convert=lambda kind: kind or GroupType.CLASSIC),
+            into=ListedGroup,
         ),
     ),
+    into=ListGroupsResponse,
 )
 failed_list = refused(ListGroupsResponse)
 

@@ -206,10 +206,11 @@ def _offsets(first_with_epoch: int) -> Flat:
                 Field("partition_index", INT32, attr="partition"),
                 Field("committed_offset", INT64, attr="offset"),
                 Field("committed_leader_epoch", INT32, since=first_with_epoch, default=-1, attr="leader_epoch"),
-                Field("metadata", STRING, nullable=0),
+                Field("metadata", STRING, nullable=0, null=""),
                 Field("error_code", ERROR, attr="error"),
             ),
         ),
+        into=FetchedOffset,
         keys=_asked_of,
     )
 
@@ -254,18 +255,20 @@ FETCH_REQUEST = Struct(
 )
 FETCH_RESPONSE = Struct(
     since(3, THROTTLE_TIME),
-    Field("topics", _offsets(first_with_epoch=5), until=7, get=_only_offsets),
-    Field("error_code", INT16, since=2, until=7, get=_only_error),
+    Field("topics", _offsets(first_with_epoch=5), until=7, attr=None, get=_only_offsets),
+    Field("error_code", INT16, since=2, until=7, attr=None, get=_only_error),
     Field(
         "groups",
         array(
             Field("group_id", STRING, attr="group"),
             Field("topics", _offsets(first_with_epoch=8), attr="partitions"),
             ERROR_CODE,
+            into=FetchedOffsets,
         ),
         since=8,
         get=_answers,
     ),
+    into=OffsetFetchResponse,
 )
 
 

@@ -55,18 +55,18 @@ def _first(attribute: str) -> Callable[..., Any]:
 
 
 FIND_REQUEST = Struct(
-    Field("key", STRING, until=3, attr="keys", convert=lambda key: (key,)),
+    Field("key", STRING, until=3, attr="keys", convert=lambda key: (key,), get=lambda request, *_: request.keys[0]),
     Field("key_type", INT8, since=1, default=0),
     Field("coordinator_keys", Array(STRING), since=4, attr="keys"),
     into=FindCoordinatorRequest,
 )
 FIND_RESPONSE = Struct(
     since(1, THROTTLE_TIME),
-    Field("error_code", INT16, until=3, get=_first("error")),
-    Field("error_message", STRING, since=1, until=3, nullable=1, get=_first("message")),
-    Field("node_id", INT32, until=3, get=_first("node_id")),
-    Field("host", STRING, until=3, get=_first("host")),
-    Field("port", INT32, until=3, get=_first("port")),
+    Field("error_code", INT16, until=3, attr=None, get=_first("error")),
+    Field("error_message", STRING, since=1, until=3, nullable=1, attr=None, get=_first("message")),
+    Field("node_id", INT32, until=3, attr=None, get=_first("node_id")),
+    Field("host", STRING, until=3, attr=None, get=_first("host")),
+    Field("port", INT32, until=3, attr=None, get=_first("port")),
     Field(
         "coordinators",
         array(
@@ -76,9 +76,11 @@ FIND_RESPONSE = Struct(
             Field("port", INT32),
             ERROR_CODE,
             Field("error_message", STRING, nullable=4, attr="message"),
+            into=FoundCoordinator,
         ),
         since=4,
     ),
+    into=FindCoordinatorResponse,
 )
 
 

@@ -6,7 +6,7 @@ version 12 on; versions 10 and 11 have the field, and such a request is refused 
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from msgspec import UNSET
 
@@ -29,6 +29,7 @@ from warmlog.protocol.request import (
     Value,
 )
 from warmlog.protocol.response import (
+    BrokerMetadata,
     ErrorResponse,
     MetadataResponse,
     PartitionMetadata,
@@ -85,13 +86,21 @@ _FIRST_WITH_ALL_AS_NULL = 1
 _FIRST_WITH_TOPIC_ID = 12
 
 
-def _asked(name: str | None, topic_id: bytes = NO_TOPIC_ID, topic: str = "") -> tuple[str | None, bytes, str]:
-    return name, topic_id, topic
+class _Asked(NamedTuple):
+    """A topic that is asked for: `topic` is the name that its id has now."""
+
+    name: str | None
+    topic_id: bytes = NO_TOPIC_ID
+    topic: str = ""
 
 
-def _request(
-    *, topics: tuple[tuple[str | None, bytes, str], ...] | None, version: int, **wishes: Any
-) -> KafkaMetadataRequest:
+def _topics(request: KafkaMetadataRequest, *_: Any) -> list[_Asked] | None:
+    if request.topics is None:
+        return None
+    return [_Asked(name or None, topic_id) for name, topic_id in asked_topics(request)]
+
+
+def _request(*, topics: tuple[_Asked, ...] | None, version: int, **wishes: Any) -> KafkaMetadataRequest:
     if topics is None or (version < _FIRST_WITH_ALL_AS_NULL and not topics):
         return KafkaMetadataRequest(**wishes)
     by_id = version >= _FIRST_WITH_TOPIC_ID
@@ -141,8 +150,9 @@ def _eligible(partition: PartitionMetadata, *_: Any) -> tuple[int, ...]:
 REQUEST = Struct(
     Field(
         "topics",
-        array(Field("topic_id", TOPIC_ID, since=10), Field("name", STRING, nullable=10), into=_asked),
+        array(Field("topic_id", TOPIC_ID, since=10), Field("name", STRING, nullable=10), into=_Asked),
         nullable=1,
+        get=_topics,
     ),
     Field("allow_auto_topic_creation", BOOLEAN, since=4, default=True, attr="auto_create"),
     Field("include_cluster_authorized_operations", BOOLEAN, since=8, until=10, attr="cluster_operations"),
@@ -160,7 +170,15 @@ _REPLICAS = (
     Field("replica_nodes", Array(INT32), attr="replicas"),
     Field("isr_nodes", Array(INT32), attr="in_sync"),
 )
-_OFFLINE_REPLICAS = Field("offline_replicas", Array(INT32), default=(), get=_offline)
+_OFFLINE_REPLICAS = Field("offline_replicas", Array(INT32), default=(), attr=None, get=_offline)
+
+
+def _topic(*, name: str, topic_id: bytes = NO_TOPIC_ID, topic: str = "", **fields: Any) -> TopicMetadata:
+    """Build the metadata of a topic that a broker has sent."""
+    text = None if topic_id == NO_TOPIC_ID else topic_id_text(topic_id)
+    return TopicMetadata(name=name or topic, topic_id=text, **fields)
+
+
 RESPONSE = Struct(
     since(3, THROTTLE_TIME),
     Field(
@@ -169,11 +187,18 @@ RESPONSE = Struct(
             Field("node_id", INT32),
             Field("host", STRING),
             Field("port", INT32),
-            Field("rack", STRING, since=1, nullable=1, default=None, get=rack_of),
+            Field("rack", STRING, since=1, nullable=1, default=None, attr=None, get=rack_of),
+            into=BrokerMetadata,
         ),
     ),
     Field(
-        "cluster_id", STRING, since=2, nullable=2, default=None, get=lambda response, *_: response.cluster_id or None
+        "cluster_id",
+        STRING,
+        since=2,
+        nullable=2,
+        default=None,
+        null="",
+        get=lambda response, *_: response.cluster_id or None,
     ),
     Field("controller_id", INT32, since=1, default=-1, attr="controller"),
     Field(
@@ -182,13 +207,26 @@ RESPONSE = Struct(
             ERROR_CODE,
             Field("name", STRING, nullable=12, null="", get=_name),
             Field("topic_id", TOPIC_ID, since=10),
-            Field("is_internal", BOOLEAN, since=1, get=_is_internal),
-            Field("partitions", array(*_LEADER, since(7, _EPOCH), *_REPLICAS, since(5, _OFFLINE_REPLICAS))),
-            Field("topic_authorized_operations", INT32, since=8, default=NOT_ASKED, get=_topic_operations),
+            Field("is_internal", BOOLEAN, since=1, attr=None, get=_is_internal),
+            Field(
+                "partitions",
+                array(*_LEADER, since(7, _EPOCH), *_REPLICAS, since(5, _OFFLINE_REPLICAS), into=PartitionMetadata),
+            ),
+            Field("topic_authorized_operations", INT32, since=8, default=NOT_ASKED, attr=None, get=_topic_operations),
+            into=_topic,
         ),
     ),
-    Field("cluster_authorized_operations", INT32, since=8, until=10, default=NOT_ASKED, per_reply=_cluster_operations),
+    Field(
+        "cluster_authorized_operations",
+        INT32,
+        since=8,
+        until=10,
+        default=NOT_ASKED,
+        attr=None,
+        per_reply=_cluster_operations,
+    ),
     Field("error_code", INT16, since=13, default=0, attr=None),
+    into=MetadataResponse,
 )
 
 

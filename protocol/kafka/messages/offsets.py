@@ -21,6 +21,7 @@ from warmlog.protocol.kafka.messages.common import (
     KNOWN_ISOLATION,
     THROTTLE_TIME,
     TIMEOUT,
+    isolation_level,
     isolation_of,
     refused_partitions,
     since,
@@ -126,7 +127,7 @@ class DeleteRecordsResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 # The special times of ListOffsets that came after the first two, and the first version of each. Source: ReplicaManager.
-_FIRST_WITH_TIME = {
+FIRST_WITH_TIME = {
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL_TIMESTAMP: 8,
     LATEST_TIERED_TIMESTAMP: 9,
@@ -142,7 +143,7 @@ def _list_request(*, partitions: tuple[KafkaOffsetQuery, ...], version: int, **o
 
 def _judged(query: KafkaOffsetQuery, version: int) -> KafkaOffsetQuery:
     """Return a query with an error where its special time has no meaning in the version."""
-    first = _FIRST_WITH_TIME.get(query.timestamp, version + 1)
+    first = FIRST_WITH_TIME.get(query.timestamp, version + 1)
     if query.timestamp >= EARLIEST_TIMESTAMP or version >= first:
         return query
     return replace(query, error=ErrorCode.UNSUPPORTED_VERSION)
@@ -150,7 +151,15 @@ def _judged(query: KafkaOffsetQuery, version: int) -> KafkaOffsetQuery:
 
 LIST_REQUEST = Struct(
     Field("replica_id", INT32),
-    Field("isolation_level", INT8, since=2, attr="isolation", only=KNOWN_ISOLATION, convert=isolation_of),
+    Field(
+        "isolation_level",
+        INT8,
+        since=2,
+        attr="isolation",
+        only=KNOWN_ISOLATION,
+        convert=isolation_of,
+        get=isolation_level,
+    ),
     Field(
         "topics",
         flat(
@@ -192,14 +201,16 @@ LIST_RESPONSE = Struct(
                     Field("leader_epoch", INT32, since=4, default=-1),
                 ),
             ),
+            into=FoundOffset,
         ),
         attr="partitions",
     ),
+    into=ListOffsetsResponse,
 )
 failed_list = refused_partitions(ListOffsetsResponse, FoundOffset)
 
 EPOCH_REQUEST = Struct(
-    Field("replica_id", INT32, since=3, default=-2, attr=None),
+    Field("replica_id", INT32, since=3, default=-2, attr=None, per_reply=lambda *_: -1),
     Field(
         "topics",
         flat(
@@ -233,9 +244,11 @@ EPOCH_RESPONSE = Struct(
                     Field("end_offset", INT64, default=-1),
                 ),
             ),
+            into=EpochEnd,
         ),
         attr="partitions",
     ),
+    into=OffsetForLeaderEpochResponse,
 )
 failed_epoch = refused_partitions(OffsetForLeaderEpochResponse, EpochEnd)
 
@@ -262,8 +275,10 @@ DELETE_RESPONSE = Struct(
                 "partitions",
                 array(Field("partition_index", INT32, attr="partition"), Field("low_watermark", INT64), ERROR_CODE),
             ),
+            into=DeletedRecords,
         ),
         attr="partitions",
     ),
+    into=DeleteRecordsResponse,
 )
 failed_delete = refused_partitions(DeleteRecordsResponse, DeletedRecords)

@@ -116,6 +116,11 @@ def _partitions(name: str = "partitions") -> Flat:
     return flat(Field("name", STRING, attr="topic"), Field(name, Array(INT32), attr="partition"), into=TopicPartition)
 
 
+def _sorted(transaction: Any, *_: Any) -> list[TopicPartition]:
+    """Return the partitions of a transaction by topic: each topic is named once."""
+    return sorted(transaction.partitions, key=lambda one: one.topic)
+
+
 # -- AddPartitionsToTxn --
 
 
@@ -139,6 +144,7 @@ _RESULTS = flat(
             Field("partition_error_code", ERROR, attr="error", before=_BEFORE_FENCED),
         ),
     ),
+    into=AddedPartition,
 )
 ADD_REQUEST = Struct(
     Field(
@@ -147,7 +153,7 @@ ADD_REQUEST = Struct(
             _TRANSACTIONAL_ID,
             *_PRODUCER,
             Field("verify_only", BOOLEAN, default=False),
-            Field("topics", _partitions(), attr="partitions"),
+            Field("topics", _partitions(), attr="partitions", get=_sorted),
             into=PartitionsOfTransaction,
         ),
         since=4,
@@ -164,11 +170,12 @@ ADD_RESPONSE = Struct(
     since(4, ERROR_CODE),
     Field(
         "results_by_transaction",
-        array(_TRANSACTIONAL_ID, Field("topic_results", _RESULTS, attr="partitions")),
+        array(_TRANSACTIONAL_ID, Field("topic_results", _RESULTS, attr="partitions"), into=AddedPartitions),
         since=4,
         attr="transactions",
     ),
-    Field("results_by_topic_v3_and_below", _RESULTS, until=3, get=_only),
+    Field("results_by_topic_v3_and_below", _RESULTS, until=3, attr=None, get=_only),
+    into=AddPartitionsToTxnResponse,
 )
 
 
@@ -216,7 +223,7 @@ MARKERS_REQUEST = Struct(
         array(
             *_PRODUCER,
             Field("transaction_result", BOOLEAN, attr="commits"),
-            Field("topics", _partitions("partition_indexes"), attr="partitions"),
+            Field("topics", _partitions("partition_indexes"), attr="partitions", get=_sorted),
             Field("coordinator_epoch", INT32),
             Field("transaction_version", INT8, since=2, default=0, attr="version"),
             into=MarkersOfTransaction,
@@ -234,11 +241,14 @@ MARKERS_RESPONSE = Struct(
                 flat(
                     Field("name", STRING, attr="topic"),
                     Field("partitions", array(Field("partition_index", INT32, attr="partition"), ERROR_CODE)),
+                    into=AddedPartition,
                 ),
                 attr="partitions",
             ),
+            into=WrittenMarkers,
         ),
     ),
+    into=WriteTxnMarkersResponse,
 )
 
 

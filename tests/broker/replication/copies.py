@@ -10,8 +10,7 @@ import trio
 from warmlog.broker.replication.following.fetcher import FetchLimits, Replica, Step
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition
-from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition
+from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, PeerFetchedPartition
 from warmlog.protocol.records.batch import headers
 
 

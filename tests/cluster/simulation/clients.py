@@ -5,7 +5,7 @@ until it knows the outcome. A consumer reads one partition from its beginning to
 with a rack reads from the follower that the leader names, until that has an error (KIP-392).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
@@ -24,84 +24,30 @@ from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, KafkaFetchRequest
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.messages.offsets import (
-    DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,
 )
 from warmlog.protocol.kafka.peer import PeerApi
-from warmlog.protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA, by_topic, error_of
+from warmlog.protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.reader import decoded_batches
-from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionRecords, ProduceRequest
-from warmlog.protocol.response import PartitionMetadata, ProducedPartition, ProduceResponse
+from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from warmlog.protocol.response import PartitionMetadata
 
 Q = TypeVar("Q")
 R = TypeVar("R")
 
 SETTINGS = PeerSettings(client_id="client", connect_timeout_s=2.0, request_timeout_s=4.0)
 PRODUCE_TIMEOUT_MS = 3000
+ALL_REPLICAS = -1  # acks
 NO_REPLICA = -1
 
 
-def _produce_fields(request: ProduceRequest, _: int) -> dict[str, Any]:
-    topics = [
-        {
-            "name": topic,
-            "partition_data": tuple([{"index": one.partition, "records": one.records} for one in partitions]),
-        }
-        for topic, partitions in by_topic(request.partitions, lambda one: one.topic)
-    ]
-    return {
-        "transactional_id": None,
-        "acks": request.acks,
-        "timeout_ms": request.timeout_ms,
-        "topic_data": tuple(topics),
-    }
-
-
-def _produce_response(fields: Mapping[str, Any], _: ProduceRequest, __: int) -> ProduceResponse:
-    found = [
-        ProducedPartition(
-            topic=topic["name"],
-            partition=one["index"],
-            base_offset=one["base_offset"],
-            error=error_of(one["error_code"]),
-            message=one["error_message"],
-        )
-        for topic in fields["responses"]
-        for one in topic["partition_responses"]
-    ]
-    return ProduceResponse(partitions=tuple(found))
-
-
-PRODUCE = PeerApi(API_BY_KEY[0], 9, 12, _produce_fields, _produce_response)
-
-
-def _delete_fields(request: DeleteRecordsRequest, _: int) -> dict[str, Any]:
-    topics = [
-        {"name": one.topic, "partitions": ({"partition_index": one.partition, "offset": one.offset},)}
-        for one in request.partitions
-    ]
-    return {"topics": tuple(topics), "timeout_ms": request.timeout_ms}
-
-
-def _delete_response(fields: Mapping[str, Any], _: DeleteRecordsRequest, __: int) -> DeleteRecordsResponse:
-    found = [
-        DeletedRecords(
-            topic=topic["name"],
-            partition=one["partition_index"],
-            low_watermark=one["low_watermark"],
-            error=error_of(one["error_code"]),
-        )
-        for topic in fields["topics"]
-        for one in topic["partitions"]
-    ]
-    return DeleteRecordsResponse(partitions=tuple(found))
-
-
-DELETE_RECORDS = PeerApi(API_BY_KEY[21], 0, 2, _delete_fields, _delete_response)
+# In the mapping form: its records would be kept apart from the rest of the request.
+PRODUCE: PeerApi[dict[str, Any], dict[str, Any]] = PeerApi(API_BY_KEY[0], 9, 12, bound=False)
+DELETE_RECORDS: PeerApi[DeleteRecordsRequest, DeleteRecordsResponse] = PeerApi(API_BY_KEY[21], 0, 2)
 
 # After these, the same batch is sent again. It may be in the log already.
 RETRIABLE = {
@@ -243,10 +189,13 @@ class Producer:
             base_sequence=sent[0].number,
         )
         topic, partition = self._recorder.topic, self._partition
-        request = ProduceRequest(
-            partitions=(PartitionRecords(topic=topic, partition=partition, records=memoryview(records)),),
-            timeout_ms=PRODUCE_TIMEOUT_MS,
-        )
+        data = {"name": topic, "partition_data": ({"index": partition, "records": records},)}
+        request = {
+            "transactional_id": None,
+            "acks": ALL_REPLICAS,
+            "timeout_ms": PRODUCE_TIMEOUT_MS,
+            "topic_data": (data,),
+        }
         while True:
             leader = await self._client.leader_of(topic, partition)
             if leader is not None:
@@ -255,12 +204,15 @@ class Producer:
                 except PeerError:
                     pass
                 else:
-                    [found] = response.partitions
-                    if found.error in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
-                        return found.base_offset
-                    self._recorder.note(f"{sent[0].value!r} refused by {leader.leader}: {found.error.name}")
-                    if found.error not in RETRIABLE:
-                        self._recorder.problem(f"{sent[0]}: broker {leader.leader}: {found.error.name} {found.message}")
+                    [found] = response["responses"][0]["partition_responses"]
+                    error = ErrorCode(found["error_code"])
+                    if error in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
+                        base_offset: int = found["base_offset"]
+                        return base_offset
+                    self._recorder.note(f"{sent[0].value!r} refused by {leader.leader}: {error.name}")
+                    if error not in RETRIABLE:
+                        message = f"{error.name} {found['error_message']}"
+                        self._recorder.problem(f"{sent[0]}: broker {leader.leader}: {message}")
                         await trio.sleep(5)
                 self._client.forget(topic, partition)
             await self._client.pause()

@@ -16,10 +16,12 @@ from tests.broker.replication.copies import Copy, filled, followed
 from warmlog.broker.replication.peers.errors import PeerUnavailableError
 from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import ListGroupsRequest, OffsetFetchGroup, OffsetFetchRequest, TopicPartition
+from warmlog.protocol.groups import ListGroupsRequest, OffsetFetchRequest, TopicPartition
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
+from warmlog.protocol.kafka.messages.fetch import PeerFetchedPartition
+from warmlog.protocol.kafka.messages.group_offsets import MemberOffsetFetchGroup
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.messages.offsets import (
     EpochQuery,
@@ -27,13 +29,14 @@ from warmlog.protocol.kafka.messages.offsets import (
     KafkaOffsetQuery,
     OffsetForLeaderEpochRequest,
 )
-from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
 from warmlog.protocol.kafka.peer_apis import (
+    DESCRIBE_CONFIGS,
     FETCH,
+    LIST_GROUPS,
     LIST_OFFSETS,
     METADATA,
+    OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
-    PeerFetchedPartition,
 )
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -169,7 +172,7 @@ async def test_kafka_answers_every_api(tmp_path: Path, version: str) -> None:
             listed = (await peer.ask(node_id, LIST_GROUPS, ListGroupsRequest())).groups
             assert [(one.group, one.state) for one in listed] == [(GROUP, "Empty")]
             for partitions in (None, (TopicPartition(topic="orders", partition=0),)):
-                asked = OffsetFetchRequest(groups=(OffsetFetchGroup(group=GROUP, partitions=partitions),))
+                asked = OffsetFetchRequest(groups=(MemberOffsetFetchGroup(group=GROUP, partitions=partitions),))
                 (group,) = (await peer.ask(node_id, OFFSET_FETCH, asked)).groups
                 assert [(one.topic, one.offset, one.leader_epoch, one.metadata) for one in group.partitions] == [
                     ("orders", 2, 0, "m")

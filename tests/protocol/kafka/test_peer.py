@@ -18,7 +18,6 @@ from warmlog.protocol.groups import (
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
-    OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
     TopicPartition,
@@ -44,7 +43,9 @@ from warmlog.protocol.kafka.messages.fetch import (
     KafkaFetchPartition,
     KafkaFetchRequest,
     KafkaFetchResponse,
+    PeerFetchedPartition,
 )
+from warmlog.protocol.kafka.messages.group_offsets import MemberOffsetFetchGroup
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.messages.offsets import (
     EpochEnd,
@@ -55,14 +56,16 @@ from warmlog.protocol.kafka.messages.offsets import (
     OffsetForLeaderEpochResponse,
 )
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError
-from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, FIND_COORDINATOR, LIST_GROUPS, OFFSET_FETCH
 from warmlog.protocol.kafka.peer_apis import (
     API_VERSIONS,
+    DESCRIBE_CONFIGS,
     FETCH,
+    FIND_COORDINATOR,
+    LIST_GROUPS,
     LIST_OFFSETS,
     METADATA,
+    OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
-    PeerFetchedPartition,
 )
 from warmlog.protocol.request import MAX_TIMESTAMP
 from warmlog.protocol.response import (
@@ -183,8 +186,8 @@ EXCHANGES: list[tuple[PeerApi[Any, Any], Any, Any]] = [
         OFFSET_FETCH,
         OffsetFetchRequest(
             groups=(
-                OffsetFetchGroup(group="a", partitions=(TopicPartition(topic="orders", partition=0),)),
-                OffsetFetchGroup(group="b", partitions=(TopicPartition(topic="orders", partition=0),)),
+                MemberOffsetFetchGroup(group="a", partitions=(TopicPartition(topic="orders", partition=0),)),
+                MemberOffsetFetchGroup(group="b", partitions=(TopicPartition(topic="orders", partition=0),)),
             ),
             require_stable=True,
         ),

@@ -17,9 +17,9 @@ from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION
 from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest
+from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS, METADATA
-from warmlog.protocol.request import MetadataRequest
 from warmlog.protocol.response import MetadataResponse
 from warmlog.protocol.version import VERSION
 
@@ -34,7 +34,7 @@ MAX_RESPONSE_BYTES = 100 << 20
 
 
 def _api(key: int) -> PeerApi[Fields, Fields]:
-    return PeerApi(API_BY_KEY[key], 0, LAST_VERSION, lambda request, _: dict(request), lambda fields, _, __: fields)
+    return PeerApi(API_BY_KEY[key], 0, LAST_VERSION, bound=False)
 
 
 DELETE_RECORDS = _api(21)
@@ -121,7 +121,7 @@ class KafkaCluster:
         self.metadata = self._ask_metadata()
 
     def _ask_metadata(self) -> MetadataResponse:
-        metadata: MetadataResponse = self._first.ask(METADATA, MetadataRequest(topics=None))
+        metadata: MetadataResponse = self._first.ask(METADATA, KafkaMetadataRequest(topics=None))
         return metadata
 
     def ask_controller(self, api: PeerApi[Fields, Fields], request: Fields) -> Fields:

@@ -13,8 +13,12 @@ from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.replication.following.fetch_session import MAX_EPOCH, FetchResponseError, FetchSession
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, KafkaFetchRequest
-from warmlog.protocol.kafka.peer_apis import PeerFetchedPartition, PeerFetchResponse
+from warmlog.protocol.kafka.messages.fetch import (
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+    PeerFetchedPartition,
+    PeerFetchResponse,
+)
 
 TOPICS = 3
 INDEXES = 3

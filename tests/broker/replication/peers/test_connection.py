@@ -18,9 +18,7 @@ from warmlog.protocol.groups import FindCoordinatorRequest
 from warmlog.protocol.kafka.api import Call
 from warmlog.protocol.kafka.messages.cluster import ApiVersionsResponse, VersionRange
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
-from warmlog.protocol.kafka.peer_admin_apis import FIND_COORDINATOR, LIST_GROUPS
-from warmlog.protocol.kafka.peer_apis import FETCH, METADATA
-from warmlog.protocol.request import MetadataRequest
+from warmlog.protocol.kafka.peer_apis import FETCH, FIND_COORDINATOR, LIST_GROUPS, METADATA
 
 NEVER_S = 1000.0
 
@@ -247,7 +245,7 @@ async def test_an_api_that_the_peer_lacks_is_an_error_that_keeps_the_connection(
 
     async with scripted_peer(script) as port, connected(port) as connection:
         with pytest.raises(PeerUnsupportedError, match="does not support Metadata"):
-            await connection.ask(METADATA, MetadataRequest())
+            await connection.ask(METADATA, KafkaMetadataRequest())
         assert (await connection.ask(LIST_GROUPS, GROUPS)).groups[0].group == "a"
 
 

@@ -12,7 +12,7 @@ from tests.broker.replication.peers.scripted_peer import GROUPS, Socket, scripte
 from warmlog.broker.replication.peers.connection import PeerSettings
 from warmlog.broker.replication.peers.errors import PeerUnavailableError
 from warmlog.broker.replication.peers.link import Link
-from warmlog.protocol.kafka.peer_admin_apis import LIST_GROUPS
+from warmlog.protocol.kafka.peer_apis import LIST_GROUPS
 
 
 class Failures:

@@ -9,16 +9,22 @@ from tests.broker.replication.peers.scripted_peer import GROUPS
 from warmlog.broker.replication.peers.errors import PeerError, PeerUnavailableError
 from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import OffsetFetchGroup, OffsetFetchRequest
+from warmlog.protocol.groups import OffsetFetchRequest
 from warmlog.protocol.kafka.messages.configs import ConfigQuery, DescribeConfigsRequest, ResourceType
+from warmlog.protocol.kafka.messages.group_offsets import MemberOffsetFetchGroup
 from warmlog.protocol.kafka.messages.offsets import (
     EpochQuery,
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,
     OffsetForLeaderEpochRequest,
 )
-from warmlog.protocol.kafka.peer_admin_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
-from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from warmlog.protocol.kafka.peer_apis import (
+    DESCRIBE_CONFIGS,
+    LIST_GROUPS,
+    LIST_OFFSETS,
+    OFFSET_FETCH,
+    OFFSET_FOR_LEADER_EPOCH,
+)
 
 
 async def changed(peer: PeerCluster) -> None:
@@ -51,7 +57,7 @@ async def test_our_broker_answers_everything_that_is_asked(broker: Running) -> N
         (found,) = (await peer.ask(node, DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=(query,)))).resources
         assert [(one.name, one.value) for one in found.configs] == [("cleanup.policy", "delete")]
         coordinator = await peer.coordinator_of("readers")
-        committed = OffsetFetchRequest(groups=(OffsetFetchGroup(group="readers"),))
+        committed = OffsetFetchRequest(groups=(MemberOffsetFetchGroup(group="readers"),))
         assert (await peer.ask(coordinator, OFFSET_FETCH, committed)).groups[0].error is ErrorCode.NONE
         assert (await peer.ask_any(LIST_GROUPS, GROUPS)).groups == ()
 
