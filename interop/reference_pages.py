@@ -57,7 +57,6 @@ NOT_SERVED: Mapping[int, tuple[str, str]] = {
     86: ("DeleteShareGroupState", NEWER_GROUPS),
     87: ("ReadShareGroupStateSummary", NEWER_GROUPS),
     93: ("StreamsGroupTopologyDescriptionUpdate", NEWER_GROUPS),
-    94: ("UnregisterController", "changes of the quorum of controllers"),
     88: ("StreamsGroupHeartbeat", NEWER_GROUPS),
     89: ("StreamsGroupDescribe", NEWER_GROUPS),
     90: ("DescribeShareGroupOffsets", NEWER_GROUPS),

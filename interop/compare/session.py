@@ -82,6 +82,10 @@ class Session:
         first, last = BY_NAME[api].first, self._newest[BY_NAME[api].key]
         return first + int((last - first) * self.newness + 0.5)
 
+    def serves(self, api: str) -> bool:
+        """Return whether both brokers serve an API: older versions of Kafka lack the newest."""
+        return BY_NAME[api].key in self._newest
+
     def ask(self, label: str, api: str, /, *, on: int = 0, version: int | None = None, **fields: Any) -> dict[str, Any]:
         """Send a request, wait for its answer and keep both. Returns {} where there was none."""
         self.send(label, api, on=on, version=version, **fields)

@@ -203,6 +203,8 @@ APIS = (
     Api(75, "DescribeTopicPartitions", 0, 0, 0, metadata.PAGE_REQUEST, metadata.PAGE_RESPONSE, metadata.failed_page),
     Api(80, "AddRaftVoter", 0, 1, 0, controller.ADD_VOTER_REQUEST, controller.RESPONSE, controller.failed),
     Api(81, "RemoveRaftVoter", 0, 0, 0, controller.REMOVE_VOTER_REQUEST, controller.RESPONSE, controller.failed),
+    Api(94, "UnregisterController", 0, 0, 0,
+        controller.UNREGISTER_CONTROLLER_REQUEST, controller.RESPONSE, controller.failed),
 )
 # fmt: on
 API_BY_KEY = {api.key: api for api in APIS}

@@ -27,6 +27,7 @@ from warmlog.protocol.kafka.messages.controller import (
     QuorumReplica,
     RemoveRaftVoterRequest,
     UnregisterBrokerRequest,
+    UnregisterControllerRequest,
     UpdateFeaturesRequest,
 )
 
@@ -59,6 +60,7 @@ class ControllerApi:
             DescribeQuorumRequest.api: self.describe_quorum,
             UpdateFeaturesRequest.api: self.update_features,
             UnregisterBrokerRequest.api: self.unregister_broker,
+            UnregisterControllerRequest.api: self.unregister_controller,
             AddRaftVoterRequest.api: self._refuse_voters,
             RemoveRaftVoterRequest.api: self._refuse_voters,
         }
@@ -99,14 +101,22 @@ class ControllerApi:
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, _: Context) -> ControllerResponse:
         """Forget a broker of a cluster that is gone for good. Refuse one that is running."""
-        if any(request.broker_id == broker.node_id for broker in self._catalog.brokers()):
-            raise RequestError(
-                ErrorCode.INVALID_REQUEST, f"broker {request.broker_id} is running and cannot be unregistered"
-            )
+        self._refuse_running("broker", request.broker_id)
         if not self._node.image.is_known(request.broker_id):
             raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not registered")
         await _unregister_in(self._node, request.broker_id)
         return ControllerResponse()
+
+    async def unregister_controller(self, request: UnregisterControllerRequest, _: Context) -> ControllerResponse:
+        """Refuse: the controllers are the running brokers, and another one is not registered."""
+        self._refuse_running("controller", request.controller_id)
+        raise RequestError(
+            ErrorCode.CONTROLLER_ID_NOT_REGISTERED, f"Controller ID {request.controller_id} is not registered"
+        )
+
+    def _refuse_running(self, role: str, node_id: int) -> None:
+        if any(node_id == broker.node_id for broker in self._catalog.brokers()):
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{role} {node_id} is running and cannot be unregistered")
 
     async def _refuse_voters(self, _: AddRaftVoterRequest | RemoveRaftVoterRequest, __: Context) -> ControllerResponse:
         raise RequestError(

@@ -150,6 +150,8 @@ def _controller(s: Session, topic: str) -> None:
     s.ask("resources of groups", "ListConfigResources", resource_types=[32])
     s.ask("resources of no type", "ListConfigResources", resource_types=[99])
     s.ask("unregister unknown", "UnregisterBroker", broker_id=77)
+    if s.serves("UnregisterController"):
+        s.ask("unregister an unknown controller", "UnregisterController", controller_id=77)
 
 
 def _coordinators(s: Session) -> None:

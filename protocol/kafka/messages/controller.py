@@ -1,4 +1,8 @@
-"""DescribeQuorum, UpdateFeatures (0 to 2), UnregisterBroker (0), AddRaftVoter (0 and 1), RemoveRaftVoter (0)."""
+"""What Kafka's controllers are asked.
+
+DescribeQuorum, UpdateFeatures (0 to 2), UnregisterBroker, UnregisterController, RemoveRaftVoter (0),
+AddRaftVoter (0 and 1).
+"""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -99,6 +103,13 @@ class UnregisterBrokerRequest(Value, frozen=True, kw_only=True, gc=False):
 
     api: ClassVar[str] = "unregister_broker"
     broker_id: int
+
+
+class UnregisterControllerRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Remove a controller's registration."""
+
+    api: ClassVar[str] = "unregister_controller"
+    controller_id: int
 
 
 class AddRaftVoterRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -229,6 +240,7 @@ FEATURES_RESPONSE = Struct(
 # -- brokers and voters --
 
 UNREGISTER_REQUEST = Struct(Field("broker_id", INT32), into=UnregisterBrokerRequest)
+UNREGISTER_CONTROLLER_REQUEST = Struct(Field("controller_id", INT32), into=UnregisterControllerRequest)
 ADD_VOTER_REQUEST = Struct(
     *ignored(
         Field("cluster_id", STRING, nullable=0),

@@ -192,6 +192,9 @@ async def test_brokers_and_voters_cannot_be_changed(client: KafkaClient) -> None
     for broker_id, error in ((1, ErrorCode.INVALID_REQUEST), (7, ErrorCode.BROKER_ID_NOT_REGISTERED)):
         reply = await client.ask("UnregisterBroker", broker_id=broker_id)
         assert (reply["error_code"], bool(reply["error_message"])) == (error, True)
+    for controller_id, error in ((1, ErrorCode.INVALID_REQUEST), (7, ErrorCode.CONTROLLER_ID_NOT_REGISTERED)):
+        reply = await client.ask("UnregisterController", controller_id=controller_id)
+        assert (reply["error_code"], bool(reply["error_message"])) == (error, True)
     voter = {"cluster_id": None, "voter_id": 2, "voter_directory_id": bytes(16)}
     added = await client.ask("AddRaftVoter", timeout_ms=1000, listeners=(), **voter)
     removed = await client.ask("RemoveRaftVoter", **voter)
