@@ -13,6 +13,7 @@ from warmlog.protocol.kafka.messages.common import (
     THROTTLE_TIME,
     KafkaBrokerMetadata,
     rack_of,
+    refused,
     since,
 )
 from warmlog.protocol.request import (
@@ -20,7 +21,6 @@ from warmlog.protocol.request import (
 )
 from warmlog.protocol.response import (
     BrokerMetadata,
-    ErrorResponse,
 )
 from warmlog.protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
 
@@ -173,11 +173,7 @@ VERSIONS_RESPONSE = Struct(
     Field("zk_migration_ready", BOOLEAN, since=3, tag=3, attr=None),
     into=ApiVersionsResponse,
 )
-
-
-def failed_versions(_: ApiVersionsRequest, error: ErrorResponse) -> ApiVersionsResponse:
-    """Answer with an error of the whole."""
-    return ApiVersionsResponse(apis=(), error=error.error)
+failed_versions = refused(ApiVersionsResponse, apis=())
 
 
 # -- DescribeCluster --
@@ -216,17 +212,7 @@ CLUSTER_RESPONSE = Struct(
     ),
     Field("cluster_authorized_operations", INT32, default=NOT_ASKED, get=_operations),
 )
-
-
-def failed_cluster(_: DescribeClusterRequest, error: ErrorResponse) -> DescribeClusterResponse:
-    """Answer with an error of the whole."""
-    return DescribeClusterResponse(
-        cluster_id="",
-        controller=-1,
-        brokers=(),
-        error=error.error,
-        message=error.message,
-    )
+failed_cluster = refused(DescribeClusterResponse, cluster_id="", controller=-1, brokers=())
 
 
 # -- InitProducerId --
@@ -250,8 +236,4 @@ PRODUCER_RESPONSE = Struct(
     Field("producer_id", INT64, default=-1),
     Field("producer_epoch", INT16),
 )
-
-
-def failed_producer(_: InitProducerIdRequest, error: ErrorResponse) -> InitProducerIdResponse:
-    """Answer with an error of the whole."""
-    return InitProducerIdResponse(error=error.error)
+failed_producer = refused(InitProducerIdResponse)

@@ -90,22 +90,43 @@ def ignored(*fields: Field) -> tuple[Field, ...]:
     return tuple([replace(field, attr=None) for field in fields])
 
 
-def refused(response: Callable[..., R]) -> Callable[[Any, ErrorResponse], R]:
-    """Answer with an error of the whole."""
+def refused(response: Callable[..., R], **given: Any) -> Callable[[Any, ErrorResponse], R]:
+    """Answer with an error of the whole; `given` are the other fields of the response."""
 
     def failed(_: Any, error: ErrorResponse) -> R:
-        return response(error=error.error, message=error.message)
+        return response(**given, **_failure(response, error))
+
+    return failed
+
+
+def refused_each(
+    response: Callable[..., R], field: str, outcome: Callable[..., Any], *keys: str, of: str = ""
+) -> Callable[[Any, ErrorResponse], R]:
+    """Answer with an error for each item of a request.
+
+    field: of the response, which has an outcome for each item; of: of the request, where it has another name. keys: the
+    fields that name an item. An item that is text is its only key.
+    """
+
+    def failed(request: Any, error: ErrorResponse) -> R:
+        failure = _failure(outcome, error)
+        named = [
+            {keys[0]: item} if isinstance(item, str) else {key: getattr(item, key) for key in keys}
+            for item in getattr(request, of or field)
+        ]
+        return response(**{field: tuple([outcome(**name, **failure) for name in named])})
 
     return failed
 
 
 def refused_partitions(response: Callable[..., R], outcome: Callable[..., Any]) -> Callable[[Any, ErrorResponse], R]:
     """Answer with an error for each partition of the request."""
+    return refused_each(response, "partitions", outcome, "topic", "partition")
 
-    def failed(request: Any, error: ErrorResponse) -> R:
-        return response(partitions=failed_partitions(outcome, request.partitions, error))
 
-    return failed
+def _failure(kind: Any, error: ErrorResponse) -> dict[str, Any]:
+    has_message = "message" in kind.__struct_fields__
+    return {"error": error.error, "message": error.message} if has_message else {"error": error.error}
 
 
 def failed_partitions(outcome: Callable[..., R], asked: Any, error: ErrorResponse) -> tuple[R, ...]:
@@ -113,19 +134,6 @@ def failed_partitions(outcome: Callable[..., R], asked: Any, error: ErrorRespons
     return tuple(
         [outcome(topic=one.topic, partition=one.partition, error=error.error, message=error.message) for one in asked]
     )
-
-
-def refused_resources(response: Callable[..., R], outcome: Callable[..., Any]) -> Callable[[Any, ErrorResponse], R]:
-    """Answer with an error for each resource that has settings."""
-
-    def failed(request: Any, error: ErrorResponse) -> R:
-        outcomes = [
-            outcome(resource_type=one.resource_type, name=one.name, error=error.error, message=error.message)
-            for one in request.resources
-        ]
-        return response(resources=tuple(outcomes))
-
-    return failed
 
 
 def current_leader(since: int, tag: int, kind: type) -> Field:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, STRING, Array, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, refused, refused_resources
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, refused, refused_each
 from warmlog.protocol.request import Value
 
 
@@ -236,7 +236,7 @@ DESCRIBE_RESPONSE = Struct(
     ),
     into=DescribeConfigsResponse,
 )
-failed_describe = refused_resources(DescribeConfigsResponse, DescribedConfigs)
+failed_describe = refused_each(DescribeConfigsResponse, "resources", DescribedConfigs, "resource_type", "name")
 
 # -- AlterConfigs, IncrementalAlterConfigs --
 
@@ -272,7 +272,7 @@ INCREMENTAL_REQUEST = Struct(
     given=lambda _: {"incremental": True},
 )
 ALTER_RESPONSE = Struct(THROTTLE_TIME, Field("responses", array(*FAILURE, *_RESOURCE), attr="resources"))
-failed_alter = refused_resources(AlterConfigsResponse, AlteredConfigs)
+failed_alter = refused_each(AlterConfigsResponse, "resources", AlteredConfigs, "resource_type", "name")
 
 # -- ListConfigResources: version 0 asks for client metrics subscriptions --
 

@@ -4,9 +4,15 @@ from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, INT32, STRING, UUID, Array, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import NOT_ASKED, OPTIONAL_FAILURE, THROTTLE_TIME, ignored, refused
+from warmlog.protocol.kafka.messages.common import (
+    NOT_ASKED,
+    OPTIONAL_FAILURE,
+    THROTTLE_TIME,
+    ignored,
+    refused,
+    refused_each,
+)
 from warmlog.protocol.request import Value
-from warmlog.protocol.response import ErrorResponse
 
 
 class ConsumerGroupHeartbeatRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -115,9 +121,4 @@ DESCRIBE_RESPONSE = Struct(
         ),
     ),
 )
-
-
-def failed_describe(request: ConsumerGroupDescribeRequest, error: ErrorResponse) -> ConsumerGroupDescribeResponse:
-    """Answer with an error for each group."""
-    groups = [UndescribedGroup(group=group, error=error.error, message=error.message) for group in request.groups]
-    return ConsumerGroupDescribeResponse(groups=tuple(groups))
+failed_describe = refused_each(ConsumerGroupDescribeResponse, "groups", UndescribedGroup, "group")

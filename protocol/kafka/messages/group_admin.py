@@ -23,6 +23,7 @@ from warmlog.protocol.kafka.messages.common import (
     OPTIONAL_MESSAGE,
     THROTTLE_TIME,
     refused,
+    refused_each,
     since,
 )
 from warmlog.protocol.response import (
@@ -110,9 +111,4 @@ DELETE_RESPONSE = Struct(
     THROTTLE_TIME,
     Field("results", array(_GROUP, ERROR_CODE, replace(OPTIONAL_MESSAGE, since=3, nullable=3)), attr="groups"),
 )
-
-
-def failed_delete(request: DeleteGroupsRequest, error: ErrorResponse) -> DeleteGroupsResponse:
-    """Answer with an error for each group."""
-    groups = [DeletedGroup(group=group, error=error.error, message=error.message) for group in request.groups]
-    return DeleteGroupsResponse(groups=tuple(groups))
+failed_delete = refused_each(DeleteGroupsResponse, "groups", DeletedGroup, "group")

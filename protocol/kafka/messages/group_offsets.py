@@ -43,6 +43,7 @@ from warmlog.protocol.kafka.messages.common import (
     THROTTLE_TIME,
     failed_partitions,
     refused,
+    refused_each,
     refused_partitions,
     since,
 )
@@ -270,13 +271,7 @@ FETCH_RESPONSE = Struct(
     ),
     into=OffsetFetchResponse,
 )
-
-
-def failed_fetch(request: OffsetFetchRequest, error: ErrorResponse) -> OffsetFetchResponse:
-    """Answer with an error for each group."""
-    return OffsetFetchResponse(
-        groups=tuple([FetchedOffsets(group=asked.group, error=error.error) for asked in request.groups])
-    )
+failed_fetch = refused_each(OffsetFetchResponse, "groups", FetchedOffsets, "group")
 
 
 # -- OffsetDelete --

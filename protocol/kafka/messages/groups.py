@@ -27,7 +27,7 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.kafka.codec.bounds import InvalidRequestError
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, BYTES, INT8, INT16, INT32, STRING, Array, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, since
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, refused_each, since
 from warmlog.protocol.response import ErrorResponse
 
 _FIRST_JOIN_WITH_REBALANCE_TIMEOUT = 1
@@ -82,12 +82,7 @@ FIND_RESPONSE = Struct(
     ),
     into=FindCoordinatorResponse,
 )
-
-
-def failed_find(request: FindCoordinatorRequest, error: ErrorResponse) -> FindCoordinatorResponse:
-    """Answer with an error for each key."""
-    coordinators = [FoundCoordinator(key=key, error=error.error, message=error.message) for key in request.keys]
-    return FindCoordinatorResponse(coordinators=tuple(coordinators))
+failed_find = refused_each(FindCoordinatorResponse, "coordinators", FoundCoordinator, "key", of="keys")
 
 
 # -- JoinGroup --

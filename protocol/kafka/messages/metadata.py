@@ -21,6 +21,7 @@ from warmlog.protocol.kafka.messages.common import (
     TOPIC_OPERATIONS,
     UNKNOWN_TOPIC_NAME,
     rack_of,
+    refused_each,
     since,
     topic_id_text,
 )
@@ -290,9 +291,4 @@ PAGE_RESPONSE = Struct(
         default=None,
     ),
 )
-
-
-def failed_page(request: DescribeTopicPartitionsRequest, error: ErrorResponse) -> DescribeTopicPartitionsResponse:
-    """Answer with an error for each topic."""
-    topics = [TopicMetadata(name=name, error=error.error) for name in request.topics]
-    return DescribeTopicPartitionsResponse(topics=tuple(topics))
+failed_page = refused_each(DescribeTopicPartitionsResponse, "topics", TopicMetadata, "name")

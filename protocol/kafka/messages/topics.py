@@ -1,6 +1,6 @@
 """CreateTopics (2 to 7), DeleteTopics (1 to 6), CreatePartitions (0 to 3)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,6 +25,7 @@ from warmlog.protocol.kafka.messages.common import (
     THROTTLE_TIME,
     TIMEOUT,
     UNKNOWN_TOPIC_NAME,
+    refused_each,
     since,
 )
 from warmlog.protocol.kafka.messages.configs import ConfigEntry
@@ -38,7 +39,6 @@ from warmlog.protocol.response import (
     CreatedTopic,
     CreateTopicsResponse,
     DeleteTopicsResponse,
-    ErrorResponse,
     TopicResult,
 )
 
@@ -183,12 +183,7 @@ CREATE_RESPONSE = Struct(
         get=_each_once,
     ),
 )
-
-
-def failed_create(request: CreateTopicsRequest, error: ErrorResponse) -> CreateTopicsResponse:
-    """Answer with an error for each topic."""
-    topics = [CreatedTopic(name=topic.name, error=error.error, message=error.message) for topic in request.topics]
-    return CreateTopicsResponse(topics=tuple(topics))
+failed_create = refused_each(CreateTopicsResponse, "topics", CreatedTopic, "name")
 
 
 # -- DeleteTopics --
@@ -259,11 +254,7 @@ DELETE_RESPONSE = Struct(
         get=_deleted,
     ),
 )
-
-
-def failed_delete(request: DeleteTopicsRequest, error: ErrorResponse) -> DeleteTopicsResponse:
-    """Answer with an error for each topic."""
-    return DeleteTopicsResponse(topics=_failed_topics(request.topics, error))
+failed_delete = refused_each(DeleteTopicsResponse, "topics", TopicResult, "name")
 
 
 # -- CreatePartitions --
@@ -290,12 +281,4 @@ PARTITIONS_RESPONSE = Struct(
     THROTTLE_TIME,
     Field("results", array(_TOPIC_NAME, *OPTIONAL_FAILURE), get=_each_once),
 )
-
-
-def failed_partitions(request: CreatePartitionsRequest, error: ErrorResponse) -> CreatePartitionsResponse:
-    """Answer with an error for each topic."""
-    return CreatePartitionsResponse(topics=_failed_topics([topic.name for topic in request.topics], error))
-
-
-def _failed_topics(names: Iterable[str], error: ErrorResponse) -> tuple[TopicResult, ...]:
-    return tuple([TopicResult(name=name, error=error.error, message=error.message) for name in names])
+failed_partitions = refused_each(CreatePartitionsResponse, "topics", TopicResult, "name")

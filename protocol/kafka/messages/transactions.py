@@ -27,7 +27,14 @@ from warmlog.protocol.kafka.codec.schema import (
     array,
     flat,
 )
-from warmlog.protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, since
+from warmlog.protocol.kafka.messages.common import (
+    ERROR_CODE,
+    THROTTLE_TIME,
+    refused,
+    refused_each,
+    refused_partitions,
+    since,
+)
 from warmlog.protocol.kafka.messages.group_offsets import IdentifiedOffset
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
@@ -322,14 +329,7 @@ OFFSETS_RESPONSE = Struct(
         attr="partitions",
     ),
 )
-
-
-def failed_offsets(request: TxnOffsetCommitRequest, error: ErrorResponse) -> TxnOffsetCommitResponse:
-    """Answer with an error for each partition."""
-    outcomes = [
-        CommittedPartition(topic=one.topic, partition=one.partition, error=error.error) for one in request.partitions
-    ]
-    return TxnOffsetCommitResponse(partitions=tuple(outcomes))
+failed_offsets = refused_partitions(TxnOffsetCommitResponse, CommittedPartition)
 
 
 # -- DescribeTransactions --
@@ -355,12 +355,9 @@ DESCRIBE_RESPONSE = Struct(
         attr="transactions",
     ),
 )
-
-
-def failed_describe(request: DescribeTransactionsRequest, error: ErrorResponse) -> DescribeTransactionsResponse:
-    """Answer with an error for each id."""
-    outcomes = [DescribedTransaction(transactional_id=one, error=error.error) for one in request.transactional_ids]
-    return DescribeTransactionsResponse(transactions=tuple(outcomes))
+failed_describe = refused_each(
+    DescribeTransactionsResponse, "transactions", DescribedTransaction, "transactional_id", of="transactional_ids"
+)
 
 
 # -- ListTransactions --
