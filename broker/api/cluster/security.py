@@ -13,27 +13,29 @@ from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import RequestError, shortened
 from warmlog.broker.api.handler import Handler
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.messages.authentication import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from warmlog.protocol.kafka.messages.security import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     CreateAclsRequest,
-    CreateDelegationTokenRequest,
     DeleteAclsRequest,
     DescribeAclsRequest,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
-    DescribeDelegationTokenRequest,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
-    ExpireDelegationTokenRequest,
     Failure,
     QuotaAlteration,
     QuotaFilter,
-    RenewDelegationTokenRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
     UserResult,
 )
 
