@@ -252,9 +252,9 @@ def main() -> None:
     if chosen.against or chosen.against_pure:
         sides.append(Other(chosen.against or here, pure=chosen.against_pure))
     print(f"{'':42}{'decode':>8}{'encode':>8}{'both':>8}   microseconds" + "   other  ratio" * (len(sides) - 1))
-    every = tasks([])
+    every = [task.name for task in tasks([])]
     for task in tasks(chosen.tasks):
-        number = every.index(task)
+        number = every.index(task.name)
         rounds = [[side.costs(number) for side in sides] for _ in range(chosen.rounds)]
         best = [[min(one[side][part] for one in rounds) for part in (0, 1)] for side in range(len(sides))]
         line = f"{task.name:42}{best[0][0]:8.2f}{best[0][1]:8.2f}{sum(best[0]):8.2f}"
