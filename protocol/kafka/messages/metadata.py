@@ -6,7 +6,7 @@ version 12 on; versions 10 and 11 have the field, and such a request is refused 
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from msgspec import UNSET
 
@@ -87,7 +87,7 @@ _FIRST_WITH_ALL_AS_NULL = 1
 _FIRST_WITH_TOPIC_ID = 12
 
 
-class _Asked(NamedTuple):
+class _Asked(Value, frozen=True, kw_only=True, gc=False):
     """A topic that is asked for: `topic` is the name that its id has now."""
 
     name: str | None
@@ -98,23 +98,23 @@ class _Asked(NamedTuple):
 def _topics(request: KafkaMetadataRequest, *_: Any) -> list[_Asked] | None:
     if request.topics is None:
         return None
-    return [_Asked(name or None, topic_id) for name, topic_id in asked_topics(request)]
+    return [_Asked(name=name or None, topic_id=topic_id) for name, topic_id in asked_topics(request)]
 
 
 def _request(*, topics: tuple[_Asked, ...] | None, version: int, **wishes: Any) -> KafkaMetadataRequest:
     if topics is None or (version < _FIRST_WITH_ALL_AS_NULL and not topics):
         return KafkaMetadataRequest(**wishes)
     by_id = version >= _FIRST_WITH_TOPIC_ID
-    names = [found if by_id and topic_id != NO_TOPIC_ID else name for name, topic_id, found in topics]
+    names = [one.topic if by_id and one.topic_id != NO_TOPIC_ID else one.name for one in topics]
     request = KafkaMetadataRequest(
         topics=tuple([name or UNKNOWN_TOPIC_NAME for name in names]),
-        topic_ids=tuple([topic_id for _, topic_id, _ in topics]),
+        topic_ids=tuple([one.topic_id for one in topics]),
         **wishes,
     )
-    for name, topic_id, _ in topics:
-        if name is None and topic_id == NO_TOPIC_ID:
+    for one in topics:
+        if one.name is None and one.topic_id == NO_TOPIC_ID:
             raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, "a topic with neither name nor id")
-        if not by_id and (name is None or topic_id != NO_TOPIC_ID):
+        if not by_id and (one.name is None or one.topic_id != NO_TOPIC_ID):
             raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, "a topic id before version 12")
     return request
 
