@@ -28,7 +28,9 @@ def main() -> int:
     parser.add_argument(
         "--only", choices=[*AREAS, *SEQUENCES], action="append", help="compare one area; may be repeated"
     )
-    parser.add_argument("--kafka", default=WIRE_VERSION, metavar="VERSION", help="of Kafka, such as 4.3.1")
+    parser.add_argument(
+        "--kafka", default=WIRE_VERSION, metavar="VERSION", help="of Kafka; an older one lacks what is newer here"
+    )
     parser.add_argument("--all", action="store_true", help="print the expected differences, too")
     options = parser.parse_args()
     areas = options.only or [*AREAS, *SEQUENCES]

@@ -6,15 +6,7 @@ RenewDelegationToken, ExpireDelegationToken (1 and 2).
 
 from typing import ClassVar
 
-from warmlog.protocol.kafka.codec.schema import (
-    DATA,
-    INT64,
-    STRING,
-    Array,
-    Field,
-    Struct,
-    array,
-)
+from warmlog.protocol.kafka.codec.schema import DATA, INT64, STRING, Array, Field, Struct, array
 from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, ignored, refused
 from warmlog.protocol.kafka.messages.security import Failure
 from warmlog.protocol.request import Value

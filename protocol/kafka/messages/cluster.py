@@ -16,12 +16,8 @@ from warmlog.protocol.kafka.messages.common import (
     refused,
     since,
 )
-from warmlog.protocol.request import (
-    Value,
-)
-from warmlog.protocol.response import (
-    BrokerMetadata,
-)
+from warmlog.protocol.request import Value
+from warmlog.protocol.response import BrokerMetadata
 from warmlog.protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
 
 NO_NODE = -1

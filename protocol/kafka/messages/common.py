@@ -28,13 +28,8 @@ from warmlog.protocol.kafka.codec.schema import (
     error_of,
     not_negative,
 )
-from warmlog.protocol.request import (
-    Isolation,
-)
-from warmlog.protocol.response import (
-    BrokerMetadata,
-    ErrorResponse,
-)
+from warmlog.protocol.request import Isolation
+from warmlog.protocol.response import BrokerMetadata, ErrorResponse
 
 TopicNames: TypeAlias = Callable[[bytes], str | None]  # topic id to topic name, None if unknown
 # Authorized operations without an authorizer: all operations that a topic, the cluster or a group supports, as bits

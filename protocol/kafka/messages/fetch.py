@@ -41,17 +41,8 @@ from warmlog.protocol.kafka.messages.common import (
     isolation_of,
     node_endpoints,
 )
-from warmlog.protocol.request import (
-    FetchPartition,
-    FetchRequest,
-    Value,
-)
-from warmlog.protocol.response import (
-    AbortedTransaction,
-    ErrorResponse,
-    FetchedPartition,
-    FetchResponse,
-)
+from warmlog.protocol.request import FetchPartition, FetchRequest, Value
+from warmlog.protocol.response import AbortedTransaction, ErrorResponse, FetchedPartition, FetchResponse
 
 NO_SESSION = 0
 _NO_RECORDS = memoryview(b"")

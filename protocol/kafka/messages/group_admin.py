@@ -26,9 +26,7 @@ from warmlog.protocol.kafka.messages.common import (
     refused_each,
     since,
 )
-from warmlog.protocol.response import (
-    ErrorResponse,
-)
+from warmlog.protocol.response import ErrorResponse
 
 GROUP_OPERATIONS = 0b1101_0100_1000
 

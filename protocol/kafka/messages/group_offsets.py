@@ -47,9 +47,7 @@ from warmlog.protocol.kafka.messages.common import (
     refused_partitions,
     since,
 )
-from warmlog.protocol.response import (
-    ErrorResponse,
-)
+from warmlog.protocol.response import ErrorResponse
 
 
 class IdentifiedOffset(OffsetToCommit, frozen=True, kw_only=True, gc=False):

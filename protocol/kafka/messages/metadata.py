@@ -25,17 +25,8 @@ from warmlog.protocol.kafka.messages.common import (
     since,
     topic_id_text,
 )
-from warmlog.protocol.request import (
-    MetadataRequest,
-    Value,
-)
-from warmlog.protocol.response import (
-    BrokerMetadata,
-    ErrorResponse,
-    MetadataResponse,
-    PartitionMetadata,
-    TopicMetadata,
-)
+from warmlog.protocol.request import MetadataRequest, Value
+from warmlog.protocol.response import BrokerMetadata, ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
 
 
 class KafkaPartitionMetadata(PartitionMetadata, frozen=True, kw_only=True, gc=False):

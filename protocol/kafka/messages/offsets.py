@@ -5,17 +5,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.codec.schema import (
-    ERROR,
-    INT8,
-    INT32,
-    INT64,
-    STRING,
-    Field,
-    Struct,
-    array,
-    flat,
-)
+from warmlog.protocol.kafka.codec.schema import ERROR, INT8, INT32, INT64, STRING, Field, Struct, array, flat
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     KNOWN_ISOLATION,
@@ -26,17 +16,8 @@ from warmlog.protocol.kafka.messages.common import (
     refused_partitions,
     since,
 )
-from warmlog.protocol.request import (
-    EARLIEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-    ListOffsetsRequest,
-    OffsetQuery,
-    Value,
-)
-from warmlog.protocol.response import (
-    FoundOffset,
-    ListOffsetsResponse,
-)
+from warmlog.protocol.request import EARLIEST_TIMESTAMP, MAX_TIMESTAMP, ListOffsetsRequest, OffsetQuery, Value
+from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
 
 # ListOffsets timestamps for tiered storage, and their result without it.
 EARLIEST_LOCAL_TIMESTAMP = -4  # first offset on local disk: the log start offset

@@ -30,14 +30,8 @@ from warmlog.protocol.kafka.messages.common import (
     refused_partitions,
     since,
 )
-from warmlog.protocol.request import (
-    PartitionRecords,
-    ProduceRequest,
-)
-from warmlog.protocol.response import (
-    ProducedPartition,
-    ProduceResponse,
-)
+from warmlog.protocol.request import PartitionRecords, ProduceRequest
+from warmlog.protocol.response import ProducedPartition, ProduceResponse
 
 
 class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):

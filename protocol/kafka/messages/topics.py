@@ -29,18 +29,8 @@ from warmlog.protocol.kafka.messages.common import (
     since,
 )
 from warmlog.protocol.kafka.messages.configs import ConfigEntry
-from warmlog.protocol.request import (
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    NewTopic,
-    Value,
-)
-from warmlog.protocol.response import (
-    CreatedTopic,
-    CreateTopicsResponse,
-    DeleteTopicsResponse,
-    TopicResult,
-)
+from warmlog.protocol.request import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, Value
+from warmlog.protocol.response import CreatedTopic, CreateTopicsResponse, DeleteTopicsResponse, TopicResult
 
 
 class KafkaNewTopic(NewTopic, frozen=True, kw_only=True, gc=False):
