@@ -11,7 +11,6 @@
 #   make bench      measure the figures of docs/performance.md; ARGS="..." selects some
 #   make bench-guard  fail if serving costs more than its bounds, beside bare system calls; under a minute
 #   make setup      make .venv with every extra, and compile; repeated, it rebuilds only what changed
-#   make pure       remove the modules that mypyc compiled until the next setup, to work on them
 #   make figures    draw the pictures of docs/page-cache.md from the figures beside them
 #   make coverage   run the suite with branch coverage
 #   make fixtures   write tests/fixtures/kafka again with real Kafka
@@ -46,10 +45,10 @@ TOOLS := .venv/tools
 COMPILED := .venv/compiled
 INSTALLED := .venv/installed
 EXTRAS := .venv/extras
-SOURCES := $(shell sed -n 's/^    "\(.*\.py[xi]*\)".*,$$/\1/p' setup.py) $(wildcard protocol/*/*.pxi)
+SOURCES := $(shell find broker protocol -name '*.py*' -not -name '*.py[ci]')
 
 .DELETE_ON_ERROR:
-.PHONY: help setup pure run cluster test simulate lint interop interop-clients interop-packages stacks sparks bench bench-guard \
+.PHONY: help setup run cluster test simulate lint interop interop-clients interop-packages stacks sparks bench bench-guard \
 	figures coverage fixtures docs lock dist clean
 
 help:
@@ -69,12 +68,14 @@ $(TOOLS): requirements/uv.lock requirements/runtime.lock requirements/build.lock
 	@$(BIN)/python -m compileall -q -l .venv/lib/python3*/site-packages
 	@touch $@
 
-$(COMPILED): $(TOOLS) setup.py $(SOURCES)
+# setup.py builds only what pyproject.toml lists, and only if that changed.
+$(COMPILED): $(TOOLS) setup.py pyproject.toml $(SOURCES)
+	@touch $@.begun
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@$(BYTE_COMPILE)
-	@touch $@
+	@mv $@.begun $@
 
-$(INSTALLED): $(COMPILED) pyproject.toml
+$(INSTALLED): pyproject.toml setup.py | $(COMPILED)
 	@$(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
@@ -82,10 +83,6 @@ $(EXTRAS): $(TOOLS) requirements/dev.lock
 	@echo "warmlog: installing the extras for tests and Spark"
 	@$(INSTALL) --require-hashes --compile $(STORED) -r requirements/dev.lock
 	@touch $@
-
-pure: $(INSTALLED)
-	rm $(COMPILED)
-	WARMLOG_PURE=1 $(BIN)/python setup.py --quiet build_ext --inplace
 
 run: $(INSTALLED)
 	@$(BYTE_COMPILE)
@@ -148,8 +145,7 @@ figures: setup
 
 # Of what is compiled, coverage sees nothing.
 coverage: setup
-	$(MAKE) pure
-	$(BIN)/pytest -m "not interop and not stacks" --cov --cov-report=term-missing:skip-covered $(ARGS)
+	WARMLOG_PURE=1 $(BIN)/pytest -m "not interop and not stacks" --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 fixtures: setup
 	@set -e; for program in interop/generate_*.py; do echo "$$program"; $(BIN)/python "$$program"; done

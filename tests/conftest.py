@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from warmlog.compilation import stale_modules
 
 # No deadline: two cores shared with other work make single examples slow for no fault of theirs.
 settings.register_profile("quick", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
@@ -33,15 +34,17 @@ def _obey_interrupts() -> None:
 
 
 def _refuse_stale_libraries() -> None:
-    """Exit where a compiled module is older than its source, which it hides."""
-    stale = [
-        name
-        for name in re.findall(r'^    "(.*\.py)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)
-        for library in ROOT.glob(name.removesuffix(".py") + ".*.so")
-        if library.stat().st_mtime < (ROOT / name).stat().st_mtime
-    ]
+    """Exit where a module that has no source in Python changed since it was compiled: nothing else could run."""
+    sources = {name: (ROOT / name.replace(".", "/")).with_suffix(".py") for name in sorted(stale_modules())}
+    stale = [name for name, source in sources.items() if not source.exists()]
     if stale:
-        pytest.exit(f"changed since they were compiled: {', '.join(stale)} (see `make setup`, `make pure`)", 2)
+        pytest.exit(f"changed since they were compiled: {', '.join(stale)} (see `make setup`)", 2)
+
+
+def pytest_report_header() -> str:
+    """Say what is tested: the compiled modules or their sources."""
+    stale = len(stale_modules())
+    return f"compiled modules: {f'{stale} run as Python, changed since `make setup`' if stale else 'up to date'}"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,7 +15,11 @@ test fixture live in this package too and rarely need the client.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from warmlog.protocol.version import VERSION
+from warmlog import compilation
+
+compilation.choose()
+
+from warmlog.protocol.version import VERSION  # noqa: E402  what is imported from here on was chosen
 
 if TYPE_CHECKING:
     from warmlog.client import (

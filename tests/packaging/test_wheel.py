@@ -81,11 +81,13 @@ def test_a_build_whose_translators_fail_is_pure(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     (broken / "mypyc").mkdir(parents=True)
     (broken / "mypyc" / "__init__.py").write_text('raise RuntimeError("first\\nerror: no mypyc here\\nlast")')
-    (broken / "cython.py").write_text("raise SystemExit('no Cython here')")
+    (broken / "Cython").mkdir()
+    (broken / "Cython" / "__init__.py").write_text("raise ImportError('no Cython here')")
     wheel, output = build_offline(tmp_path, PYTHONPATH=str(broken))
     lines = left_out(output)
+    assert len(lines) == 2
     assert sum("error: no mypyc here" in line for line in lines) == 1
-    assert sum("no Cython here" in line for line in lines) == len(lines) - 1 > 0
+    assert sum("no Cython here" in line for line in lines) == 1
     assert libraries(wheel) == set()
 
 
@@ -98,7 +100,7 @@ def test_a_compiler_that_fails_on_one_module_leaves_out_all_of_mypyc(tmp_path: P
     wheel, output = build_offline(tmp_path, CC=str(compiler))
     (line,) = left_out(output)
     assert "the modules that mypyc compiles" in line
-    assert "the C compiler failed on" in line
+    assert "the C compiler failed, see above" in line
     assert "out of memory" in output
     assert run_unpacked(wheel, "-c", INSPECT).stdout.splitlines()[0] == "True False False"
     assert run_unpacked(wheel, "-c", SERVE).stdout.strip() == "[b'one']"
