@@ -1,7 +1,7 @@
 """Replies that a thread sends while the event loop prepares the next ones.
 
 The kernel's part of `send` is a third of what a small request costs. Where a turn has several replies, it can run on
-another core, without the GIL (`_send_thread`). A lone client's reply is sent at once: waking a thread would cost more.
+another core, without the GIL (`_io_threads`). A lone client's reply is sent at once: waking a thread would cost more.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from warmlog.protocol.records.codec import compiled
 
 if TYPE_CHECKING:
-    from warmlog.broker.net._send_thread import SendThread
+    from warmlog.broker._io_threads import SendThread
     from warmlog.broker.net.turn import Served
 
 MIN_REPLIES = 4  # of a turn
@@ -21,7 +21,7 @@ MIN_TURN_S = 0.0002  # that it took to prepare them
 thread_class: "type[SendThread] | None" = None  # if it is compiled
 if compiled:
     with suppress(ImportError):
-        from warmlog.broker.net._send_thread import SendThread as thread_class  # noqa: N813
+        from warmlog.broker._io_threads import SendThread as thread_class  # noqa: N813
 start = thread_class if len(sched_getaffinity(0)) > 1 else None
 
 

@@ -1,7 +1,7 @@
 """Writes to several files that a thread shares with the event loop.
 
 A quarter of what a small append costs is the kernel's part of its write. Where a turn writes many files, that can run
-on another core, without the GIL (`_write_thread`), while the loop prepares the next writes and commits the ones that
+on another core, without the GIL (`_io_threads`), while the loop prepares the next writes and commits the ones that
 are done. The loop alone writes few files: waking a thread would cost more.
 """
 
@@ -16,7 +16,7 @@ from warmlog.protocol.records.codec import compiled
 from warmlog.protocol.records.record import Buffer
 
 if TYPE_CHECKING:
-    from warmlog.broker.log.io._write_thread import WriteThread
+    from warmlog.broker._io_threads import WriteThread
 
 MIN_FILES = 12  # of a turn
 MIN_FILES_PER_CONNECTION = 2  # fewer: the thread that sends the replies keeps the other core busy
@@ -25,7 +25,7 @@ BY_THE_LOOP = -1  # instead of a number of the thread's
 thread_class: "type[WriteThread] | None" = None  # if it is compiled
 if compiled:
     with suppress(ImportError):
-        from warmlog.broker.log.io._write_thread import WriteThread as thread_class  # noqa: N813
+        from warmlog.broker._io_threads import WriteThread as thread_class  # noqa: N813
 start = thread_class if len(sched_getaffinity(0)) > 1 else None
 
 

@@ -10,7 +10,7 @@ from warmlog.broker.net import send_thread
 def start_thread() -> Any:
     """Starts the thread that sends replies, however many processors there are."""
     if send_thread.thread_class is None:
-        lacks("not compiled: broker/net/_send_thread.pyx (`make setup`, with a C compiler)")
+        lacks("not compiled: broker/_io_threads.pyx (`make setup`, with a C compiler)")
     return send_thread.thread_class
 
 

@@ -13,7 +13,7 @@ from warmlog.broker.log.io import shared_writes
 def write_thread() -> Iterator[Any]:
     """A thread that shares writes, however many processors there are."""
     if shared_writes.thread_class is None:
-        lacks("not compiled: broker/log/io/_write_thread.pyx (`make setup`, with a C compiler)")
+        lacks("not compiled: broker/_io_threads.pyx (`make setup`, with a C compiler)")
     thread = shared_writes.thread_class()
     yield thread
     thread.close()

@@ -102,7 +102,7 @@ async def rig(directory: Path) -> AsyncIterator[Rig]:
 @pytest.fixture
 def thread(monkeypatch: pytest.MonkeyPatch) -> Failing:
     if shared_writes.thread_class is None:
-        lacks("not compiled: broker/log/io/_write_thread.pyx (`make setup`, with a C compiler)")
+        lacks("not compiled: broker/_io_threads.pyx (`make setup`, with a C compiler)")
     made = Failing(shared_writes.thread_class())
     monkeypatch.setattr(shared_writes, "start", lambda: made)
     return made
