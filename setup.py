@@ -117,7 +117,9 @@ def cython(modules: list[str]) -> list[Extension]:
     from Cython.Build import cythonize  # other commands do without
 
     extensions = [Extension(module_name(source), [source]) for source in modules]
-    made: list[Extension] = cythonize(extensions, build_dir=str(WORK / "cython"), nthreads=CORES, quiet=True)
+    directives = {"language_level": 3, "embedsignature": False, "binding": False, "cdivision": True}
+    options = {"build_dir": str(WORK / "cython"), "nthreads": CORES, "quiet": True}
+    made: list[Extension] = cythonize(extensions, compiler_directives=directives, **options)
     return made
 
 

@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "broker", "warmlog", "pyspark_warmlog")
 #: `warmlog.testing` is a pytest plugin: whoever loads it has pytest.
 BROUGHT_BY_THE_USER = {"pytest"}
+#: What modules import while they are compiled, and never while they run.
+OF_THE_BUILD = {"cython"}
 #: Asked for because another library needs it and does not name the versions that it supports.
 HELD_BACK = {"pandas"}
 #: Of Python 3.14, and the distribution with the same module for older ones, which may not be installed.
@@ -41,4 +43,4 @@ def test_every_library_that_is_imported_is_asked_for_and_no_other() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked_for = project["dependencies"] + project["optional-dependencies"]["spark"]
     declared = {normalized(re.match(r"[\w.-]+", requirement)[0]) for requirement in asked_for}
-    assert imported - BROUGHT_BY_THE_USER == declared - HELD_BACK
+    assert imported - BROUGHT_BY_THE_USER - OF_THE_BUILD == declared - HELD_BACK

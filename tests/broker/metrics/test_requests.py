@@ -1,4 +1,4 @@
-"""The compiled twin counts what the pure one counts: buckets, sums, stages, what held the loop."""
+"""Compiled measurements are those of the source: buckets, sums, stages, what held the loop."""
 
 import runpy
 from mmap import mmap
@@ -9,22 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.uncompiled import uncompiled
 from warmlog.broker.log.io import page_faults
 from warmlog.broker.metrics import requests
 from warmlog.broker.metrics.registry import LATENCY_BOUNDS_S
 from warmlog.protocol.records import codec
 
-Twin = SimpleNamespace
+Twin = ModuleType
 
 
-def pure(module: ModuleType) -> Twin:
+def pure(module: ModuleType) -> SimpleNamespace:
     """What a module offers where nothing was built."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "compiled", False)
         return SimpleNamespace(**runpy.run_path(str(module.__file__)))
 
 
-PURE, CHOSEN = pure(requests), SimpleNamespace(**vars(requests))
+PURE, CHOSEN = uncompiled("warmlog.broker.metrics.requests"), requests
 SECONDS = st.one_of(st.sampled_from(LATENCY_BOUNDS_S), st.floats(-0.001, 20))
 
 

@@ -1,0 +1,40 @@
+"""Stand in for `cython` in modules that Cython compiles, while they run as Python: its types and decorators do nothing.
+
+Such a module begins with
+
+    from warmlog import uncompiled as cython
+
+    if cython.compiled:
+        import cython
+
+which Cython reads as its own `cython` from there on. A block `if cython.compiled:` is C alone; the rest runs as either,
+so it must not rely on the size of a number where C would wrap.
+"""
+
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+compiled = False
+
+bint = bool
+double = float
+longlong = Py_ssize_t = int
+
+
+def cclass(decorated: T) -> T:
+    """Do nothing to a class or a function."""
+    return decorated
+
+
+cfunc = final = inline = cclass
+
+
+def exceptval(*_value: object, check: bool = False) -> Any:  # noqa: ARG001
+    """Do nothing to a function."""
+    return cclass
+
+
+def declare(kind: type[T], *, visibility: str = "private") -> T:  # noqa: ARG001
+    """Return an initial value."""
+    return kind()
