@@ -1,4 +1,4 @@
-"""One client's socket in the serving turn: receives, begins requests and sends replies without blocking.
+"""One client's connection in the serving turn: receives, begins requests and sends replies without blocking.
 
     ready    receive, and begin every request that ordering and limits allow:
                produce   queued; written at the end of the turn together with those of other connections
@@ -21,6 +21,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from time import perf_counter
@@ -34,9 +35,10 @@ from warmlog.broker.net.connection import Connection, Exchange
 from warmlog.broker.net.large_work import LargeWork
 from warmlog.broker.net.memory_budget import UNCOUNTED_BYTES, Share
 from warmlog.broker.net.pending_fetch import PendingFetch
-from warmlog.broker.net.sender import Sender, shutdown
+from warmlog.broker.net.sender import Sender
 from warmlog.broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
 from warmlog.broker.net.services import Services
+from warmlog.broker.net.transport.transport import Transport
 from warmlog.protocol.errors import FrameError, ProtocolError
 from warmlog.protocol.kafka.codec.bounds import LargeMessageError
 from warmlog.protocol.request import FetchRequest, ProduceRequest
@@ -55,10 +57,10 @@ FAILED = EPOLLHUP | EPOLLERR  # always reported
 
 
 class Channel:
-    """Serves one accepted, non-blocking socket until either end closes it. Closes the socket."""
+    """Serves one connection until either end closes it. Closes its transport."""
 
     def __init__(
-        self, sock: socket.socket, session: Session, services: Services, closed: Callable[["Channel"], None]
+        self, transport: Transport, session: Session, services: Services, closed: Callable[["Channel"], None]
     ) -> None:
         """Register with the serving turn. `closed` is called once, when the channel has closed. Raises OSError."""
         self.connection = Connection(
@@ -71,13 +73,13 @@ class Channel:
         )
         self.is_due = self.is_left_over = False  # see Served
         self.is_closed = False
-        self._sock = sock
-        self._fd = sock.fileno()
+        self._transport = transport
+        self._fd = transport.fd
         self._session = session
         self._services = services
         self._turn = services.turn
         self._closed = closed
-        self._sender = Sender(sock, session, services, self)
+        self._sender = Sender(transport, session, services, self)
         self._reply_share = Share(self, session.peer[0], self.connection.sending)  # of `Services.replies`
         self._request_share = Share(self, session.peer[0], self.connection.receiving)  # of `Services.requests`
         self._large = LargeWork(self.connection, services, self, self._reply_share)
@@ -182,7 +184,7 @@ class Channel:
         if self._waiting is not None:
             self._waiting.cancel()
         if not self.is_closed:
-            shutdown(self._sock, socket.SHUT_RD)
+            self._transport.shutdown(socket.SHUT_RD)
 
     def _leave(self) -> None:
         """End the stream of replies, and close when the peer has closed, too, or takes too long.
@@ -195,7 +197,7 @@ class Channel:
             self._is_leaving = True
             self._services.requests.release(self._request_share)
             self.connection.sending.begin(perf_counter())
-            shutdown(self._sock, socket.SHUT_WR)
+            self._transport.shutdown(socket.SHUT_WR)
             self._set_interest(READING)
 
     def close_overdue(self, now: float, idle_s: float) -> None:
@@ -274,8 +276,9 @@ class Channel:
         if self.is_receiving:
             self._receive()
         elif self._is_leaving:
-            if not self._sock.recv(RECEIVE_BYTES):
-                self.close()
+            with suppress(BlockingIOError):
+                if not self._transport.recv(RECEIVE_BYTES):
+                    self.close()
         elif events & FAILED:
             self.close()
         elif events & EPOLLRDHUP:  # bytes may be left to read before the end of the stream
@@ -289,12 +292,12 @@ class Channel:
         connection = self.connection
         try:
             buffer = connection.reader.buffer_for_next()
-            if buffer is None:
-                data = self._sock.recv(RECEIVE_BYTES)
+            if buffer is None or not self._transport.is_plain:
+                data = self._transport.recv(RECEIVE_BYTES)
                 count = len(data)
                 connection.receive(data, self._turn.began_at)
             else:
-                count = self._sock.recv_into(buffer[:MAX_RECEIVE_BYTES])
+                count = self._transport.recv_into(buffer[:MAX_RECEIVE_BYTES])
                 connection.received(count, self._turn.began_at)
         except BlockingIOError:
             return
@@ -311,7 +314,7 @@ class Channel:
         one that moves a message.
         """
         connection, share, requests = self.connection, self._request_share, self._services.requests
-        held = connection.held_bytes
+        held = connection.held_bytes + self._transport.received_bytes
         if held <= UNCOUNTED_BYTES:
             if share.size:
                 requests.release(share)

@@ -17,6 +17,7 @@ from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.net.channel import Channel
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.services import Services
+from warmlog.broker.net.transport.transport import PlainTransport
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ class Listener:
             local = sock.getsockname()
             self._tune(sock, is_local=peer[0] == local[0])
             session = Session(listener=self.name, peer=peer[:2], local=local[:2])
-            self._channels[Channel(sock, session, self._services, self._closed)] = address
+            self._channels[Channel(PlainTransport(sock), session, self._services, self._closed)] = address
             limits.addresses[address] += 1
         except OSError:  # the peer has disconnected
             sock.close()

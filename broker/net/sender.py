@@ -1,4 +1,4 @@
-"""Send replies on a non-blocking socket in order: bytes with send(2), file slices with sendfile(2).
+"""Send replies over a transport in order: bytes with its `send`, file slices with sendfile(2) or as bytes.
 
 `send` sends as much as it can and returns why it stopped. A task reads slices that are not in the page cache.
 """
@@ -13,8 +13,9 @@ import trio
 
 from warmlog.broker.api.context import Session
 from warmlog.broker.log.io.files import FileSlice
-from warmlog.broker.net.sendfile import COLD, FULL, HANDED_OVER, SENT, SliceSend, TruncatedSliceError
+from warmlog.broker.net.sendfile import COLD, FULL, HANDED_OVER, MORE, SENT, SliceSend, TruncatedSliceError
 from warmlog.broker.net.services import Services
+from warmlog.broker.net.transport.transport import Transport
 from warmlog.broker.net.turn import Served
 
 FULL_ERRNOS = frozenset({errno.EAGAIN, errno.EINTR})
@@ -32,22 +33,24 @@ class Sender:
         "_fd",
         "_handed_over",
         "_has_thread",
+        "_is_plain",
         "_out",
         "_owner",
         "_reading",
         "_services",
         "_session",
         "_slices",
-        "_sock",
+        "_transport",
         "error",
         "is_closed",
         "sent_bytes",
     )
 
-    def __init__(self, sock: socket.socket, session: Session, services: Services, owner: Served) -> None:
+    def __init__(self, transport: Transport, session: Session, services: Services, owner: Served) -> None:
         """After `send` has returned COLD, `owner` gets another turn once it is worth calling again."""
-        self._sock = sock
-        self._fd = sock.fileno()
+        self._transport = transport
+        self._fd = transport.fd
+        self._is_plain = transport.is_plain
         self._session = session
         self._services = services
         self._slices = services.slices
@@ -62,12 +65,17 @@ class Sender:
 
     def __bool__(self) -> bool:
         """Whether anything is left to be sent."""
-        return bool(self._out) or self._handed_over is not None
+        return bool(self._out) or self._handed_over is not None or (not self._is_plain and self._is_unsent)
+
+    @property
+    def _is_unsent(self) -> bool:
+        """Whether the transport has bytes that the socket has not accepted."""
+        return self._transport.unsent_bytes > 0
 
     @property
     def held_bytes(self) -> int:
         """Bytes of memory held for unsent replies."""
-        held = 0
+        held = self._transport.unsent_bytes
         for item in self._out:
             if not isinstance(item, SliceSend):
                 held += len(item)
@@ -116,14 +124,14 @@ class Sender:
                 state = self._send_bytes()
                 if state != SENT:
                     return state
-        return SENT
+        return SENT if self._is_plain or self._transport.flush() else FULL
 
     def handed_back(self, sent: int) -> None:
         """Take note of what a thread has sent of what was handed over: a number of bytes, or a negative errno."""
         data, self._handed_over = self._handed_over, None
         assert data is not None
         if self.is_closed:
-            self._sock.close()
+            self._transport.close()
         elif sent < 0 and -sent not in FULL_ERRNOS:
             self.error = OSError(-sent, os.strerror(-sent))
         else:
@@ -137,12 +145,12 @@ class Sender:
         if self._reading is not None:
             self._reading.cancel()
         if self._has_thread or self._handed_over is not None:
-            shutdown(self._sock, socket.SHUT_RDWR)
+            self._transport.shutdown(socket.SHUT_RDWR)
         else:
-            self._sock.close()
+            self._transport.close()
 
     def _send_bytes(self) -> int:
-        """Send the bytes before the next slice in one call; return SENT, FULL or HANDED_OVER.
+        """Send the bytes before the next slice in one call; return SENT, FULL, MORE or HANDED_OVER.
 
         MSG_MORE lets a reply's header share a packet with the slice that follows.
         """
@@ -155,34 +163,69 @@ class Sender:
             out.popleft()
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         owner, turn = self._owner, self._services.turn
-        if not out and isinstance(data, bytes) and owner is not None and turn.hand_over(owner, self._fd, data):
+        may_hand_over = self._is_plain and not out
+        if may_hand_over and isinstance(data, bytes) and owner is not None and turn.hand_over(owner, self._fd, data):
             self._handed_over = data
             return HANDED_OVER
         flags = socket.MSG_MORE if out else 0
         try:
-            sent = self._sock.send(data, flags)
+            sent = self._transport.send(data, flags)
         except BlockingIOError:
             sent = 0
-        return SENT if self._sent_bytes(data, sent) else FULL
+        return SENT if self._sent_bytes(data, sent) else self._after_part()
+
+    def _after_part(self) -> int:
+        """Return why only a part was sent: the socket is full, or the transport takes no more at once."""
+        return FULL if self._is_plain or self._is_unsent else MORE
 
     def _sent_bytes(self, data: bytes | memoryview, sent: int) -> bool:
         """Keep what was not sent; return whether that is nothing."""
-        self._services.metrics.bytes_out_copy.add(sent)
-        self.sent_bytes += sent
+        self._count_copy(sent)
         if sent == len(data):
             return True
         self._out.appendleft(memoryview(data)[sent:])
         return False
 
     def _send_slice(self, sending: SliceSend) -> int:
-        before = sending.position
-        state = self._slices.send_chunk(self._fd, sending, self._session)
-        self._count_slice(sending.position - before)
+        """Send the next chunk of the first slice; return SENT, FULL, COLD or MORE."""
+        if self._is_plain:
+            before = sending.position
+            state = self._slices.send_chunk(self._fd, sending, self._session)
+            self._count_slice(sending.position - before)
+        else:
+            state = self._send_copy(sending)
         if state == COLD:
             self._reading = trio.CancelScope()
             assert self._owner is not None
             self._services.turn.spawn(self._owner, self._read_and_send)
         return state
+
+    def _send_copy(self, sending: SliceSend) -> int:
+        """Send the next chunk as bytes. What the transport does not accept is read again."""
+        if not self._transport.flush():
+            return FULL
+        data = self._slices.read_chunk(sending)
+        if data is None:
+            return COLD
+        try:
+            sent = self._transport.send(data)
+        except BlockingIOError:
+            sent = 0
+        self._count_copy(sent)
+        if self._slices.advance(sending, sent, self._session):
+            return SENT
+        return self._after_part()
+
+    async def _read_copy(self, sending: SliceSend) -> None:
+        data = await self._slices.read_beside(sending, self._session)
+        if not self.is_closed:
+            if sending.position == sending.end:
+                self._out.popleft()
+            self._out.appendleft(data)
+
+    def _count_copy(self, sent: int) -> None:
+        self._services.metrics.bytes_out_copy.add(sent)
+        self.sent_bytes += sent
 
     def _count_slice(self, sent: int) -> None:
         self._services.metrics.bytes_out_sendfile.add(sent)
@@ -205,6 +248,9 @@ class Sender:
             self._services.turn.again(self._owner)
 
     async def _send_beside(self, sending: SliceSend) -> None:
+        if not self._is_plain:
+            await self._read_copy(sending)
+            return
         self._has_thread = True
         before = sending.position
         try:
@@ -212,15 +258,7 @@ class Sender:
         finally:
             self._has_thread = False
             if self.is_closed:
-                self._sock.close()
+                self._transport.close()
         self._count_slice(sending.position - before)
         if state == SENT and not self.is_closed:
             self._out.popleft()
-
-
-def shutdown(sock: socket.socket, how: int) -> None:
-    """Shut a socket down, ignoring that it may have been disconnected."""
-    try:
-        sock.shutdown(how)
-    except OSError:
-        return
