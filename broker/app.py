@@ -9,9 +9,9 @@ stop    stop accepting -> answer received requests, for at most `warmlog.stop.ti
 import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
 from warmlog.broker.net.http import HttpListener
-from warmlog.broker.net.listener import bind
+from warmlog.broker.net.listener import Bound, bind
 from warmlog.broker.net.turn import ServingTurn
 from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.appends.writer import Writer
@@ -63,8 +63,20 @@ from warmlog.broker.process import (
     tune_garbage_collector,
     unless,
 )
+from warmlog.broker.settings.listeners import (
+    DEFAULT_KAFKA,
+    DEFAULT_NATIVE,
+    KAFKA,
+    NATIVE,
+    ListenerPlan,
+    inter_broker_listener,
+    join_address,
+    parse_address,
+    plan_listeners,
+)
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.settings import Settings
+from warmlog.broker.settings.types import SettingError
 from warmlog.broker.start_errors import BrokenError, StartError, first_of, start_errors
 from warmlog.broker.transactions.markers import Marker, MarkerWriter, append_marker
 from warmlog.broker.transactions.producer_ids import ProducerIds
@@ -83,20 +95,22 @@ logger = logging.getLogger(__name__)
 class Addresses:
     """The address of each listener as "host:port", or "none" if it is disabled."""
 
-    kafka: str
-    native: str
+    kafka: str  # of `listeners`, the first that speaks Kafka's protocol
+    native: str  # the same for the native one
     http: str
+    named: Mapping[str, str] = field(default_factory=dict)  # those of `listeners`, by name
 
     def line(self) -> str:
         """Return the line that reports readiness."""
-        return f"ready kafka={self.kafka} native={self.native} http={self.http}"
+        known = {"kafka": self.kafka, "native": self.native, "http": self.http}
+        return " ".join(["ready", *[f"{name}={address}" for name, address in {**known, **self.named}.items()]])
 
 
 def run(
     settings: Settings,
     *,
-    kafka: str,
-    native: str,
+    kafka: str | None,
+    native: str | None,
     http: str,
     ready: Callable[[Addresses], None],
     until_eof: bool = False,
@@ -133,8 +147,8 @@ def run(
 async def serve(
     settings: Settings,
     *,
-    kafka: str,
-    native: str,
+    kafka: str | None,
+    native: str | None,
     http: str,
     ready: Callable[[Addresses], None],
     stop: trio.Event,
@@ -142,21 +156,25 @@ async def serve(
 ) -> None:
     """Serve until `stop` is set.
 
-    `kafka`, `native` and `http` are "host:port" or "none". `ready` is called when all listeners accept connections.
+    `kafka`, `native` and `http` are "host:port" or "none"; the first two are None for the default, or where `listeners`
+    is set. `ready` is called when all listeners accept connections.
     `guard` is the clock of this event loop; without it, stalls are not reported.
 
     Raises StartError. Flushes and closes the logs even if cancelled.
     """
     raise_descriptor_limit()
     with ExitStack() as stack, start_errors():
+        plans = _plans(settings, kafka, native)
         sockets = {
-            name: stack.enter_context(_bind(name, address, settings.socket_listen_backlog_size))
-            for name, address in (("kafka", kafka), ("native", native), ("http", http))
-            if address != "none"
+            plan.name: stack.enter_context(_bind(plan.name, plan.address, settings.socket_listen_backlog_size))
+            for plan in plans
         }
+        web = None
+        if http != "none":
+            web = stack.enter_context(_bind("http", _parse(http), settings.socket_listen_backlog_size))
         broker = Broker(settings, stack, guard or LoopGuard(0.0))
         with broker.guard.watching():
-            await broker.serve(sockets, ready, stop)
+            await broker.serve([Bound(plan, sockets[plan.name]) for plan in plans], web, ready, stop)
 
 
 class Broker:
@@ -225,7 +243,11 @@ class Broker:
             self._metadata.set_directories(directories.remembered())
 
     async def serve(
-        self, sockets: dict[str, socket.socket], ready: Callable[[Addresses], None], stop: trio.Event
+        self,
+        bound: Sequence[Bound],
+        http: socket.socket | None,
+        ready: Callable[[Addresses], None],
+        stop: trio.Event,
     ) -> None:
         """Open the logs, serve on the bound sockets until `stop` is set, close the logs."""
         async with trio.open_nursery() as background:
@@ -236,14 +258,14 @@ class Broker:
             )
             self._reads = self._read_ahead(background)
             partitions = self._partitions(writer)
-            web = self._http(sockets.get("http"), partitions)
+            web = self._http(http, partitions)
             if web is not None:
                 background.start_soon(web.serve)
             try:
                 await unless(stop, partial(self._open, partitions), gave_up=partitions.progress.cancel)
                 if not stop.is_set():
                     await self._close_gate()
-                    await self._accept(sockets, partitions, writer, ready, stop)
+                    await self._accept(bound, partitions, writer, ready, stop)
             finally:
                 with trio.CancelScope(shield=True):
                     await partitions.close_all()
@@ -266,15 +288,12 @@ class Broker:
 
     async def _accept(
         self,
-        sockets: dict[str, socket.socket],
+        bound: Sequence[Bound],
         partitions: Partitions,
         writer: Writer,
         ready: Callable[[Addresses], None],
         stop: trio.Event,
     ) -> None:
-        addresses = Addresses(
-            kafka=address_of(sockets.get("kafka")), native=address_of(sockets.get("native")), http=self._http_address
-        )
         groups = self._groups(partitions, writer)
         transactions = self._transactions(partitions, writer, groups)
         mirror = self._mirror(partitions, groups)
@@ -293,7 +312,7 @@ class Broker:
             moves=self._moves,
             reads=self._reads,
         )
-        listeners = Frontend(core, turn).listeners(sockets)
+        listeners = Frontend(core, turn).listeners(bound)
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
             maintained.start_soon(groups.run)
@@ -305,14 +324,14 @@ class Broker:
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
             maintained.start_soon(turn.run)
             if self._member is not None:
-                join = partial(maintained.start, self._member.run, partitions, turn.deadlines, self._reachable(sockets))
+                join = partial(maintained.start, self._member.run, partitions, turn.deadlines, self._reachable(bound))
                 await unless(stop, join)
             if not stop.is_set():
                 async with trio.open_nursery() as listening:
                     for listener in listeners:
                         listening.start_soon(listener.serve)
                     self._not_ready = None
-                    ready(addresses)
+                    ready(self._addresses(bound))
                     await stop.wait()
                     self._not_ready = "stopping"
                     if self._member is not None and self._settings.controlled_shutdown_enable:
@@ -326,12 +345,21 @@ class Broker:
             writer.opener.stop(NotLeaderError("the broker stops"))
             maintained.cancel_scope.cancel()
 
-    def _reachable(self, sockets: dict[str, socket.socket]) -> "Reachable":
+    def _addresses(self, bound: Sequence[Bound]) -> Addresses:
+        """Return the addresses of all listeners."""
+        first = {each.plan.protocol: address_of(each.sock) for each in reversed(bound)}
+        named = {each.plan.name: address_of(each.sock) for each in bound} if self._settings.listeners else {}
+        return Addresses(
+            kafka=first.get(KAFKA, "none"), native=first.get(NATIVE, "none"), http=self._http_address, named=named
+        )
+
+    def _reachable(self, bound: Sequence[Bound]) -> "Reachable":
         """Return where other brokers reach this one: as advertised, or as bound."""
         from warmlog.broker.clustered import Reachable
 
-        bound = {name: sock.getsockname()[:2] for name, sock in sockets.items() if name != "http"}
-        return Reachable({name: self._settings.advertised(name) or address for name, address in bound.items()})
+        addresses = {each.plan.name: each.sock.getsockname()[:2] for each in bound}
+        advertised = {name: self._settings.advertised(name) or address for name, address in addresses.items()}
+        return Reachable(advertised, inter_broker_listener(self._settings))
 
     def _read_ahead(self, background: trio.Nursery) -> ReadAhead:
         settings = self._settings
@@ -437,19 +465,30 @@ def address_of(sock: socket.socket | None) -> str:
     if sock is None:
         return "none"
     host, port = sock.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(host, port)
+
+
+def _plans(settings: Settings, kafka: str | None, native: str | None) -> tuple[ListenerPlan, ...]:
+    """Return the listeners to open. Raises StartError."""
+    for option, given in (("--kafka", kafka), ("--native", native)):
+        if settings.listeners and given is not None:
+            raise StartError(f"{option}: cannot be combined with the setting `listeners`; add it there")
+    try:
+        return plan_listeners(settings, kafka=kafka or DEFAULT_KAFKA, native=native or DEFAULT_NATIVE)
+    except SettingError as error:
+        raise StartError(str(error)) from None
 
 
 def _parse(address: str) -> tuple[str, int]:
     """Parse "host:port" or "[v6]:port". Raises StartError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise StartError(f"{address}: expected HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
-def _bind(name: str, address: str, backlog: int) -> socket.socket:
     try:
-        return bind(_parse(address), backlog)
+        return parse_address(address)
+    except SettingError as error:
+        raise StartError(str(error)) from None
+
+
+def _bind(name: str, address: tuple[str, int], backlog: int) -> socket.socket:
+    try:
+        return bind(address, backlog)
     except OSError as error:
-        raise StartError(f"{name} listener: cannot listen on {address}: {error.strerror}") from None
+        raise StartError(f"{name} listener: cannot listen on {join_address(*address)}: {error.strerror}") from None

@@ -48,6 +48,7 @@ from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.broker.replication.peers.connection import PeerSettings
 from warmlog.broker.replication.replicas import Replicas, judge
 from warmlog.broker.replication.self_fencing import SelfFencing
+from warmlog.broker.settings.listeners import inter_broker_listener
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.types import as_text
 from warmlog.protocol.version import VERSION
@@ -76,9 +77,13 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Reachable:
-    """The addresses at which clients and brokers reach this broker, by listener: as advertised, or as bound."""
+    """The addresses at which clients and brokers reach this broker, by listener: as advertised, or as bound.
+
+    `peers`: the listener for brokers.
+    """
 
     addresses: Mapping[str, tuple[str, int]]
+    peers: str
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return what to register. Raises ClusterStartError for an address that others cannot use."""
@@ -90,7 +95,7 @@ class Reachable:
                     f"set advertised.listeners={listener}://HOST:PORT"
                 )
             found.append(Endpoint(listener=listener, host=host, port=port))
-        if not any(endpoint.listener == "kafka" for endpoint in found):
+        if not any(endpoint.listener == self.peers for endpoint in found):
             raise ClusterStartError("a broker of a cluster needs a Kafka listener: followers fetch over it")
         return tuple(found)
 
@@ -112,7 +117,11 @@ class ClusterMember:
         random = Random()  # noqa: S311  # jitter and placement
         self.store = _connect(settings, metrics, self._known(), random)
         self.node = ClusterNode(
-            self.store, settings.node_id, lease_s=settings.warmlog_cluster_lease_ms / 1000, random=random
+            self.store,
+            settings.node_id,
+            lease_s=settings.warmlog_cluster_lease_ms / 1000,
+            random=random,
+            peer_listener=inter_broker_listener(settings),
         )
         self.brokers = ClusterBrokers(self.node, PeerSettings(client_id=f"broker-{settings.node_id}"), random=random)
         self._random = random

@@ -1,7 +1,6 @@
 """Connect clients to the broker: the handlers of all requests, what connections share, and the listeners."""
 
-import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
@@ -46,7 +45,7 @@ from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.maintenance.log_moves import LogMoves
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
-from warmlog.broker.net.listener import Limits, Listener, declare_listener_metrics
+from warmlog.broker.net.listener import Bound, Limits, Listener, declare_listener_metrics
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.services import Services
@@ -55,6 +54,7 @@ from warmlog.broker.net.wire import KafkaWire, NativeWire, Wire
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.process import connections_limit
+from warmlog.broker.settings.listeners import KAFKA, NATIVE
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.transactions.service import TransactionService
@@ -91,7 +91,7 @@ class Frontend:
         self._turn = turn
         self._advertised = Advertised(lambda: core.partitions.settings, gateway=container_gateway(core.settings))
 
-    def listeners(self, sockets: Mapping[str, socket.socket]) -> list[Listener]:
+    def listeners(self, bound: Sequence[Bound]) -> list[Listener]:
         """Return a listener for each bound socket; they share all handlers and limits."""
         core, settings = self._core, self._core.settings
         codec = KafkaCodec(topic_names=core.partitions.topic_name)
@@ -128,11 +128,10 @@ class Frontend:
             slow_peer_s=settings.warmlog_slow_peer_timeout_ms / 1000,
             slow_peer_bytes=settings.warmlog_slow_peer_bytes,
         )
-        wires: tuple[Wire, ...] = (KafkaWire(codec), NativeWire())
+        wires: Mapping[str, Wire] = {KAFKA: KafkaWire(codec), NATIVE: NativeWire()}
         listeners = [
-            Listener(sockets[wire.name], wire.name, services(wire=wire), limits)
-            for wire in wires
-            if wire.name in sockets
+            Listener(each.sock, each.plan.name, services(name=each.plan.name, wire=wires[each.plan.protocol]), limits)
+            for each in bound
         ]
         declare_listener_metrics(core.metrics, listeners, requests, replies)
         return listeners

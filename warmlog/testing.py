@@ -48,7 +48,7 @@ class Broker:
     temporary directory, removed at the end.
     `settings`: names as for `warmlog serve --set` (`{"log.segment.bytes": 1 << 20}`). Environment variables are
     ignored, so that a test behaves the same everywhere. `kafka`, `native`, `http`: where to listen, "host:port"; by
-    default on a free port of 127.0.0.1.
+    default on a free port of 127.0.0.1. The setting `listeners` replaces the first two.
 
     Entering raises what `warmlog serve` reports: SettingError (`warmlog.broker.settings.types`), StartError
     (`warmlog.broker.start_errors`).
@@ -89,6 +89,10 @@ class Broker:
         """Address of /metrics, /healthz and /readyz, "host:port"."""
         return self._addresses.http
 
+    def address(self, listener: str) -> str:
+        """Return the address of a listener that the setting `listeners` names, "host:port". Raises KeyError."""
+        return self._addresses.named[listener.lower()]
+
     @property
     def data_dir(self) -> Path:
         """The directory of the logs. Raises RuntimeError before the first start."""
@@ -112,10 +116,12 @@ class Broker:
         if self._given_dir is None and self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="warmlog-"))
         settings = load_settings(None, {}, self._assignments, data_dir=self.data_dir)
+        kafka, native, http = self._listen
+        listen = (None, None, http) if settings.listeners else (kafka, native, http)
         started: Future[_Running] = Future()
         self._ended = Future()
         self._thread = threading.Thread(
-            target=_run, args=(settings, self._listen, started, self._ended), name="warmlog-broker", daemon=True
+            target=_run, args=(settings, listen, started, self._ended), name="warmlog-broker", daemon=True
         )
         self._thread.start()
         try:
@@ -173,7 +179,10 @@ def _text(value: object) -> str:
 
 
 def _run(
-    settings: "Settings", listen: tuple[str, str, str], started: "Future[_Running]", ended: "Future[None]"
+    settings: "Settings",
+    listen: tuple[str | None, str | None, str],
+    started: "Future[_Running]",
+    ended: "Future[None]",
 ) -> None:
     """Serve on a trio loop in this thread until asked to stop. Any error ends in one of the two futures."""
     import trio

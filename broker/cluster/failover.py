@@ -112,7 +112,7 @@ class Failover:
 
         async def ask(scope: trio.CancelScope) -> None:
             nonlocal has_answered
-            await _until_answer(registration.endpoints)
+            await _until_answer(registration.endpoints, self._node.peer_listener)
             has_answered = True
             scope.cancel()
 
@@ -160,10 +160,10 @@ async def _is_dead(endpoints: Sequence[Endpoint]) -> bool:
     return not await listens(endpoints)
 
 
-async def _until_answer(endpoints: Sequence[Endpoint]) -> None:
-    """Return when a broker answers at its Kafka listener, or refuses the connection."""
+async def _until_answer(endpoints: Sequence[Endpoint], listener: str) -> None:
+    """Return when a broker answers at its listener for brokers, or refuses the connection."""
     for endpoint in endpoints:
-        if endpoint.listener == "kafka":
+        if endpoint.listener == listener:
             try:
                 await until_answer(endpoint)
             except OSError:

@@ -83,12 +83,15 @@ class ClusterNode(StoreNode):
         lease_s: float,
         random: Random,
         clock: Callable[[], float] = time.monotonic,
+        peer_listener: str = "kafka",
     ) -> None:
+        """`peer_listener`: the listener over which brokers reach each other."""
         super().__init__(store, node_id, ClusterImage(EMPTY), random)
         self.since = NO_EPOCH  # the first epoch of the history of this broker's data
         self.epoch = NO_EPOCH  # of the latest registration
         self.lease = NO_LEASE
         self._ended_epoch = NO_EPOCH  # of a registration that others have shown to be over
+        self.peer_listener = peer_listener
         self._clock = clock
         self._last_contact = clock()  # with the store
         self._heard_at = -math.inf  # the same on trio's clock

@@ -44,7 +44,7 @@ class Member(NamedTuple):
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """An address at which clients or brokers reach a broker. `listener` is "kafka" or "native"."""
+    """An address at which clients or brokers reach a broker. `listener` is the name of one."""
 
     listener: str
     host: str

@@ -18,6 +18,7 @@ from warmlog.broker.net.channel import Channel
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.services import Services
 from warmlog.broker.net.transport.transport import PlainTransport
+from warmlog.broker.settings.listeners import ListenerPlan
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,14 @@ WARNING_PAUSE_S = 10.0
 # Between two ends on one machine, more bytes in flight than fit into the processor's cache cost speed: 1 MiB fetches
 # were 25 % (one connection) to 50 % (four) faster than with the megabytes that the kernel chooses.
 SAME_MACHINE_BUFFER_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A listener's plan, and its socket."""
+
+    plan: ListenerPlan
+    sock: socket.socket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +59,10 @@ class Limits:
 
 
 def bind(address: tuple[str, int], backlog: int) -> socket.socket:
-    """Return a non-blocking listening socket; port 0 selects a free port. Raises OSError."""
-    family, _, _, _, resolved = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    """Return a non-blocking listening socket; port 0 selects a free port, no host all addresses. Raises OSError."""
+    host, port = address
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, resolved = found[0]
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -30,6 +30,7 @@ class Services:
         "max_reply_bytes",
         "max_requests",
         "metrics",
+        "name",
         "pacer",
         "replies",
         "requests",
@@ -41,10 +42,11 @@ class Services:
     )
 
     def __init__(
-        self, *, wire: Wire, turn: ServingTurn, dispatcher: Dispatcher, metrics: Metrics, requests: MemoryBudget,
-        replies: MemoryBudget, slices: SlicePath, pacer: Pacer, max_frame_bytes: int, max_reply_bytes: int,
-        max_requests: int, slow_peer_s: float, slow_peer_bytes: int,
+        self, *, name: str, wire: Wire, turn: ServingTurn, dispatcher: Dispatcher, metrics: Metrics,
+        requests: MemoryBudget, replies: MemoryBudget, slices: SlicePath, pacer: Pacer, max_frame_bytes: int,
+        max_reply_bytes: int, max_requests: int, slow_peer_s: float, slow_peer_bytes: int,
     ) -> None:  # fmt: skip
+        self.name = name  # the listener's
         self.wire = wire
         self.turn = turn
         self.dispatcher = dispatcher
@@ -65,7 +67,7 @@ class Services:
         """Return the histograms of an API on this listener."""
         found = self._api_metrics.get(api)
         if found is None:
-            found = self._api_metrics[api] = self.metrics.requests(api, self.wire.name)
+            found = self._api_metrics[api] = self.metrics.requests(api, self.name)
         return found
 
     def log_closed(self, session: Session, error: ProtocolError) -> None:

@@ -107,9 +107,18 @@ BROKER_TEXTS: Mapping[str, str] = {
     "add.partitions.to.txn.retry.backoff.ms": "Pause between two attempts to add the partitions of a produce "
     "request to"
     " a transaction while the previous one is being completed.",
-    "advertised.listeners": "Addresses for clients to connect to, as kafka://HOST:PORT,native://... Clients of a "
-    "listener that is not named get the address that they connected to.",
+    "advertised.listeners": "Addresses for clients to connect to, as NAME://HOST:PORT separated by commas, with names "
+    "of listeners; without `listeners`, these are kafka and native. Clients of a listener that is not named get the "
+    "address that they connected to.",
     "auto.create.topics.enable": "Whether to create a topic on its first use.",
+    "inter.broker.listener.name": "Listener over which the brokers of a cluster connect to each other; every broker "
+    "has one of this name. Empty: the first that speaks Kafka's protocol.",
+    "listener.security.protocol.map": "Security protocols of listeners, as NAME:PROTOCOL separated by commas. A "
+    "listener that is not named has the protocol of its name, and kafka and native have PLAINTEXT. SASL_PLAINTEXT and "
+    "SASL_SSL are not supported.",
+    "listeners": "Listeners, as NAME://HOST:PORT separated by commas: an empty host is every address, port 0 a free "
+    "port. Empty: kafka and native, at the addresses of --kafka and --native, which it replaces.",
+    "warmlog.native.listener.names": "Names of listeners that speak the native protocol; the others speak Kafka's.",
     "connections.max.idle.ms": "Close a connection after this time without requests.",
     "delete.topic.enable": "Whether topics can be deleted.",
     "fetch.max.bytes": "Maximum size of a reply to a fetch.",

@@ -24,8 +24,6 @@ ResourceKind = Literal["group", "client-metrics"]
 # A broker that ignored one of these would listen elsewhere than its configuration says, or let in those it shuts out.
 _PROTECTING = frozenset({
     "authorizer.class.name",
-    "listener.security.protocol.map",
-    "listeners",
     "sasl.enabled.mechanisms",
     "security.inter.broker.protocol",
     "ssl.client.auth",

@@ -20,6 +20,7 @@ from dataclasses import replace as dataclass_replace
 from msgspec.structs import replace
 
 from warmlog.broker.settings.kafka_settings import broker_setting, check_kept
+from warmlog.broker.settings.listeners import is_of_listener
 from warmlog.broker.settings.settings import FIELDS, Settings, check_together
 from warmlog.broker.settings.types import SettingError, as_text, check_value, nearest
 
@@ -170,7 +171,7 @@ class LiveSettings:
         scopes = {
             "broker": self.overrides.broker,
             "cluster": self.overrides.cluster,
-            "static": self.static.without_effect,
+            "static": {**self.static.without_effect, **self.static.of_listeners},
         }
         found: dict[str, list[tuple[str, str, str]]] = {}
         for source, texts in scopes.items():
@@ -208,7 +209,7 @@ def check_dynamic(name: str, text: str, *, is_default: bool = False) -> object:
     kafkas = None if name in FIELDS else broker_setting(name)
     if name not in FIELDS and kafkas is None:
         raise SettingError(f"unknown setting {name!r}{nearest(name, FIELDS)}")
-    if name not in DYNAMIC_SETTINGS and (kafkas is None or kafkas.scope == "startup"):
+    if name not in DYNAMIC_SETTINGS and (kafkas is None or kafkas.scope == "startup" or is_of_listener(name)):
         raise StaticSettingError(
             f"{name} cannot be changed while the broker runs: set it in the configuration and restart the broker"
         )

@@ -11,7 +11,6 @@ Precedence, lowest first: defaults, TOML file, environment, `--set`.
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from warmlog.broker.settings.kafka_settings import check_at_startup
+from warmlog.broker.settings.listeners import advertised_addresses, check_listeners, is_of_listener
 from warmlog.broker.settings.mirrors import chosen_by, source_addresses
 from warmlog.broker.settings.types import (
     MAX_INT32,
@@ -48,12 +48,10 @@ from warmlog.broker.settings.types import (
 )
 from warmlog.protocol.records.record import MAX_INT64
 
-MAX_PORT = 65535
 MS_PER_MINUTE = 60_000
 MAX_FLUSH_CHECK_MS = 1_000  # the longest delay after `flush.ms`
 MIN_FLUSH_CHECK_MS = 50  # a check of a thousand logs takes a fiftieth of this
 MS_PER_HOUR = 3_600_000
-LISTENERS = {"kafka": "kafka", "plaintext": "kafka", "native": "native"}  # accepted names in advertised.listeners
 
 _FULL_TRANSACTIONS = 50  # with the maximum of partitions each: about 100 MB
 
@@ -69,7 +67,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     auto_create_topics_enable: bool = True
     delete_topic_enable: bool = True
     min_insync_replicas: Count | None = None  # of acks=all; see `default_min_isr` in `settings.topics`
+
+    # listeners
+    listeners: str = ""  # empty: `kafka` and `native`, at the addresses of the command line
     advertised_listeners: str = ""
+    listener_security_protocol_map: str = ""  # names of protocols are those of Kafka's default
+    inter_broker_listener_name: str = ""  # the first listener for Kafka's protocol
+    warmlog_native_listener_names: str = "NATIVE"
 
     # a cluster
     warmlog_cluster_etcd: str = ""  # http://HOST:PORT,... or https:; empty: one broker by itself
@@ -233,6 +237,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     #: Kafka's settings that have no effect here, as text by name.
     without_effect: Mapping[str, str] = msgspec.field(default_factory=dict)
+    #: Settings of one listener, as text by name (`listener.name.NAME.…`).
+    of_listeners: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def selects_by_rack(self) -> bool:
@@ -282,11 +288,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return min(max(self.flush_ms, MIN_FLUSH_CHECK_MS), MAX_FLUSH_CHECK_MS)
 
     def advertised(self, listener: str) -> tuple[str, int] | None:
-        """Return the host and port that `advertised.listeners` gives for a listener ("kafka", "native"), or None.
+        """Return the host and port that `advertised.listeners` gives for a listener, or None.
 
         None means that clients are given the address on which they connected.
         """
-        return _parse_listeners(self.advertised_listeners).get(listener)
+        return advertised_addresses(self).get(listener)
 
     @property
     def data_dirs(self) -> str:
@@ -309,7 +315,9 @@ _COMPUTED: Mapping[str, str] = {
 }
 
 FIELDS: Mapping[str, msgspec.structs.FieldInfo] = {
-    field.name.replace("_", "."): field for field in msgspec.structs.fields(Settings) if field.name != "without_effect"
+    field.name.replace("_", "."): field
+    for field in msgspec.structs.fields(Settings)
+    if field.name not in {"without_effect", "of_listeners"}
 }
 
 _TLS_FILES = (
@@ -346,15 +354,18 @@ def load_settings(
     """
     values: dict[str, Any] = {}
     without_effect: dict[str, str] = {}
+    of_listeners: dict[str, str] = {}
     for name, value, origin in _given(config_file, environ or {}, assignments):
         field = FIELDS.get(name)
         if field is not None:
             values[field.name] = check_value(name, value, field.type, origin=origin)
+        elif is_of_listener(name):
+            of_listeners[name] = check_value(name, value, str, origin=origin)
         elif (text := check_at_startup(name, value, origin=origin)) is not None:
             without_effect[name] = text
         else:
             raise SettingError(f"{origin}: unknown setting {name!r}{nearest(name, FIELDS)}")
-    settings = Settings(**values, without_effect=without_effect)
+    settings = Settings(**values, without_effect=without_effect, of_listeners=of_listeners)
     if settings.warmlog_cluster_etcd and "node_id" not in values:
         raise SettingError("node.id: a broker of a cluster (warmlog.cluster.etcd) needs an id of its own")
     if data_dir is not None:
@@ -406,20 +417,6 @@ def _setting_of(variable: str) -> str:
     return own if name not in FIELDS and own in FIELDS else name
 
 
-@cache
-def _parse_listeners(text: str) -> dict[str, tuple[str, int]]:
-    """Parse `NAME://HOST:PORT,...` to {name in lower case: (host, port)}. Raises SettingError."""
-    listeners = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(\w+)://\[?([^/\[\]]+?)\]?:(\d{1,5})", part)
-        if match is None or match[1].lower() not in LISTENERS or int(match[3]) > MAX_PORT:
-            raise SettingError(
-                f"advertised.listeners: expected NAME://HOST:PORT with a name of {', '.join(LISTENERS)}, not {part!r}"
-            )
-        listeners[LISTENERS[match[1].lower()]] = (match[2], int(match[3]))
-    return listeners
-
-
 def _check_etcd(settings: Settings) -> None:
     """Raise SettingError for settings of the connection to etcd that need others."""
     for name, other in _PAIRS:
@@ -437,7 +434,7 @@ def check_together(settings: Settings) -> None:
     """Raise SettingError for settings that are each in range and conflict with each other."""
     if not settings.data_paths:
         raise SettingError(f"log.dirs: expected a directory, not {settings.data_dirs!r}")
-    _parse_listeners(settings.advertised_listeners)
+    check_listeners(settings)
     if source_addresses(settings.warmlog_mirror_from):
         for name in ("warmlog.mirror.topics", "warmlog.mirror.groups"):
             chosen_by(name, settings.effective(name))

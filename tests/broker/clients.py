@@ -177,9 +177,8 @@ async def running(
 
     async def main() -> None:
         loaded = load_settings(assignments=assignments)
-        await serve(
-            loaded, kafka="127.0.0.1:0", native="127.0.0.1:0", http=http, ready=is_ready, stop=stop, guard=guard
-        )
+        address = None if loaded.listeners else "127.0.0.1:0"
+        await serve(loaded, kafka=address, native=address, http=http, ready=is_ready, stop=stop, guard=guard)
         ended.set()
 
     async with trio.open_nursery() as nursery:

@@ -31,6 +31,7 @@ from warmlog.broker.cluster.local.server import serve_store
 from warmlog.broker.cluster.store import StoreError
 from warmlog.broker.log.directory.data_directory import PRIVATE
 from warmlog.broker.process import stop_at_eof, stop_on_signal
+from warmlog.broker.settings.listeners import advertised_addresses, join_address, parse_listeners
 from warmlog.broker.start_errors import first_of
 from warmlog.cli.failure import CannotStart, Failure
 from warmlog.protocol.backoff import delays_s
@@ -43,9 +44,8 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0  # before a node is started again
 STEADY_S = 60.0  # a node that has run that long is started again at once
 STOP_FACTOR = 3  # times warmlog.stop.timeout.ms: handing over, unanswered requests, closing the logs
 
-_READY = re.compile(r"ready kafka=(\S+) native=(\S+) http=(\S+)\n?")
+_READY = re.compile(r"ready kafka=(\S+) native=(\S+) http=(\S+)( .*)?\n?")
 _LISTENERS = ("kafka", "native", "http")
-_ADVERTISED = ("kafka", "native")
 
 PORT_STEP = 10  # between the ports of two nodes: the default ports are next to each other
 Addresses = Mapping[str, str]  # "host:port" or "none" by listener
@@ -104,14 +104,20 @@ class Plan:
             "warmlog.cluster.etcd": store,
             "advertised.listeners": ",".join(self._advertised(number)),
         }
-        given = [word for listener in _LISTENERS for word in (f"--{listener}", addresses[listener])]
+        if self.settings.listeners:
+            own["listeners"] = ",".join(self._listeners(number))
+        options = ("http",) if self.settings.listeners else _LISTENERS
+        given = [word for listener in options for word in (f"--{listener}", addresses[listener])]
         assigned = [word for name, value in own.items() for word in ("--set", f"{name}={value}")]
         return [sys.executable, "-m", "warmlog", "serve", "--until-eof", *self.options, *given, *assigned]
 
+    def _listeners(self, number: int) -> Iterator[str]:
+        for name, (host, port) in parse_listeners("listeners", self.settings.listeners).items():
+            yield f"{name}://{_shifted('listeners', join_address(host, port), number)}"
+
     def _advertised(self, number: int) -> Iterator[str]:
-        for listener in _ADVERTISED:
-            if (found := self.settings.advertised(listener)) is not None:
-                yield f"{listener}://{found[0]}:{found[1] + number * PORT_STEP}"
+        for name, (host, port) in advertised_addresses(self.settings).items():
+            yield f"{name}://{_shifted('advertised.listeners', join_address(host, port), number)}"
 
 
 def _shifted(option: str, address: str, number: int) -> str:
@@ -136,6 +142,7 @@ class Node:
     store: str
     addresses: Addresses
     ready: trio.Event = field(default_factory=trio.Event)
+    named: str = ""  # the addresses of `listeners`, as in that line
     failure: str = ""  # why it did not start at all
     _process: trio.Process | None = None
     _creating: trio.Lock = field(default_factory=trio.Lock)
@@ -149,7 +156,7 @@ class Node:
     @property
     def line(self) -> str:
         """The addresses, as in the line that reports readiness."""
-        return " ".join(f"{listener}={self.addresses[listener]}" for listener in _LISTENERS)
+        return " ".join(f"{listener}={self.addresses[listener]}" for listener in _LISTENERS) + self.named
 
     async def run(self, failed: Callable[[], None]) -> None:
         """Run until stopped. Calls `failed` if the first start fails: `failure` says why."""
@@ -214,7 +221,8 @@ class Node:
     def _note(self, line: str) -> None:
         found = _READY.fullmatch(line)
         if found is not None:
-            self.addresses = dict(zip(_LISTENERS, found.groups(), strict=True))
+            *addresses, self.named = found.groups(default="")
+            self.addresses = dict(zip(_LISTENERS, addresses, strict=True))
             self.ready.set()
 
     def _pass_on(self, line: str) -> None:

@@ -44,12 +44,8 @@ READY = b"READY=1"
 SERVE_OPTIONS = (
     click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Settings in TOML."),
     click.option("--data-dir", metavar="DIR", help="Directory of the logs: the first of log.dirs."),
-    click.option(
-        "--kafka", metavar="H:P", default="127.0.0.1:9092", show_default=True, help="Kafka listener, or none."
-    ),
-    click.option(
-        "--native", metavar="H:P", default="127.0.0.1:9091", show_default=True, help="Native listener, or none."
-    ),
+    click.option("--kafka", metavar="H:P", show_default="127.0.0.1:9092", help="Kafka listener, or none."),
+    click.option("--native", metavar="H:P", show_default="127.0.0.1:9091", help="Native listener, or none."),
     click.option(
         "--http", metavar="H:P", default="127.0.0.1:9099", show_default=True, help="Metrics and health, or none."
     ),
@@ -98,8 +94,8 @@ def serve_with(
     *,
     config: Path | None,
     data_dir: str | None,
-    kafka: str,
-    native: str,
+    kafka: str | None,
+    native: str | None,
     http: str,
     assignments: tuple[str, ...],
     log_level: str,
@@ -123,13 +119,16 @@ def serve_nodes(
     log_level: str,
     log_json: bool,
     until_eof: bool,
-    **addresses: str,
+    kafka: str | None,
+    native: str | None,
+    http: str,
 ) -> None:
     """Run a cluster of brokers on this machine. Raises CannotStart, Failure."""
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
     with importing():
         from warmlog.broker.settings.durability import durability_sentence
+        from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE
         from warmlog.cli.nodes import Node, Plan, run_nodes
 
     options = ["--log-level", log_level, *(["--log-json"] if log_json else [])]
@@ -146,6 +145,10 @@ def serve_nodes(
             close_output()
         notify_ready(os.environ)
 
+    for option, given in (("--kafka", kafka), ("--native", native)):
+        if settings.listeners and given is not None:
+            raise CannotStart(f"{option}: cannot be combined with the setting `listeners`; add it there")
+    addresses = {"kafka": kafka or DEFAULT_KAFKA, "native": native or DEFAULT_NATIVE, "http": http}
     plan = Plan(settings=settings, count=count, addresses=addresses, options=tuple(options), logs_json=log_json)
     run_nodes(plan, ready, until_eof=until_eof)
 
@@ -162,7 +165,9 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
         raise CannotStart(str(error)) from error
 
 
-def run_broker(settings: "Settings", *, kafka: str, native: str, http: str, until_eof: bool = False) -> None:
+def run_broker(
+    settings: "Settings", *, kafka: str | None, native: str | None, http: str, until_eof: bool = False
+) -> None:
     """Serve until a signal asks to stop, or, if wanted, standard input ends. Raises CannotStart, Failure."""
     with importing():
         from warmlog.broker.app import run

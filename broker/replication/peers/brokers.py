@@ -22,7 +22,6 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 FOR_REQUESTS = 0  # the connection for all that is not a fetch, which may wait
-LISTENER = "kafka"
 WATCH_S = 0.2  # between two looks for brokers that do not answer
 PATIENCE_S = 0.8  # how long a response may be late before its broker is probed
 
@@ -140,7 +139,7 @@ class ClusterBrokers:
     def _address(self, broker: int) -> tuple[str, int]:
         registration = self._node.image.brokers.get(broker)
         for endpoint in () if registration is None else registration.endpoints:
-            if endpoint.listener == LISTENER and registration is not None:
+            if endpoint.listener == self._node.peer_listener and registration is not None:
                 self._epochs[broker] = registration.epoch
                 return endpoint.host, endpoint.port
         raise PeerUnavailableError(f"broker {broker} is not registered")

@@ -142,8 +142,9 @@ def test_every_default_lies_in_its_own_range() -> None:
 
 
 def test_advertised_listeners_are_found_by_name() -> None:
-    settings = load_settings(assignments=["advertised.listeners=native://[::1]:9, NATIVE://broker.example:10"])
+    settings = load_settings(assignments=["advertised.listeners=PLAINTEXT://[::1]:9, NATIVE://broker.example:10"])
     assert settings.advertised("native") == ("broker.example", 10)
+    assert settings.advertised("kafka") == ("::1", 9)
     assert Settings().advertised("native") is None
 
 
@@ -199,7 +200,7 @@ def test_settings_that_only_kafka_has_are_accepted_and_have_no_effect(tmp_path: 
         ("num.io.threads=many", r"--set: num\.io\.threads: expected int"),
         ("num.io.thread=8", r"unknown setting 'num\.io\.thread'"),
         ("authorizer.class.name=a.B", r"authorizer\.class\.name is not supported"),
-        ("listeners=SASL_SSL://:9093", r"listeners is not supported"),
+        ("security.inter.broker.protocol=SSL", r"security\.inter\.broker\.protocol is not supported"),
     ],
 )
 def test_settings_of_kafka_that_are_misspelled_or_protect_the_broker_are_refused(assignment: str, message: str) -> None:

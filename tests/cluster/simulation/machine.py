@@ -232,7 +232,7 @@ class Machine:
             maintained.start_soon(parts.reads.run)
             maintained.start_soon(self._checkpoint_now_and_then, partitions)
             maintained.start_soon(self._delete_now_and_then, partitions, parts.metrics)
-            await maintained.start(member.run, partitions, deadlines, Reachable({"kafka": (self.name, PORT)}))
+            await maintained.start(member.run, partitions, deadlines, Reachable({"kafka": (self.name, PORT)}, "kafka"))
             self.life = parts
             self._network.listen(self.name, PORT, self._listener(parts).serve)
             await self._stop.wait()

@@ -186,6 +186,29 @@ def test_ports_count_up_from_the_first_node(tmp_path: Path) -> None:
         assert found == {7: f"localhost:{first}", 8: f"localhost:{first + 10}"}
 
 
+def test_nodes_have_all_named_listeners_and_fetch_over_the_one_for_brokers(tmp_path: Path) -> None:
+    first = free_ports(11)[0]
+    options = [
+        f"listeners=OUTSIDE://127.0.0.1:{first},INTERNAL://127.0.0.1:0,NATIVE://127.0.0.1:0",
+        "listener.security.protocol.map=OUTSIDE:PLAINTEXT,INTERNAL:PLAINTEXT",
+        f"advertised.listeners=OUTSIDE://localhost:{first}",
+        "inter.broker.listener.name=INTERNAL",
+    ]
+    assigned = [word for option in options for word in ("--set", option)]
+    with nodes(tmp_path / "data", 2, *assigned, addresses=("--http", "none")) as running:
+        lines = [dict(word.split("=") for word in line.split() if "=" in word) for line in running.lines[1:3]]
+        inside = [line["internal"] for line in lines]
+        admin = AdminClient({"bootstrap.servers": inside[0]})
+        brokers = admin.list_topics(timeout=LIMIT_S).brokers.values()
+        assert sorted(f"{broker.host}:{broker.port}" for broker in brokers) == sorted(inside)
+        brokers = AdminClient({"bootstrap.servers": lines[1]["outside"]}).list_topics(timeout=LIMIT_S).brokers.values()
+        assert sorted(broker.port for broker in brokers) == [first, first + 10]
+        assert {broker.host for broker in brokers} == {"localhost"}
+        admin.create_topics([NewTopic("t", 2, 2, config={"min.insync.replicas": "2"})])["t"].result(LIMIT_S)
+        produce(inside[0], "t", 0)
+        assert running.stop() == 0
+
+
 def test_default_ports_of_nodes_do_not_collide(tmp_path: Path) -> None:
     settings = Settings(log_dirs=str(tmp_path))
     addresses = {"kafka": "127.0.0.1:9092", "native": "127.0.0.1:9091", "http": "127.0.0.1:9099"}

@@ -175,6 +175,7 @@ def _listening(
     dispatcher = Dispatcher(made.partitions, fetches, families, _admit, producers=producers)
     for wire in (KafkaWire(Codec(topic_names=made.partitions.topic_name)), NativeWire()):
         services = Services(
+            name=wire.name,
             wire=wire,
             turn=turn,
             dispatcher=dispatcher,

@@ -1,0 +1,226 @@
+"""The listeners of a broker: names, addresses, security protocols, and settings of one listener.
+
+`listeners` names them as in Kafka. Without it there are two, `kafka` and `native`, at the addresses of the command
+line. Names are compared without regard to case, and kept in lower case.
+
+A setting of the form `listener.name.NAME.ssl.…` replaces `ssl.…` for one listener.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final, Literal
+
+from warmlog.broker.settings.types import SettingError, parts
+
+if TYPE_CHECKING:
+    from warmlog.broker.settings.settings import Settings
+
+Protocol = Literal["kafka", "native"]
+Security = Literal["PLAINTEXT", "SSL"]
+
+KAFKA: Final = "kafka"
+NATIVE: Final = "native"
+DEFAULT_KAFKA: Final = "127.0.0.1:9092"
+DEFAULT_NATIVE: Final = "127.0.0.1:9091"
+MAX_PORT: Final = 65_535
+SUPPORTED: Final = ("PLAINTEXT",)
+PLANNED: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+# Listeners whose names say their security protocols, unless `listener.security.protocol.map` says otherwise.
+DEFAULT_PROTOCOLS: Final[Mapping[str, str]] = {
+    **{name.lower(): name for name in (*SUPPORTED, *PLANNED)},
+    KAFKA: "PLAINTEXT",
+    NATIVE: "PLAINTEXT",
+}
+RESERVED: Final = frozenset({"http", "none"})
+#: Settings that may be given for one listener.
+OF_ONE_LISTENER: Final[frozenset[str]] = frozenset()
+
+_LISTENER = re.compile(r"([\w-]+)://\[?([^/\[\]]*?)\]?:(\d{1,5})")
+_PREFIXED = re.compile(r"listener\.name\.([^.]+)\.(.+)")
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerPlan:
+    """A listener to open. An empty `host` means all addresses."""
+
+    name: str
+    protocol: Protocol
+    security: Security
+    host: str
+    port: int
+
+    @property
+    def address(self) -> Address:
+        """The host and port."""
+        return self.host, self.port
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether its connections are encrypted."""
+        return self.security == "SSL"
+
+
+def plan_listeners(settings: "Settings", *, kafka: str, native: str) -> tuple[ListenerPlan, ...]:
+    """Return the listeners to open.
+
+    `kafka` and `native` are the addresses of the short form, "host:port" or "none"; `listeners` replaces both.
+
+    Raises SettingError.
+    """
+    addresses = parse_listeners("listeners", settings.listeners)
+    if not settings.listeners:
+        short = {KAFKA: kafka, NATIVE: native}
+        addresses = {name: parse_address(address) for name, address in short.items() if address != "none"}
+    natives = {NATIVE} if not settings.listeners else set(native_names(settings))
+    found = tuple(
+        [
+            ListenerPlan(
+                name=name,
+                protocol=NATIVE if name in natives else KAFKA,
+                security=security_of(settings, name),
+                host=host,
+                port=port,
+            )
+            for name, (host, port) in addresses.items()
+        ]
+    )
+    _check_overrides(settings, [plan.name for plan in found])
+    return found
+
+
+def inter_broker_listener(settings: "Settings") -> str:
+    """Return the name of the listener over which the brokers of a cluster reach each other.
+
+    Without `inter.broker.listener.name`, the first that speaks Kafka's protocol. Raises SettingError.
+    """
+    natives = native_names(settings) if settings.listeners else [NATIVE]
+    known = [name for name in _known(settings) if name not in natives]
+    chosen = settings.inter_broker_listener_name.strip().lower()
+    if chosen and chosen not in known:
+        raise SettingError(
+            f"inter.broker.listener.name: {settings.inter_broker_listener_name} is no listener for Kafka's protocol"
+        )
+    return chosen or (known[0] if known else KAFKA)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return "host:port", or "[v6]:port"."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_address(address: str) -> Address:
+    """Parse "host:port" or "[v6]:port". Raises SettingError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > MAX_PORT:
+        raise SettingError(f"{address}: expected HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+@cache
+def parse_listeners(setting: str, text: str) -> dict[str, Address]:
+    """Parse `NAME://HOST:PORT,...` to {name in lower case: (host, port)}. Raises SettingError."""
+    found: dict[str, Address] = {}
+    for part in parts(text):
+        match = _LISTENER.fullmatch(part)
+        if match is None or int(match[3]) > MAX_PORT:
+            raise SettingError(f"{setting}: expected NAME://HOST:PORT, not {part!r}")
+        name, address = match[1].lower(), (match[2], int(match[3]))
+        if name in RESERVED:
+            raise SettingError(f"{setting}: {match[1]} cannot be the name of a listener")
+        if name in found:
+            raise SettingError(f"{setting}: {match[1]} occurs twice")
+        if address[1] and address in found.values():
+            raise SettingError(f"{setting}: {part} has the address of another listener")
+        found[name] = address
+    return found
+
+
+def advertised_addresses(settings: "Settings") -> Mapping[str, Address]:
+    """Return the addresses of `advertised.listeners` by listener. Raises SettingError."""
+    found = parse_listeners("advertised.listeners", settings.advertised_listeners)
+    if not settings.listeners:  # PLAINTEXT is what Kafka calls the listener that is `kafka` here
+        found = {KAFKA if name == "plaintext" else name: address for name, address in found.items()}
+    return found
+
+
+@cache
+def parse_protocols(text: str) -> dict[str, str]:
+    """Parse `NAME:PROTOCOL,...` of `listener.security.protocol.map`. Raises SettingError."""
+    found = {}
+    for part in parts(text):
+        name, colon, protocol = (word.strip() for word in part.partition(":"))
+        if not colon or not name or protocol.upper() not in (*SUPPORTED, *PLANNED):
+            raise SettingError(
+                f"listener.security.protocol.map: expected NAME:PROTOCOL with a protocol of {', '.join(SUPPORTED)}, "
+                f"not {part!r}"
+            )
+        found[name.lower()] = protocol.upper()
+    return found
+
+
+def security_of(settings: "Settings", name: str) -> Security:
+    """Return the security protocol of a listener. Raises SettingError."""
+    chosen = parse_protocols(settings.listener_security_protocol_map)
+    protocol = chosen.get(name) or DEFAULT_PROTOCOLS.get(name)
+    if protocol is None and name in native_names(settings):
+        protocol = "PLAINTEXT"
+    if protocol is None:
+        raise SettingError(f"listeners: {name.upper()} has no security protocol in listener.security.protocol.map")
+    if protocol == "PLAINTEXT":
+        return "PLAINTEXT"
+    if protocol == "SSL":
+        return "SSL"
+    raise SettingError(f"listeners: {name.upper()}: {protocol} is not supported; choose one of {', '.join(SUPPORTED)}")
+
+
+def native_names(settings: "Settings") -> list[str]:
+    """Return the names of listeners of the native protocol."""
+    return [name.lower() for name in parts(settings.warmlog_native_listener_names)]
+
+
+def is_of_listener(name: str) -> bool:
+    """Whether a setting is one of a listener, and has an effect."""
+    match = _PREFIXED.fullmatch(name)
+    return match is not None and match[2] in OF_ONE_LISTENER
+
+
+def value_for(settings: "Settings", listener: str, name: str) -> tuple[str, str]:
+    """Return the name of the setting that applies to a listener, and its value."""
+    own = f"listener.name.{listener}.{name}"
+    found = settings.of_listeners.get(own)
+    return (name, str(settings.effective(name))) if found is None else (own, found)
+
+
+def check_listeners(settings: "Settings") -> None:
+    """Raise SettingError for names, addresses and protocols that are invalid or conflict with each other."""
+    advertised = advertised_addresses(settings)
+    parse_protocols(settings.listener_security_protocol_map)
+    known = _known(settings)
+    if settings.listeners and not parts(settings.listeners):
+        raise SettingError(f"listeners: expected NAME://HOST:PORT, not {settings.listeners!r}")
+    for name in advertised:
+        if name not in known:
+            raise SettingError(f"advertised.listeners: {name} is not a listener: expected one of {', '.join(known)}")
+    for name, (host, port) in advertised.items():
+        if not host or not port:
+            raise SettingError(f"advertised.listeners: {name}: clients need a host and a port to connect to")
+    for name in known:
+        security_of(settings, name)
+    inter_broker_listener(settings)
+
+
+def _known(settings: "Settings") -> list[str]:
+    """Return the names of the listeners."""
+    return list(parse_listeners("listeners", settings.listeners)) or [KAFKA, NATIVE]
+
+
+def _check_overrides(settings: "Settings", names: list[str]) -> None:
+    """Raise SettingError for a setting of a listener that does not exist."""
+    for name in settings.of_listeners:
+        match = _PREFIXED.fullmatch(name)
+        if match is not None and match[1] not in names:
+            raise SettingError(f"{name}: there is no listener {match[1]}: expected one of {', '.join(names)}")
