@@ -45,6 +45,7 @@ from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
 from warmlog.broker.net.http import HttpListener
 from warmlog.broker.net.listener import Bound, bind
+from warmlog.broker.net.transport.certificates import ServerTls, TlsError
 from warmlog.broker.net.turn import ServingTurn
 from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.appends.writer import Writer
@@ -73,9 +74,11 @@ from warmlog.broker.settings.listeners import (
     join_address,
     parse_address,
     plan_listeners,
+    security_of,
 )
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.settings import Settings
+from warmlog.broker.settings.tls import tls_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.broker.start_errors import BrokenError, StartError, first_of, start_errors
 from warmlog.broker.transactions.markers import Marker, MarkerWriter, append_marker
@@ -165,6 +168,7 @@ async def serve(
     raise_descriptor_limit()
     with ExitStack() as stack, start_errors():
         plans = _plans(settings, kafka, native)
+        certificates = {plan.name: _certificate(settings, plan.name) for plan in plans if plan.is_tls}
         sockets = {
             plan.name: stack.enter_context(_bind(plan.name, plan.address, settings.socket_listen_backlog_size))
             for plan in plans
@@ -174,7 +178,8 @@ async def serve(
             web = stack.enter_context(_bind("http", _parse(http), settings.socket_listen_backlog_size))
         broker = Broker(settings, stack, guard or LoopGuard(0.0))
         with broker.guard.watching():
-            await broker.serve([Bound(plan, sockets[plan.name]) for plan in plans], web, ready, stop)
+            bound = [Bound(plan, sockets[plan.name], certificates.get(plan.name)) for plan in plans]
+            await broker.serve(bound, web, ready, stop)
 
 
 class Broker:
@@ -474,8 +479,19 @@ def _plans(settings: Settings, kafka: str | None, native: str | None) -> tuple[L
         if settings.listeners and given is not None:
             raise StartError(f"{option}: cannot be combined with the setting `listeners`; add it there")
     try:
+        peers = inter_broker_listener(settings)
+        if settings.warmlog_cluster_etcd and security_of(settings, peers) != "PLAINTEXT":
+            raise StartError(f"{peers} listener: brokers of a cluster cannot connect to each other by SSL yet")
         return plan_listeners(settings, kafka=kafka or DEFAULT_KAFKA, native=native or DEFAULT_NATIVE)
     except SettingError as error:
+        raise StartError(str(error)) from None
+
+
+def _certificate(settings: Settings, listener: str) -> ServerTls:
+    """Load what a listener needs for TLS. Raises StartError."""
+    try:
+        return ServerTls(listener, tls_settings(settings, listener))
+    except (SettingError, TlsError) as error:
         raise StartError(str(error)) from None
 
 

@@ -130,8 +130,7 @@ class Frontend:
         )
         wires: Mapping[str, Wire] = {KAFKA: KafkaWire(codec), NATIVE: NativeWire()}
         listeners = [
-            Listener(each.sock, each.plan.name, services(name=each.plan.name, wire=wires[each.plan.protocol]), limits)
-            for each in bound
+            Listener(each, services(name=each.plan.name, wire=wires[each.plan.protocol]), limits) for each in bound
         ]
         declare_listener_metrics(core.metrics, listeners, requests, replies)
         return listeners

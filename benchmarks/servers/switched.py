@@ -27,7 +27,8 @@ from warmlog.broker.log.io.page_faults import PageFaults, Where
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.metrics.registry import Counter, Histogram, RequestMetrics
 from warmlog.broker.metrics.requests import Staged
-from warmlog.broker.net.listener import bind
+from warmlog.broker.net.listener import Bound, bind
+from warmlog.broker.settings.listeners import plan_listeners
 from warmlog.broker.settings.settings import Settings, load_settings
 
 BACKLOG = 16
@@ -120,7 +121,9 @@ def become(other: dict[type, type], objects: Iterable[Any]) -> int:
 async def serve(settings: Settings, guard: LoopGuard) -> None:
     """Serve until standard input ends."""
     with ExitStack() as stack:
-        sockets = {name: stack.enter_context(bind(("127.0.0.1", 0), BACKLOG)) for name in ("kafka", "native", "http")}
+        plans = plan_listeners(settings, kafka="127.0.0.1:0", native="127.0.0.1:0")
+        bound = [Bound(plan, stack.enter_context(bind(plan.address, BACKLOG))) for plan in plans]
+        http = stack.enter_context(bind(("127.0.0.1", 0), BACKLOG))
         broker, stop = Broker(settings, stack, guard), trio.Event()
 
         async def obey() -> None:
@@ -141,7 +144,7 @@ async def serve(settings: Settings, guard: LoopGuard) -> None:
         with broker.guard.watching():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(obey)
-                await broker.serve(sockets, ready, stop)
+                await broker.serve(bound, http, ready, stop)
 
 
 def main() -> None:

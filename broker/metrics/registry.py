@@ -194,7 +194,8 @@ class Metrics:
             )
         )
         self.refused_connections = {
-            reason: refused.labels(reason) for reason in ("max_connections", "max_connections_per_ip", "descriptors")
+            reason: refused.labels(reason)
+            for reason in ("max_connections", "max_connections_per_ip", "descriptors", "handshakes")
         }
         evicted = self._add(
             CounterFamily(

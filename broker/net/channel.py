@@ -60,9 +60,17 @@ class Channel:
     """Serves one connection until either end closes it. Closes its transport."""
 
     def __init__(
-        self, transport: Transport, session: Session, services: Services, closed: Callable[["Channel"], None]
+        self,
+        transport: Transport,
+        session: Session,
+        services: Services,
+        closed: Callable[["Channel"], None],
+        received: bytes = b"",
     ) -> None:
-        """Register with the serving turn. `closed` is called once, when the channel has closed. Raises OSError."""
+        """Register with the serving turn. `closed` is called once, when the channel has closed. Raises OSError.
+
+        `received`: bytes that were received before.
+        """
         self.connection = Connection(
             session,
             services.wire,
@@ -96,6 +104,10 @@ class Channel:
         self._is_broken = False  # no more requests are begun; the channel closes once all are answered
         self._is_leaving = False  # all that will be sent is sent; the peer's bytes are dropped until it closes
         services.turn.add(self, self._fd, READING)
+        if received:
+            services.metrics.bytes_in.add(self._take(received))
+            self._is_behind = True
+            self._turn.again(self)
 
     # -- turns --
 
@@ -293,19 +305,24 @@ class Channel:
         try:
             buffer = connection.reader.buffer_for_next()
             if buffer is None or not self._transport.is_plain:
-                data = self._transport.recv(RECEIVE_BYTES)
-                count = len(data)
-                connection.receive(data, self._turn.began_at)
+                count = self._take(self._transport.recv(RECEIVE_BYTES))
             else:
                 count = self._transport.recv_into(buffer[:MAX_RECEIVE_BYTES])
                 connection.received(count, self._turn.began_at)
         except BlockingIOError:
             return
+        finally:
+            if self._transport.unsent_bytes:  # TLS has answered by itself
+                self._set_interest(self._interest | EPOLLOUT)
         if count:
             self._services.metrics.bytes_in.add(count)
             self._is_behind = True
         if not count or self._is_stopping:
             self._has_ended = True
+
+    def _take(self, data: bytes) -> int:
+        self.connection.receive(data, self._turn.began_at)
+        return len(data)
 
     def _count_requests(self) -> None:
         """Count the memory held for requests; receiving stops until the budget allows the next step of a large frame.

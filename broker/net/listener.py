@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 
 import trio
@@ -17,7 +18,9 @@ from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.net.channel import Channel
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.services import Services
-from warmlog.broker.net.transport.transport import PlainTransport
+from warmlog.broker.net.transport.certificates import ServerTls
+from warmlog.broker.net.transport.handshakes import Handshakes
+from warmlog.broker.net.transport.transport import PlainTransport, Transport
 from warmlog.broker.settings.listeners import ListenerPlan
 
 logger = logging.getLogger(__name__)
@@ -37,10 +40,11 @@ SAME_MACHINE_BUFFER_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A listener's plan, and its socket."""
+    """A listener's plan, its socket, and its certificate if it encrypts."""
 
     plan: ListenerPlan
     sock: socket.socket
+    tls: ServerTls | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +82,13 @@ def bind(address: tuple[str, int], backlog: int) -> socket.socket:
 class Listener:
     """Accepts on a bound socket until stopped, and closes it."""
 
-    def __init__(self, sock: socket.socket, name: str, services: Services, limits: Limits) -> None:
-        self._sock = sock
-        self.name = name
+    def __init__(self, bound: Bound, services: Services, limits: Limits) -> None:
+        self._sock = bound.sock
+        self.name = bound.plan.name
+        self.tls = bound.tls
+        self._handshakes = Handshakes()
+        self.handshakes = {"ok": 0, "failed": 0}
+        self._has_stopped = False
         self._services = services
         self._limits = limits
         self._channels: dict[Channel, str] = {}  # with their addresses
@@ -101,10 +109,14 @@ class Listener:
         try:
             async with trio.open_nursery() as watching:
                 watching.start_soon(self._close_overdue)  # until the end, since stopping waits for slow peers
+                if self.tls is not None:
+                    watching.start_soon(self.tls.run)
                 with self._accepting:
                     await self._accept()
                 trio.lowlevel.notify_closing(self._sock)
                 self._sock.close()
+                self._has_stopped = True
+                self._handshakes.close()
                 for channel in list(self._channels):
                     channel.stop()
                 self._emptied = trio.Event()
@@ -112,6 +124,8 @@ class Listener:
                     await self._emptied.wait()
                 watching.cancel_scope.cancel()
         finally:
+            self._has_stopped = True
+            self._handshakes.close()
             for channel in list(self._channels):
                 channel.close()
 
@@ -152,21 +166,48 @@ class Listener:
 
     def _open(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         limits, address = self._limits, peer[0]
-        open_count, of_address = len(self._channels), limits.addresses[address]
+        open_count, of_address = len(self._channels) + len(self._handshakes), limits.addresses[address]
         if open_count >= limits.max_connections():
             self._refuse(sock, peer, "max_connections", f"{open_count} connections are open, the maximum")
             return
         if of_address >= limits.max_connections_per_address():
             self._refuse(sock, peer, "max_connections_per_ip", f"its address has {of_address}, the maximum of one")
             return
+        if self.tls is not None and (why := self._handshakes.refusal(address)):
+            self._refuse(sock, peer, "handshakes", why)
+            return
         try:
             local = sock.getsockname()
             self._tune(sock, is_local=peer[0] == local[0])
-            session = Session(listener=self.name, peer=peer[:2], local=local[:2])
-            self._channels[Channel(PlainTransport(sock), session, self._services, self._closed)] = address
-            limits.addresses[address] += 1
         except OSError:  # the peer has disconnected
             sock.close()
+            return
+        limits.addresses[address] += 1
+        session = Session(listener=self.name, peer=peer[:2], local=local[:2])
+        if self.tls is None:
+            self._serve_client(PlainTransport(sock), session, b"")
+        else:
+            self._handshakes.begin(sock, self.tls.context, address, partial(self._shaken, session))
+
+    def _shaken(self, session: Session, transport: Transport | None, received: bytes, failure: str) -> None:
+        """Serve a client whose handshake is complete."""
+        self.handshakes["ok" if transport is not None else "failed"] += 1
+        if transport is None:
+            self._services.log_handshake(session, failure)
+            self._release(session.peer[0])
+        elif self._has_stopped:
+            transport.close()
+            self._release(session.peer[0])
+        else:
+            self._serve_client(transport, session, received)
+
+    def _serve_client(self, transport: Transport, session: Session, received: bytes) -> None:
+        address = session.peer[0]
+        try:
+            self._channels[Channel(transport, session, self._services, self._closed, received)] = address
+        except OSError:  # the peer has disconnected
+            transport.close()
+            self._release(address)
 
     def _refuse(self, sock: socket.socket, peer: tuple[str, int], reason: str, why: str) -> None:
         self._warn("refused %s:%d: %s", *peer[:2], why)
@@ -174,13 +215,15 @@ class Listener:
         sock.close()
 
     def _closed(self, channel: Channel) -> None:
-        address = self._channels.pop(channel)
+        self._release(self._channels.pop(channel))
+        if not self._channels:
+            self._emptied.set()
+
+    def _release(self, address: str) -> None:
         addresses = self._limits.addresses
         addresses[address] -= 1
         if not addresses[address]:
             del addresses[address]
-        if not self._channels:
-            self._emptied.set()
 
     def _tune(self, sock: socket.socket, *, is_local: bool) -> None:
         """Disable Nagle's algorithm, enable keepalive, and set buffer sizes that are configured or for a local peer.
@@ -218,6 +261,19 @@ def declare_listener_metrics(
         "warmlog_connections",
         "Open connections.",
         lambda: [((listener.name,), listener.connections) for listener in listeners],
+        ("listener",),
+    )
+    encrypted = [listener for listener in listeners if listener.tls is not None]
+    metrics.counter(
+        "warmlog_tls_handshakes_total",
+        "TLS handshakes of clients.",
+        lambda: [((each.name, result), count) for each in encrypted for result, count in each.handshakes.items()],
+        ("listener", "result"),
+    )
+    metrics.gauge(
+        "warmlog_tls_certificate_expiry_seconds",
+        "Time at which the certificate of a listener expires, in seconds since 1970.",
+        lambda: [((each.name,), each.tls.expires_at) for each in encrypted if each.tls is not None],
         ("listener",),
     )
     metrics.gauge(

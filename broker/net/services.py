@@ -83,6 +83,10 @@ class Services:
         """Log why a request is answered with an error instead of its reply. Rate-limited."""
         self._log(session, "refused a request", error)
 
+    def log_handshake(self, session: Session, why: str) -> None:
+        """Log why a TLS handshake failed. Rate-limited."""
+        self._log(session, "refused", why)
+
     def _log(self, session: Session, what: str, error: ProtocolError | str) -> None:
         now = perf_counter()
         if now >= self.log_at:

@@ -118,6 +118,21 @@ BROKER_TEXTS: Mapping[str, str] = {
     "SASL_SSL are not supported.",
     "listeners": "Listeners, as NAME://HOST:PORT separated by commas: an empty host is every address, port 0 a free "
     "port. Empty: kafka and native, at the addresses of --kafka and --native, which it replaces.",
+    "ssl.cipher.suites": "Cipher suites of TLS 1.2, separated by commas, by OpenSSL's or Java's names. Empty: "
+    "OpenSSL's choice. Those of TLS 1.3 are always enabled.",
+    "ssl.client.auth": "Whether clients show a certificate: none, requested (one that is shown has to be valid) or "
+    "required.",
+    "ssl.enabled.protocols": "Versions of TLS, separated by commas: TLSv1.2, TLSv1.3.",
+    "ssl.key.password": "Password of an encrypted private key.",
+    "ssl.keystore.certificate.chain": "Certificate and its chain in PEM format, instead of ssl.keystore.location.",
+    "ssl.keystore.key": "Private key of ssl.keystore.certificate.chain in PEM format.",
+    "ssl.keystore.location": "PEM file with the private key, the certificate and its chain. A replaced file applies to "
+    "new connections after at most 5 s.",
+    "ssl.keystore.type": "Format of the key store: PEM.",
+    "ssl.truststore.certificates": "CAs of clients' certificates in PEM format, instead of ssl.truststore.location.",
+    "ssl.truststore.location": "PEM file with the CAs of clients' certificates. A replaced file applies to new "
+    "connections after at most 5 s.",
+    "ssl.truststore.type": "Format of the trust store: PEM.",
     "warmlog.native.listener.names": "Names of listeners that speak the native protocol; the others speak Kafka's.",
     "connections.max.idle.ms": "Close a connection after this time without requests.",
     "delete.topic.enable": "Whether topics can be deleted.",

@@ -26,7 +26,6 @@ _PROTECTING = frozenset({
     "authorizer.class.name",
     "sasl.enabled.mechanisms",
     "security.inter.broker.protocol",
-    "ssl.client.auth",
 })  # fmt: skip
 _OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(.+)")
 _TYPES: Mapping[str, Any] = {

@@ -25,8 +25,8 @@ NATIVE: Final = "native"
 DEFAULT_KAFKA: Final = "127.0.0.1:9092"
 DEFAULT_NATIVE: Final = "127.0.0.1:9091"
 MAX_PORT: Final = 65_535
-SUPPORTED: Final = ("PLAINTEXT",)
-PLANNED: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SUPPORTED: Final = ("PLAINTEXT", "SSL")
+PLANNED: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 # Listeners whose names say their security protocols, unless `listener.security.protocol.map` says otherwise.
 DEFAULT_PROTOCOLS: Final[Mapping[str, str]] = {
     **{name.lower(): name for name in (*SUPPORTED, *PLANNED)},
@@ -35,7 +35,19 @@ DEFAULT_PROTOCOLS: Final[Mapping[str, str]] = {
 }
 RESERVED: Final = frozenset({"http", "none"})
 #: Settings that may be given for one listener.
-OF_ONE_LISTENER: Final[frozenset[str]] = frozenset()
+OF_ONE_LISTENER: Final = frozenset({
+    "ssl.cipher.suites",
+    "ssl.client.auth",
+    "ssl.enabled.protocols",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+})  # fmt: skip
 
 _LISTENER = re.compile(r"([\w-]+)://\[?([^/\[\]]*?)\]?:(\d{1,5})")
 _PREFIXED = re.compile(r"listener\.name\.([^.]+)\.(.+)")

@@ -74,6 +74,17 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listener_security_protocol_map: str = ""  # names of protocols are those of Kafka's default
     inter_broker_listener_name: str = ""  # the first listener for Kafka's protocol
     warmlog_native_listener_names: str = "NATIVE"
+    ssl_keystore_type: str = "PEM"  # Kafka: JKS, which is not supported
+    ssl_keystore_location: str = ""
+    ssl_keystore_certificate_chain: str = ""
+    ssl_keystore_key: str = ""
+    ssl_key_password: str = ""
+    ssl_truststore_type: str = "PEM"  # Kafka: JKS, which is not supported
+    ssl_truststore_location: str = ""
+    ssl_truststore_certificates: str = ""
+    ssl_client_auth: Literal["none", "requested", "required"] = "none"
+    ssl_enabled_protocols: str = "TLSv1.2,TLSv1.3"
+    ssl_cipher_suites: str = ""  # OpenSSL's choice
 
     # a cluster
     warmlog_cluster_etcd: str = ""  # http://HOST:PORT,... or https:; empty: one broker by itself

@@ -1,5 +1,6 @@
 """A broker in the test's own trio loop, and a raw client that says exactly what it is told to."""
 
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -60,7 +61,7 @@ def damaged(name: str) -> bytes:
 class RawClient:
     """One connection; requests are sent as they are given, replies decoded in order."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self._reader = FrameReader()
         self._id = 0
@@ -136,13 +137,23 @@ class Running:
         self.ended = ended
         self._stack = stack
 
-    async def connect(self, *, hello: bool = True) -> RawClient:
-        host, port = self.addresses.native.rsplit(":", 1)
-        stream = await self._stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
+    async def connect(
+        self, *, hello: bool = True, tls: ssl.SSLContext | None = None, address: str | None = None
+    ) -> RawClient:
+        stream: trio.abc.Stream = await self.open_stream(address)
+        if tls is not None:
+            host = (address or self.addresses.native).rsplit(":", 1)[0]
+            stream = encrypted = trio.SSLStream(stream, tls, server_hostname=host)
+            await encrypted.do_handshake()
         client = RawClient(stream)
         if hello:
             await client.hello()
         return client
+
+    async def open_stream(self, address: str | None = None) -> trio.SocketStream:
+        """Connect to the native listener, or another one; the stream is closed at the end."""
+        host, port = (address or self.addresses.native).rsplit(":", 1)
+        return await self._stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
 
     async def scrape(self) -> dict[str, float]:
         """Every sample of /metrics, by name and labels as they stand there."""

@@ -147,12 +147,15 @@ def _broker_setting(name: str, settings: LiveSettings, replicas: int) -> Effecti
 
 
 def _entry(setting: EffectiveSetting, *, synonyms: bool, documentation: bool, of_broker: bool = False) -> ConfigEntry:
+    kafkas = broker_setting(setting.name) if of_broker else None
+    is_secret = kafkas is not None and kafkas.type == "password"
     return ConfigEntry(
         name=setting.name,
         value=setting.value,
         source=_SOURCES[setting.source],
         read_only=of_broker and setting.name not in DYNAMIC_SETTINGS,
-        type=_TYPES[setting.kind],
+        is_sensitive=is_secret,
+        type=ConfigType.PASSWORD if is_secret else _TYPES[setting.kind],
         synonyms=tuple(_synonyms(setting)) if synonyms else (),
         documentation=documentation_of(setting.name) if documentation else None,
     )

@@ -2,6 +2,7 @@
 
     Channel   -> recv, recv_into          Sender   -> send, flush, sendfile(2) and a C thread on `fd`
                            Transport:  PlainTransport  the socket itself
+                                       TlsTransport    encrypted bytes (`tls`)
 
 Invariants:
 1. Nothing blocks: `recv`, `recv_into` and `send` raise BlockingIOError where the socket is not ready.
@@ -19,8 +20,14 @@ class Transport(Protocol):
 
     fd: int
     is_plain: bool  # whether sendfile(2) and a C thread may write to `fd`, and `recv_into` may be called
-    unsent_bytes: int  # accepted by `send`, and not by the socket
-    received_bytes: int  # received from the socket, and too few for `recv` to return any
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that `send` has accepted, and the socket has not."""
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes received from the socket that are too few for `recv` to return any."""
 
     def recv(self, size: int, /) -> bytes:
         """Return about `size` bytes at most, none at the end of the stream. Raises BlockingIOError, OSError."""

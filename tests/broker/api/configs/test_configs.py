@@ -421,7 +421,7 @@ KEPT = [
     (BROKER, "", "num.io.threads", "16", 3),
     (BROKER, NODE, "num.io.threads", "16", 2),
     (BROKER, NODE, "sasl.kerberos.kinit.cmd", "/usr/bin/kinit", 2),
-    (BROKER, NODE, "listener.name.internal.ssl.keystore.location", "/etc/keys", 2),
+    (BROKER, NODE, "listener.name.internal.sasl.kerberos.kinit.cmd", "/bin/k", 2),
     (BROKER, NODE, "listener.name.internal.plain.sasl.server.callback.handler.class", "a.B", 2),
 ]
 
@@ -452,7 +452,8 @@ async def test_settings_that_only_kafka_has_are_kept_over_a_restart(
         (BROKER, NODE, "authorizer.class.name", "x.Y", ErrorCode.INVALID_REQUEST),  # at startup only
         (BROKER, NODE, "sasl.enabled.mechanisms", "PLAIN", ErrorCode.INVALID_REQUEST),
         (BROKER, "", "sasl.kerberos.kinit.cmd", "x", ErrorCode.INVALID_REQUEST),  # of one broker only
-        (BROKER, NODE, "ssl.keystore.location", "x", ErrorCode.INVALID_REQUEST),  # of a listener only
+        (BROKER, NODE, "ssl.keystore.password", "x", ErrorCode.INVALID_REQUEST),  # of a listener only
+        (BROKER, NODE, "listener.name.kafka.ssl.key.password", "x", ErrorCode.INVALID_REQUEST),  # at startup only
     ],
 )
 async def test_misspelled_and_misplaced_settings_of_kafka_are_refused(
@@ -469,11 +470,20 @@ async def test_lists_that_only_kafka_has_grow_and_shrink(client: KafkaClient) ->
 
 
 async def test_a_password_is_kept_and_not_told(client: KafkaClient) -> None:
-    key = "listener.name.internal.ssl.key.password"
+    key = "listener.name.internal.sasl.jaas.config"
     assert await incremental(client, BROKER, NODE, (key, SET, "secret")) == NONE
     found = (await described(client, BROKER, NODE))[key]
     assert (found["value"], found["is_sensitive"]) == (None, True)
     assert [one["value"] for one in found["synonyms"]] == [None]
+
+
+async def test_secrets_of_the_configuration_are_not_described(tmp_path: Path) -> None:
+    secrets = {"ssl.key.password": "sesame", "listener.name.kafka.ssl.key.password": "sesame"}
+    async with running(tmp_path, secrets) as broker, kafka_client(broker.addresses.kafka) as client:
+        found = await described(client, BROKER, NODE)
+        for key in secrets:
+            assert (found[key]["value"], found[key]["is_sensitive"]) == (None, True)
+        assert "sesame" not in str(found)
 
 
 async def test_resources_with_kept_settings_are_listed_and_bounded(

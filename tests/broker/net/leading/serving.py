@@ -24,7 +24,7 @@ from warmlog.broker.api.records.epochs import EpochsApi
 from warmlog.broker.api.records.offsets import OffsetsApi
 from warmlog.broker.cluster.values import Member, PartitionState
 from warmlog.broker.metrics.loop_guard import LoopGuard
-from warmlog.broker.net.listener import Limits, Listener, bind
+from warmlog.broker.net.listener import Bound, Limits, Listener, bind
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.services import Services
@@ -34,6 +34,7 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
 from warmlog.broker.replication.leading.leader import PartitionLeader
 from warmlog.broker.replication.leading.progress import Proposal
+from warmlog.broker.settings.listeners import ListenerPlan
 from warmlog.protocol.kafka.api import Codec
 from warmlog.protocol.request import HelloRequest
 from warmlog.protocol.response import HelloResponse
@@ -141,6 +142,12 @@ class FollowerClient:
         return await self.reply()
 
 
+def bound_as(name: str, sock: socket.socket) -> Bound:
+    """Return a listener to open, by the name of its protocol."""
+    protocol: Any = name
+    return Bound(ListenerPlan(name=name, protocol=protocol, security="PLAINTEXT", host="127.0.0.1", port=0), sock)
+
+
 @asynccontextmanager
 async def serving(directory: Path, isr: Sequence[int] = (0, 1, 2), *, min_isr: int = 1) -> AsyncIterator[Serving]:
     """Serve both protocols on free ports, and lead the topic."""
@@ -152,7 +159,7 @@ async def serving(directory: Path, isr: Sequence[int] = (0, 1, 2), *, min_isr: i
         nursery.start_soon(turn.run)
         for name, sock, services in _listening(made, partition, turn, nursery):
             addresses[name] = f"127.0.0.1:{stack.enter_context(sock).getsockname()[1]}"
-            nursery.start_soon(Listener(sock, name, services, LIMITS).serve)
+            nursery.start_soon(Listener(bound_as(name, sock), services, LIMITS).serve)
         one = Serving(made, partition, turn, addresses, min_isr)
         one.lead(state_of(*isr))
         yield one
