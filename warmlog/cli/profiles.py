@@ -3,6 +3,8 @@
 [production]
 native = "broker1:9091,broker2:9091"
 kafka = "broker1:9092,broker2:9092"
+tls_ca = "ca.pem"
+tls_certificate = "client.pem"
 """
 
 import os
@@ -13,7 +15,12 @@ import click
 
 from warmlog.cli.failure import CannotStart
 
-VARIABLES = {"native": "WARMLOG_NATIVE", "kafka": "WARMLOG_KAFKA"}
+VARIABLES = {
+    "native": "WARMLOG_NATIVE",
+    "kafka": "WARMLOG_KAFKA",
+    "tls_ca": "WARMLOG_TLS_CA",
+    "tls_certificate": "WARMLOG_TLS_CERTIFICATE",
+}
 
 
 def profiles_file(environ: Mapping[str, str]) -> Path:
@@ -38,7 +45,7 @@ def read_profile(path: Path, name: str) -> dict[str, str]:
         raise CannotStart(f"no profile {name!r} in {path}, which has: {known}")
     for key, address in profile.items():
         if key not in VARIABLES or not isinstance(address, str):
-            raise CannotStart(f"{path}: profile {name!r}: {key} is not one of {', '.join(VARIABLES)} with an address")
+            raise CannotStart(f"{path}: profile {name!r}: {key} is not one of {', '.join(VARIABLES)} with a text")
     return profile
 
 

@@ -4,6 +4,7 @@ import click
 
 from warmlog.cli.command_groups import LazyGroup, RootGroup
 from warmlog.cli.profiles import use_profile
+from warmlog.cli.tls import use_file
 from warmlog.protocol.version import VERSION
 
 COMMANDS = {
@@ -126,14 +127,32 @@ PROFILE_OPTION = click.Option(
     envvar="WARMLOG_PROFILE",
     show_envvar=True,
     expose_value=False,
+    is_eager=True,  # other options replace what it says
     callback=use_profile,
     help="Connect to the addresses of this profile in ~/.config/warmlog/profiles.toml.",
 )
+TLS_OPTIONS = [
+    click.Option(
+        ["--tls-ca"],
+        metavar="FILE",
+        expose_value=False,
+        callback=use_file,
+        help="Encrypt connections, and trust the CAs in this PEM file, or those of the system: `system`. "
+        "[env var: WARMLOG_TLS_CA]",
+    ),
+    click.Option(
+        ["--tls-certificate"],
+        metavar="FILE",
+        expose_value=False,
+        callback=use_file,
+        help="Show the certificate in this PEM file, which has its key as well. [env var: WARMLOG_TLS_CERTIFICATE]",
+    ),
+]
 
 root = RootGroup(
     name="warmlog",
     table=COMMANDS,
-    params=[VERSION_OPTION, PROFILE_OPTION],
+    params=[VERSION_OPTION, PROFILE_OPTION, *TLS_OPTIONS],
     help="A log broker: Kafka's storage engine, started in half a second.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,

@@ -1,6 +1,7 @@
 """Run a coroutine with a client of a broker; errors become one line."""
 
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, Unpack
@@ -9,6 +10,7 @@ import click
 
 from warmlog.cli.failure import Failure
 from warmlog.cli.progress import ERASE_LINE
+from warmlog.cli.tls import context_from
 
 if TYPE_CHECKING:
     from warmlog.client import AsyncClient
@@ -30,6 +32,7 @@ def run_with_client(
     from warmlog.client import WarmlogError, connect
 
     settings.setdefault("client", CLIENT_NAME)
+    settings.setdefault("tls", context_from(os.environ))
     _show_outages()
 
     async def connect_and_run() -> T:

@@ -4,6 +4,7 @@ Names follow Kafka's, with the unit appended.
 """
 
 import re
+import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypedDict
@@ -33,6 +34,7 @@ class SettingNames(TypedDict, total=False):
     fetch_bytes: int
     fetch_partition_bytes: int
     fetch_max_wait_ms: int
+    tls: ssl.SSLContext | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,8 @@ class Settings:
     `delivery_timeout_s`: how long a record is retried. `request_timeout_s`: limit for one reply.
     `fetch_bytes`, `fetch_partition_bytes`: limits of one fetch and of each partition in it. The next fetch is in flight
     while the last one is read, so a stream uses twice that. `fetch_max_wait_ms`: how long the broker holds a fetch
-    while there are no records.
+    while there are no records. `tls`: encrypts connections and checks the hosts that they lead to, as
+    `ssl.create_default_context(cafile="ca.pem")` does; None: they are not encrypted.
     """
 
     client: str = ""
@@ -63,6 +66,7 @@ class Settings:
     fetch_bytes: int = 8 << 20  # Kafka's default of 50 MiB costs too much memory
     fetch_partition_bytes: int = 1 << 20  # Kafka's max.partition.fetch.bytes
     fetch_max_wait_ms: int = 500  # Kafka's fetch.max.wait.ms
+    tls: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
         if self.acks not in {0, 1, -1, "all"}:

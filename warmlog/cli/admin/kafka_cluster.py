@@ -3,6 +3,7 @@
 Requests and responses are fields in the mapping form of Kafka's tables (`protocol/kafka/messages`).
 """
 
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ import click
 
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import Command, bootstrap
+from warmlog.cli.tls import context_from
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION
@@ -70,6 +72,8 @@ class _Connection:
         self._protocol = PeerProtocol(f"warmlog-{VERSION}")
         try:
             self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
+            if (tls := context_from(os.environ)) is not None:
+                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
             while not self._protocol.is_ready:
                 self.ask(API_VERSIONS, ApiVersionsRequest(software_name="warmlog", software_version=VERSION))
         except Failure:

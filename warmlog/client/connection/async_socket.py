@@ -7,10 +7,13 @@ a writing caller could be cancelled in the middle of a frame. A large reply is r
 import errno
 import os
 import socket
+import ssl
 
 import anyio
 
 from warmlog.client.connection.session import Session
+
+RECORD_BYTES = 16 << 10  # of TLS
 
 
 class AsyncSocket:
@@ -21,16 +24,25 @@ class AsyncSocket:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
 
-    @classmethod
-    async def connect(cls, host: str, port: int) -> "AsyncSocket":
-        """Connect to the first of the host's addresses that accepts. Raises the OSError of the last one."""
+    @staticmethod
+    async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> "AsyncSocket":
+        """Connect to the first of the host's addresses that accepts. Raises the OSError of the last one.
+
+        `tls`: encrypt the connection, and check the host's certificate as it says.
+        """
         error = OSError(errno.EADDRNOTAVAIL, "no address")
         for family, _, _, _, address in await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             try:
-                return cls(await _connect(family, address))
+                connected = await _connect(family, address)
+                return AsyncSocket(connected) if tls is None else await TlsSocket.encrypt(connected, tls, host)
             except OSError as problem:
                 error = problem
         raise error
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether bytes can be received that `wait_readable` does not wait for."""
+        return False
 
     def send(self, data: bytes | memoryview) -> int:
         """Send what fits into the kernel's buffer; return the number of bytes, possibly 0. Raises OSError."""
@@ -60,6 +72,55 @@ class AsyncSocket:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+class TlsSocket(AsyncSocket):
+    """The same, encrypted."""
+
+    __slots__ = ("_encrypted",)
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        super().__init__(connected)
+        self._encrypted = connected
+
+    @classmethod
+    async def encrypt(cls, connected: socket.socket, tls: ssl.SSLContext, host: str) -> "TlsSocket":
+        """Shake hands with a host. Closes the socket if that fails. Raises OSError."""
+        encrypted = tls.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
+        try:
+            while True:
+                try:
+                    encrypted.do_handshake()
+                    return cls(encrypted)
+                except ssl.SSLWantReadError:
+                    await anyio.wait_readable(encrypted)
+                except ssl.SSLWantWriteError:
+                    await anyio.wait_writable(encrypted)
+        except BaseException:
+            encrypted.close()
+            raise
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether decrypted bytes can be received."""
+        return self._encrypted.pending() > 0
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Send record by record; a record that does not fit is to be sent again. Raises OSError."""
+        view, sent = memoryview(data), 0
+        try:
+            while sent < len(view):
+                sent += self._encrypted.send(view[sent : sent + RECORD_BYTES])
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        return sent
+
+    def receive(self, session: Session) -> int | None:
+        """Receive one record, or a part of one. Raises OSError, FrameError."""
+        try:
+            return session.receive_from(self._encrypted)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
 
 
 async def _connect(family: int, address: tuple[str | int, ...]) -> socket.socket:

@@ -8,6 +8,7 @@ Invariants:
 2. The socket is closed once no task waits for it.
 """
 
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from math import inf
@@ -122,16 +123,24 @@ class Connection:
         address = f"{host}:{port}"
         try:
             with anyio.fail_after(settings.connect_timeout_s):
-                connection = cls(await AsyncSocket.connect(host, port), address, tasks, settings)
+                connection = cls(await AsyncSocket.connect(host, port, settings.tls), address, tasks, settings)
                 await connection._exchange_hello(settings.client)
         except TimeoutError:
             raise ConnectError(f"cannot connect to {address} within {settings.connect_timeout_s:g} s") from None
+        except ssl.SSLCertVerificationError as problem:
+            error = ConnectError(f"cannot connect to {address}: its certificate is not valid: {problem.verify_message}")
+            error.is_final = True
+            raise error from problem
+        except ssl.SSLError as problem:
+            reason = (problem.reason or str(problem)).replace("_", " ").lower()
+            message = f"cannot connect to {address}: TLS failed: {reason}; is the listener encrypted?"
+            raise ConnectError(message) from problem
         except OSError as problem:
             raise ConnectError(f"cannot connect to {address}: {problem.strerror or problem}") from problem
         except ConnectionLostError as problem:
             error = ConnectError(
                 f"no warmlog broker at {address}: {problem.message}; is it the native listener"
-                f" (port {DEFAULT_PORT} by default)?"
+                f" (port {DEFAULT_PORT} by default)" + (", and not encrypted?" if settings.tls is None else "?")
             )
             error.is_final = isinstance(problem.__cause__, ProtocolError)  # another program listens there
             raise error from problem
@@ -234,7 +243,7 @@ class Connection:
         try:
             while True:
                 await self._socket.wait_readable()
-                while self._receive() and self._session.is_within_frame:
+                while self._receive() and (self._session.is_within_frame or self._socket.has_pending):
                     pass
         except EOFError:
             self._end(ConnectionLostError(f"{self.address} closed the connection"))
