@@ -74,7 +74,6 @@ from warmlog.broker.settings.listeners import (
     join_address,
     parse_address,
     plan_listeners,
-    security_of,
 )
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.settings import Settings
@@ -176,7 +175,8 @@ async def serve(
         web = None
         if http != "none":
             web = stack.enter_context(_bind("http", _parse(http), settings.socket_listen_backlog_size))
-        broker = Broker(settings, stack, guard or LoopGuard(0.0))
+        peers = certificates.get(inter_broker_listener(settings))
+        broker = Broker(settings, stack, guard or LoopGuard(0.0), peers)
         with broker.guard.watching():
             bound = [Bound(plan, sockets[plan.name], certificates.get(plan.name)) for plan in plans]
             await broker.serve(bound, web, ready, stop)
@@ -185,12 +185,15 @@ async def serve(
 class Broker:
     """Constructs the objects of one broker in dependency order; `serve` runs them."""
 
-    def __init__(self, settings: Settings, stack: ExitStack, guard: LoopGuard) -> None:
+    def __init__(self, settings: Settings, stack: ExitStack, guard: LoopGuard, peers: ServerTls | None = None) -> None:
         """Lock the data directories and open the metadata; `stack` releases them.
+
+        `peers`: the certificate of the listener for brokers, if that encrypts.
 
         Raises LogError, MetadataError, OSError.
         """
         self._settings = settings
+        self._peers = peers
         self._directories = stack.enter_context(self._open_directories())
         self._metadata = MetadataFile(
             settings.data_paths[0] / METADATA_FILE, settings.node_id, make_room=self._directories.first.make_room
@@ -227,7 +230,9 @@ class Broker:
         from warmlog.broker.clustered import ClusterMember  # a broker by itself needs none of this
 
         self._own = None if alone.is_empty else alone
-        member = ClusterMember(self._settings, self._directories, self._metrics, Disk())
+        peers = self._peers
+        tls = None if peers is None else (lambda: peers.client_context)
+        member = ClusterMember(self._settings, self._directories, self._metrics, Disk(), tls)
         stack.callback(member.close)
         return member
 
@@ -479,9 +484,6 @@ def _plans(settings: Settings, kafka: str | None, native: str | None) -> tuple[L
         if settings.listeners and given is not None:
             raise StartError(f"{option}: cannot be combined with the setting `listeners`; add it there")
     try:
-        peers = inter_broker_listener(settings)
-        if settings.warmlog_cluster_etcd and security_of(settings, peers) != "PLAINTEXT":
-            raise StartError(f"{peers} listener: brokers of a cluster cannot connect to each other by SSL yet")
         return plan_listeners(settings, kafka=kafka or DEFAULT_KAFKA, native=native or DEFAULT_NATIVE)
     except SettingError as error:
         raise StartError(str(error)) from None

@@ -10,6 +10,7 @@ registration.
 
 import logging
 import os
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -103,8 +104,18 @@ class Reachable:
 class ClusterMember:
     """The parts of a broker that belong to a cluster, in the order in which they are needed."""
 
-    def __init__(self, settings: Settings, directories: DataDirectories, metrics: Metrics, disk: Disk) -> None:
-        """Prepare to connect. Raises ClusterStartError, DataDirectoryError, OSError."""
+    def __init__(
+        self,
+        settings: Settings,
+        directories: DataDirectories,
+        metrics: Metrics,
+        disk: Disk,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        """Prepare to connect. Raises ClusterStartError, DataDirectoryError, OSError.
+
+        `tls`: the context for connections to other brokers, if these are encrypted.
+        """
         self._settings = settings
         self._directories = directories
         self._metrics = metrics
@@ -123,7 +134,9 @@ class ClusterMember:
             random=random,
             peer_listener=inter_broker_listener(settings),
         )
-        self.brokers = ClusterBrokers(self.node, PeerSettings(client_id=f"broker-{settings.node_id}"), random=random)
+        self.brokers = ClusterBrokers(
+            self.node, PeerSettings(client_id=f"broker-{settings.node_id}", tls=tls), random=random
+        )
         self._random = random
         self._controller: Controller | None = None
         self._replicas: Replicas | None = None

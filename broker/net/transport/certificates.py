@@ -44,6 +44,7 @@ class ServerTls:
         self._settings = settings
         self._versions = _versions(settings)
         self.context, self.expires_at = load_context(settings)  # seconds since the epoch
+        self.client_context = load_client_context(settings)  # for connections to other brokers
 
     async def run(self) -> None:
         """Use replaced files, until cancelled."""
@@ -59,6 +60,7 @@ class ServerTls:
         self._versions = versions
         try:
             self.context, self.expires_at = load_context(self._settings)
+            self.client_context = load_client_context(self._settings)
         except TlsError as error:
             logger.warning("%s listener: still using the previous certificate: %s", self._listener, error)
         else:
@@ -83,6 +85,20 @@ def load_context(settings: TlsSettings) -> tuple[ssl.SSLContext, float]:
     if settings.client_auth != "none":
         _load_trusted(context, settings)
     return context, expires_at
+
+
+def load_client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Return the context of a broker that connects to the same listener of another one. Raises TlsError.
+
+    It trusts the same CAs, or those of the system without any, checks the name of the host, and shows its certificate.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _load_key(context, settings)
+    if settings.truststore_location or settings.truststore_certificates:
+        _load_trusted(context, settings)
+    else:
+        context.load_default_certs()
+    return context
 
 
 def _load_key(context: ssl.SSLContext, settings: TlsSettings) -> list[str]:

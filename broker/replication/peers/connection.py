@@ -10,6 +10,7 @@ Invariants:
 3. The response to a request whose caller was cancelled is read, but not decoded.
 """
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +54,7 @@ class PeerSettings:
     connect_timeout_s: float = 10.0  # until the peer's versions are known
     request_timeout_s: float = 30.0  # Kafka's request.timeout.ms
     max_response_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    tls: Callable[[], ssl.SSLContext] | None = None  # the context for a new connection
 
 
 class _Answer:
@@ -100,7 +102,8 @@ class PeerConnection:
         connection = None
         try:
             with trio.fail_after(settings.connect_timeout_s):
-                sock = await peer_socket.connect(host, port)
+                tls = None if settings.tls is None else settings.tls()
+                sock = await peer_socket.connect(host, port, tls)
                 connection = cls(sock, address, settings, failed)
                 nursery.start_soon(connection.run)
                 await connection._greet()
@@ -189,7 +192,8 @@ class PeerConnection:
             try:
                 await self.ask(API_VERSIONS, _GREETING)
             except PeerUnavailableError as error:
-                raise PeerUnavailableError(f"{error}; is it a Kafka listener without TLS?") from None
+                wanted = "without" if self._settings.tls is None else "with"
+                raise PeerUnavailableError(f"{error}; is it a Kafka listener {wanted} TLS?") from None
 
     def _encode(self, api: PeerApi[Q, Any], request: Q) -> tuple[int, bytes]:
         try:

@@ -5,6 +5,7 @@ of its leader, so these passes of the event loop add up. Here `send` never waits
 """
 
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -13,6 +14,8 @@ from typing import Protocol, TypeVar
 import trio
 
 T = TypeVar("T")
+
+RECORD_BYTES = 16 << 10  # of TLS
 
 
 class PeerSocket(Protocol):
@@ -34,10 +37,11 @@ class PeerSocket(Protocol):
         """Close this end."""
 
 
-async def connect(host: str, port: int) -> PeerSocket:
-    """Connect to an address. Raises OSError."""
+async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> PeerSocket:
+    """Connect to an address; with a context encrypt, and check the certificate of the host. Raises OSError."""
     stream = await trio.open_tcp_stream(host, port)
-    return _TcpSocket(socket.socket(fileno=stream.socket.detach()))
+    connected = _TcpSocket(socket.socket(fileno=stream.socket.detach()))
+    return connected if tls is None else await _TlsSocket.encrypt(connected, tls, host)
 
 
 class _TcpSocket:
@@ -67,6 +71,68 @@ class _TcpSocket:
             await trio.lowlevel.wait_readable(self._sock)
             with suppress(BlockingIOError):  # woken up for nothing
                 return receive()
+
+    def encrypted(self, tls: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+        """Return the socket for TLS, before the handshake."""
+        return tls.wrap_socket(self._sock, server_hostname=host, do_handshake_on_connect=False)
+
+    def close(self) -> None:
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()
+
+
+class _TlsSocket:
+    """The same, encrypted. Brokers trust each other not to send records without data for ever."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+
+    @classmethod
+    async def encrypt(cls, connected: _TcpSocket, tls: ssl.SSLContext, host: str) -> "_TlsSocket":
+        """Shake hands with a host. Closes the socket if that fails. Raises OSError."""
+        sock = connected.encrypted(tls, host)
+        try:
+            while True:
+                try:
+                    sock.do_handshake()
+                    return cls(sock)
+                except ssl.SSLWantReadError:
+                    await trio.lowlevel.wait_readable(sock)
+                except ssl.SSLWantWriteError:
+                    await trio.lowlevel.wait_writable(sock)
+        except BaseException:
+            sock.close()
+            raise
+
+    def send(self, data: memoryview) -> int:
+        """Send record by record; one that does not fit is to be sent again."""
+        sent = 0
+        try:
+            while sent < len(data):
+                sent += self._sock.send(data[sent : sent + RECORD_BYTES])
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        return sent
+
+    async def until_writable(self) -> None:
+        await trio.lowlevel.wait_writable(self._sock)
+
+    async def recv(self, size: int) -> bytes:
+        return await self._received(partial(self._sock.recv, size))
+
+    async def recv_into(self, buffer: memoryview) -> int:
+        return await self._received(partial(self._sock.recv_into, buffer))
+
+    async def _received(self, receive: Callable[[], T]) -> T:
+        if self._sock.pending():
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.wait_readable(self._sock)
+        while True:
+            try:
+                return receive()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):  # less than a record
+                await trio.lowlevel.wait_readable(self._sock)
 
     def close(self) -> None:
         trio.lowlevel.notify_closing(self._sock)

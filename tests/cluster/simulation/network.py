@@ -171,8 +171,9 @@ class Network:
             elif not is_power_cut:
                 end.reset()
 
-    async def open_tcp_stream(self, host: str, port: int, **_: object) -> Socket:
-        """Connect from the machine of this task. Takes the place of `trio.open_tcp_stream`. Raises OSError."""
+    async def open_tcp_stream(self, host: str, port: int, tls: object = None, **_: object) -> Socket:
+        """Connect from the machine of this task, in place of trio and of peer sockets. Raises OSError."""
+        assert tls is None
         here = MACHINE.get()
         await trio.sleep(self.delay_s(here, host))
         await self.until_healed(here, host)

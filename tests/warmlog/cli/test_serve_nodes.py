@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from trio.testing import wait_all_tasks_blocked
 
 from interop.ports import free_ports
+from tests.broker.cluster.certificates import Authority
 from warmlog.broker.cluster.local import STORE
 from warmlog.broker.settings.settings import Settings
 from warmlog.cli.nodes import NODES, Node, Plan
@@ -207,6 +208,29 @@ def test_nodes_have_all_named_listeners_and_fetch_over_the_one_for_brokers(tmp_p
         admin.create_topics([NewTopic("t", 2, 2, config={"min.insync.replicas": "2"})])["t"].result(LIMIT_S)
         produce(inside[0], "t", 0)
         assert running.stop() == 0
+
+
+def test_nodes_fetch_from_each_other_by_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    issued, store = authority.issue("nodes"), tmp_path / "store.pem"
+    store.write_text(issued.key.read_text() + issued.certificate.read_text())
+    options = [
+        "listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+        "inter.broker.listener.name=SSL",
+        f"ssl.keystore.location={store}",
+        f"ssl.truststore.location={authority.ca}",
+        "ssl.client.auth=required",
+    ]
+    assigned = [word for option in options for word in ("--set", option)]
+    with nodes(tmp_path / "data", 3, *assigned, addresses=("--http", "none")) as running:
+        lines = [dict(word.split("=") for word in line.split() if "=" in word) for line in running.lines[1:4]]
+        plain = lines[0]["plaintext"]
+        admin = AdminClient({"bootstrap.servers": plain})
+        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(LIMIT_S)
+        produce(plain, "t", 0)
+        assert consumed(plain, "t", RECORDS) == list(range(RECORDS))
+        assert running.stop() == 0
+    assert "refused: TLS" not in running.log.read_text()
 
 
 def test_default_ports_of_nodes_do_not_collide(tmp_path: Path) -> None:
