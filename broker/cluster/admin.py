@@ -169,7 +169,7 @@ async def grow_local(node: StoreNode, name: str, partitions: int) -> None:
 
 
 async def begin_local_deletion(node: StoreNode, names: Collection[str]) -> Failures:
-    """Begin to delete topics on a broker by itself: nobody sees them any more. Return the failures by name."""
+    """Begin to delete topics on a broker by itself: clients see them no more. Return the failures by name."""
     return await _in_pieces(node, names, topics.begin_local_deletion, TOPICS_PER_STEP)
 
 

@@ -1,6 +1,6 @@
 """Notice that a broker has died, or stands still, and let clients wait until that is known.
 
-    a connection to a broker is lost -> nobody listens there -> its registration is ended -> the controller elects
+    a connection to a broker is lost -> nothing listens there -> its registration is ended -> the controller elects
     a request is not answered -> a probe is not answered, nor is its lease renewed -> the same
 
 Clients lose their connections at the same moment, and ask who leads. An answer that still names the dead broker costs
@@ -174,7 +174,7 @@ async def _until_answer(endpoints: Sequence[Endpoint], listener: str) -> None:
 
 
 async def listens(endpoints: Sequence[Endpoint]) -> bool:
-    """Return False only if every address refuses connections: its machine answers, and nobody listens there."""
+    """Return False only if every address refuses connections: its machine answers, and nothing listens there."""
     for endpoint in endpoints:
         try:
             with trio.fail_after(CONNECT_TIMEOUT_S):

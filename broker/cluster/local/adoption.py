@@ -7,7 +7,7 @@
     producer-ids                  the higher one
 
 Nothing is taken over from a broker that did not stop cleanly, as only a clean stop tells the leader epoch of each log;
-each begins the next one. What was committed before a crash is found by the next attempt, which goes on from there.
+each begins the next one. The next attempt finds what was committed before a crash, and continues from there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

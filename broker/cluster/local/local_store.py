@@ -188,7 +188,7 @@ class LocalStore:
         return ttl_s
 
     async def unrenewed_s(self, lease: int) -> float:
-        """Return for how long nobody has renewed a lease. Raises LeaseExpiredError."""
+        """Return how long ago a lease was last renewed. Raises LeaseExpiredError."""
         await self._end_due()
         found = self._lasting(lease)
         return found.ttl_s - (found.ends_at - trio.current_time())

@@ -79,7 +79,7 @@ class SocketStore:
         return (await self._call("keep_alive", KeepAliveCall(lease))).number
 
     async def unrenewed_s(self, lease: int) -> float:
-        """Return for how long nobody has renewed a lease. Raises LeaseExpiredError."""
+        """Return how long ago a lease was last renewed. Raises LeaseExpiredError."""
         return (await self._call("time_to_live", UnrenewedCall(lease))).number
 
     async def revoke(self, lease: int) -> None:
