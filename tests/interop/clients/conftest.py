@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from interop.kafka_node import SETTINGS as KAFKA_SETTINGS
-from interop.kafka_node import KafkaNode, MissingToolError, build
+from interop.kafka_node import WIRE_VERSION, KafkaNode, MissingToolError, build
 from tests.requires import lacks
 from warmlog.testing import Broker
 
@@ -41,6 +41,14 @@ def kafka(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Real Kafka's address."""
     data = tmp_path_factory.mktemp("kafka") / "data"
     with KafkaNode(data, settings={**KAFKA_SETTINGS, **SETTINGS}) as node:
+        yield node.bootstrap
+
+
+@pytest.fixture(scope="session")
+def newest_kafka(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Kafka of the version whose messages warmlog speaks."""
+    data = tmp_path_factory.mktemp("newest-kafka") / "data"
+    with KafkaNode(data, settings={**KAFKA_SETTINGS, **SETTINGS}, version=WIRE_VERSION) as node:
         yield node.bootstrap
 
 

@@ -52,7 +52,7 @@ def calls(files: Path) -> dict[str, Call]:
         "list groups": call("kafka-groups --list"),
         # the controller
         "features": call("kafka-features describe"),
-        "upgrade to the same": call("kafka-features upgrade --feature metadata.version=30"),
+        "upgrade to the same": call("kafka-features upgrade --feature metadata.version=33"),
         "downgrade": call("kafka-features downgrade --feature metadata.version=6"),
         "upgrade nothing": call("kafka-features upgrade --feature no.such.version=1"),
         "quorum": call("kafka-metadata-quorum describe --status"),
@@ -127,8 +127,8 @@ def story(bootstrap: str, directory: Path) -> Answers:
 
 
 @pytest.fixture(scope="module")
-def kafkas(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    return story(kafka, tmp_path_factory.mktemp("kafkas"))
+def kafkas(newest_kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return story(newest_kafka, tmp_path_factory.mktemp("kafkas"))
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_the_story_is_the_one_that_was_meant(kafkas: Answers) -> None:
 def test_features_and_the_quorum_are_told(answers: str, request: pytest.FixtureRequest) -> None:
     said: Answers = request.getfixturevalue(answers)
     (feature,) = re.findall(r"Feature: metadata.version\s+(.*)", said["features"].output)
-    assert "FinalizedVersionLevel: 4.3-IV0" in feature
+    assert "FinalizedVersionLevel: UNKNOWN 33" in feature  # 4.4-IV0, which these tools do not know
     quorum = dict(re.findall(r"(\w+):\s+(\S+)", said["quorum"].output))
     assert (quorum["LeaderId"], quorum["MaxFollowerLag"]) == ("1", "0")
     assert int(quorum["HighWatermark"]) > 0

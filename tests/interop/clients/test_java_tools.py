@@ -168,8 +168,8 @@ def story(bootstrap: str, directory: Path) -> Answers:
 
 
 @pytest.fixture(scope="module")
-def kafkas(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    return story(kafka, tmp_path_factory.mktemp("kafkas"))
+def kafkas(newest_kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return story(newest_kafka, tmp_path_factory.mktemp("kafkas"))
 
 
 @pytest.fixture(scope="module")
