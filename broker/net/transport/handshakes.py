@@ -1,7 +1,7 @@
 """Handshakes of one TLS listener, in threads of their own.
 
 A handshake takes 0.6 to 1 ms of a processor, most of it in OpenSSL without the GIL. Each thread polls its sockets, so
-that the event loop has no work before a handshake is complete: many of them, and slow or silent clients, delay nobody.
+that the event loop has no work before a handshake is complete, however many or slow they are.
 
 Limits: so many at a time, so many of one address, and `LIMIT_S` for each.
 """
@@ -166,10 +166,8 @@ class _Worker:
 
     def _end_overdue(self) -> None:
         now = perf_counter()
-        for each in list(self._served.values()):
-            if each.due_at > now:
-                break
-            self._end(each, f"its TLS handshake is not complete after {LIMIT_S:.0f} s")
+        while self._served and (oldest := next(iter(self._served.values()))).due_at <= now:
+            self._end(oldest, f"its TLS handshake is not complete after {LIMIT_S:.0f} s")
 
     def _step(self, each: _Handshake, events: int) -> None:
         transport = each.transport
