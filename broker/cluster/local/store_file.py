@@ -38,7 +38,7 @@ Result: TypeAlias = Outcome | LeaseExpiredError
 
 
 class Committed(NamedTuple):
-    """The result of each transaction, and the changes of those that have changed something."""
+    """The result of each transaction, and the changes that the transactions have made."""
 
     results: Sequence[Result]
     changes: Sequence[Changes]
@@ -78,7 +78,7 @@ class StoreFile:
         return [KeyValue(*row) for row in rows]
 
     def commit(self, transactions: Sequence[Transaction], leases: Container[int]) -> Committed:
-        """Commit transactions, one after the other, with one write to the disk. `leases` are those that last."""
+        """Commit transactions in order, with one write to the disk. `leases` are the valid ones."""
 
         def work(connection: sqlite3.Connection) -> Committed:
             results, changes = list[Result](), list[Changes]()

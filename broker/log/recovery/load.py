@@ -16,7 +16,7 @@ Invariants:
 1. Checkpoints are hints, clamped to what the log holds. But after an unclean stop, a log that ends before its start
    offset has lost its end and restarts at that offset: deleted offsets are not assigned again. After a clean stop such
    a log was replaced by other files, and all of these are kept. A log that ends before its recovery point has lost
-   records that were flushed, and is not opened until somebody restores them or accepts the loss.
+   records that were flushed, and is not opened until they are restored or the loss is accepted.
 2. Nothing below the recovery point's index entry is rewritten.
 3. A crash during recovery leaves a directory that the next recovery can open: logs are cut from the end, and whatever
    is rebuilt is rebuilt from the log.
