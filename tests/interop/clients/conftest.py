@@ -44,12 +44,19 @@ def kafka(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield node.bootstrap
 
 
-@pytest.fixture(scope="session")
-def newest_kafka(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Kafka of the version whose messages warmlog speaks."""
-    data = tmp_path_factory.mktemp("newest-kafka") / "data"
+@pytest.fixture(scope="module")
+def fresh_kafka(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Kafka of the version whose messages warmlog speaks, for the topics and groups of one module."""
+    data = tmp_path_factory.mktemp("fresh-kafka") / "data"
     with KafkaNode(data, settings={**KAFKA_SETTINGS, **SETTINGS}, version=WIRE_VERSION) as node:
         yield node.bootstrap
+
+
+@pytest.fixture(scope="module")
+def fresh_warmlog() -> Iterator[str]:
+    """Our address, for the topics and groups of one module."""
+    with Broker(settings=SETTINGS) as broker:
+        yield broker.kafka
 
 
 @pytest.fixture(scope="session")

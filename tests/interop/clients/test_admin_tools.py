@@ -127,13 +127,13 @@ def story(bootstrap: str, directory: Path) -> Answers:
 
 
 @pytest.fixture(scope="module")
-def kafkas(newest_kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    return story(newest_kafka, tmp_path_factory.mktemp("kafkas"))
+def kafkas(fresh_kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return story(fresh_kafka, tmp_path_factory.mktemp("kafkas"))
 
 
 @pytest.fixture(scope="module")
-def ours(warmlog: str, java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    return story(warmlog, tmp_path_factory.mktemp("ours"))
+def ours(fresh_warmlog: str, java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return story(fresh_warmlog, tmp_path_factory.mktemp("ours"))
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - ONE_BY_ONE - {*OWN_WORDS} - {*REFUSED}))
