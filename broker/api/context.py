@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from warmlog.broker.api.fair_queue import Slot
 from warmlog.broker.api.pacing import PIECE_S, SHORT_PIECES, Pacer
+from warmlog.broker.security.principal import ANONYMOUS, Principal
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")
@@ -27,7 +28,7 @@ class Session:
     listener: str
     peer: tuple[str, int]
     local: tuple[str, int]
-    principal: str = "anonymous"
+    principal: Principal = ANONYMOUS
     client_id: str = ""
     protocol_version: int | None = None
     introduced: set[str | int] = field(default_factory=set)
