@@ -41,6 +41,7 @@ def test_every_library_that_is_imported_is_asked_for_and_no_other() -> None:
     distributions = packages_distributions()
     imported = {BACKPORTS.get(name) or normalized(distributions[name][0]) for name in foreign}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked_for = project["dependencies"] + project["optional-dependencies"]["spark"]
+    extras = project["optional-dependencies"]
+    asked_for = project["dependencies"] + extras["spark"] + extras["tls"]
     declared = {normalized(re.match(r"[\w.-]+", requirement)[0]) for requirement in asked_for}
     assert imported - BROUGHT_BY_THE_USER - OF_THE_BUILD == declared - HELD_BACK

@@ -19,6 +19,7 @@ COMMANDS = {
     "config": ("warmlog.cli.root", "config", "Show and change settings of topics, brokers and groups."),
     "records": ("warmlog.cli.root", "records", "Delete records of a partition before an offset."),
     "mirror": ("warmlog.cli.mirror", "mirror", "Mirror topics of another cluster; promote the copies."),
+    "tls": ("warmlog.cli.root", "tls", "Make certificates for encrypted connections."),
     "transaction": ("warmlog.cli.root", "transaction", "List, describe and abort transactions; find hanging ones."),
     "log": ("warmlog.cli.root", "log", "Inspect and repair the files of a data directory, with or without a broker."),
     "pipeline": ("warmlog.cli.root", "pipeline", "Count, archive, replay and audit records, with or without Spark."),
@@ -80,6 +81,14 @@ CONFIG_COMMANDS = {
 
 RECORDS_COMMANDS = {
     "delete": ("warmlog.cli.admin.records", "delete", "Delete the records of a partition before an offset."),
+}
+
+TLS_COMMANDS = {
+    "create": (
+        "warmlog.cli.admin.certificates",
+        "create",
+        "Make a certificate authority, and certificates for brokers and clients.",
+    ),
 }
 
 TRANSACTION_COMMANDS = {
@@ -168,6 +177,7 @@ broker = LazyGroup(name="broker", table=BROKER_COMMANDS, help="Show data directo
 config = LazyGroup(name="config", table=CONFIG_COMMANDS, help="Show and change settings of topics, brokers and groups.")
 records = LazyGroup(name="records", table=RECORDS_COMMANDS, help="Delete records of a partition before an offset.")
 group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, reset and delete consumer groups.")
+tls = LazyGroup(name="tls", table=TLS_COMMANDS, help="Make certificates for encrypted connections.")
 transaction = LazyGroup(
     name="transaction", table=TRANSACTION_COMMANDS, help="List, describe and abort transactions; find hanging ones."
 )

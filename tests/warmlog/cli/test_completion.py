@@ -30,6 +30,7 @@ def test_the_script_of_each_shell_calls_the_command(shell: str) -> None:
                 "cluster",
                 "mirror",
                 "log",
+                "tls",
                 "pipeline",
                 "completion",
             },

@@ -1,0 +1,255 @@
+"""`warmlog tls create`: a certificate authority, and certificates that it signs for brokers and clients.
+
+    DIRECTORY/ca.pem         what clients trust
+    DIRECTORY/ca-key.pem     signs further certificates; only this command reads it
+    DIRECTORY/broker.pem     key and certificate of a broker, for `ssl.keystore.location`
+    DIRECTORY/client-X.pem   key and certificate of client X, for `--tls-certificate` and `ssl.keystore.location`
+
+What is there is never replaced. Keys are P-256: a handshake costs half as much as with RSA.
+"""
+
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from warmlog.cli.failure import Failure
+from warmlog.cli.options import json_option
+from warmlog.cli.output import print_json, print_line
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.x509 import Certificate, GeneralName, KeyUsage
+
+CA_DAYS: Final = 3650
+CLOCK_SKEW: Final = timedelta(hours=1)  # a certificate is valid before now: clocks differ
+MAX_NAME: Final = 64  # of a common name (RFC 5280, ub-common-name)
+MAX_HOST: Final = 253  # of a domain name (RFC 1035)
+LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+HOST_NAME: Final = re.compile(rf"(?:\*\.)?(?:{LABEL}\.)*{LABEL}\.?")
+
+
+class Authority(NamedTuple):
+    """A certificate authority."""
+
+    certificate: "Certificate"
+    key: "EllipticCurvePrivateKey"
+
+
+class Made(NamedTuple):
+    """A file, and whether it was made or was there."""
+
+    path: Path
+    is_new: bool
+
+
+@click.command(short_help="Make a certificate authority, and certificates for brokers and clients.")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--host",
+    "hosts",
+    metavar="HOST",
+    multiple=True,
+    help="Name or address at which clients reach the broker; repeatable. Default: localhost and this machine's name.",
+)
+@click.option(
+    "--broker", metavar="NAME", default="broker", show_default=True, help="Name of the broker's certificate and file."
+)
+@click.option("--client", "clients", metavar="NAME", multiple=True, help="Make a client's certificate; repeatable.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, CA_DAYS),
+    default=365,
+    show_default=True,
+    help="Validity of new certificates; that of the authority is ten years.",
+)
+@json_option("One JSON object per file: path, new.")
+def create(
+    directory: Path, hosts: tuple[str, ...], broker: str, clients: tuple[str, ...], days: int, as_json: bool
+) -> None:
+    """Make a certificate authority in DIRECTORY, a certificate for a broker, and certificates for clients.
+
+    A second run uses the authority that is there, and makes only what is missing. The name of a client is the common
+    name of its certificate.
+    """
+    try:
+        import cryptography as _  # noqa: F401  # takes time that no other command need spend
+    except ImportError:
+        raise Failure("the package cryptography is missing: pip install 'warmlog[tls]'") from None
+    for name in (broker, *clients):
+        _check_name(name)
+    names = [_general_name(host) for host in hosts or _own_hosts()]
+    broker_file = directory / f"{broker}.pem"
+    if hosts and broker_file.exists():
+        raise Failure(f"{broker_file} exists: remove it to make another one, or choose another --broker")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        authority, made = _authority(directory)
+        made += [_signed(broker_file, broker, authority, days, names)]
+        made += [_signed(directory / f"client-{client}.pem", client, authority, days, ()) for client in clients]
+    except OSError as error:
+        raise Failure(f"{error.filename or directory}: {error.strerror}") from None
+    for file in made:
+        if as_json:
+            print_json({"path": str(file.path), "new": file.is_new})
+        else:
+            print_line(f"{file.path}  {'made' if file.is_new else 'kept'}")
+
+
+def _check_name(name: str) -> None:
+    """Refuse what is no name of a file or no common name. Raises Failure."""
+    if not name or len(name) > MAX_NAME or not name.isprintable() or "/" in name or name in {"ca", "ca-key", ".", ".."}:
+        raise Failure(
+            f"{name!r} cannot be the name of a certificate: use 1 to {MAX_NAME} printable characters without /"
+        )
+
+
+def _own_hosts() -> list[str]:
+    """Return the names by which clients on this machine, and in its network, reach it."""
+    return sorted({"localhost", "127.0.0.1", "::1", socket.gethostname()})
+
+
+def _general_name(host: str) -> "GeneralName":
+    """Return the entry of a certificate for a host. Raises Failure."""
+    from cryptography import x509
+
+    with suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+    if not _is_host_name(host):
+        raise Failure(f"--host: {host!r} is neither a host name nor an address")
+    return x509.DNSName(host.encode("idna").decode())
+
+
+def _is_host_name(host: str) -> bool:
+    """Whether it is a domain name (RFC 1123), whose first label may be `*`."""
+    try:
+        text = host.encode("idna").decode()
+    except UnicodeError:
+        return False
+    return len(text) <= MAX_HOST and HOST_NAME.fullmatch(text) is not None
+
+
+def _authority(directory: Path) -> tuple[Authority, list[Made]]:
+    """Load the authority, or make one if there is none. Raises Failure, OSError."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    ca, ca_key = directory / "ca.pem", directory / "ca-key.pem"
+    if ca.exists() != ca_key.exists():
+        there, missing = (ca, ca_key) if ca.exists() else (ca_key, ca)
+        raise Failure(f"{there} is there without {missing.name}: restore that, or use an empty directory")
+    if not ca.exists():
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate("warmlog CA", key, None, CA_DAYS, ())
+        _write(ca_key, _pem_key(key), secret=True)
+        _write(ca, _pem(certificate), secret=False)
+        return Authority(certificate, key), [Made(ca, is_new=True), Made(ca_key, is_new=True)]
+    try:
+        certificate = x509.load_pem_x509_certificate(ca.read_bytes())
+        loaded = load_pem_private_key(ca_key.read_bytes(), None)
+    except (ValueError, TypeError):
+        raise Failure(f"{ca} or {ca_key} is not a PEM file without a password") from None
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey) or loaded.public_key() != certificate.public_key():
+        raise Failure(f"{ca_key} is not the key of {ca}")
+    if certificate.not_valid_after_utc < datetime.now(UTC):
+        raise Failure(f"{ca} has expired: use an empty directory")
+    return Authority(certificate, loaded), [Made(ca, is_new=False), Made(ca_key, is_new=False)]
+
+
+def _signed(path: Path, name: str, authority: Authority, days: int, names: Sequence["GeneralName"]) -> Made:
+    """Write a key and a certificate, unless the file is there. Raises OSError."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if path.exists():
+        return Made(path, is_new=False)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _certificate(name, key, authority, days, names)
+    _write(path, _pem_key(key) + _pem(certificate), secret=True)
+    return Made(path, is_new=True)
+
+
+def _certificate(
+    name: str,
+    key: "EllipticCurvePrivateKey",
+    authority: Authority | None,
+    days: int,
+    names: Sequence["GeneralName"],
+) -> "Certificate":
+    """Return a certificate, signed by itself if `authority` is None. `names` are the hosts of a broker."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    end = now + timedelta(days=days)
+    if authority is not None:
+        end = min(end, authority.certificate.not_valid_after_utc)
+    signer = key if authority is None else authority.key
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if names:  # a broker is a client of the other ones
+        purposes.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
+    is_ca = authority is None
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if authority is None else authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None), critical=True)
+        .add_extension(_usage(is_ca=is_ca), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    )
+    if not is_ca:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(signer, hashes.SHA256())
+
+
+def _usage(*, is_ca: bool) -> "KeyUsage":
+    from cryptography.x509 import KeyUsage
+
+    return KeyUsage(
+        digital_signature=not is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: "Certificate") -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _pem_key(key: "EllipticCurvePrivateKey") -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write(path: Path, data: bytes, *, secret: bool) -> None:
+    """Write a file that does not exist yet; a secret one can never be read by others. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if secret else 0o644)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
