@@ -1,0 +1,101 @@
+"""Decide what a principal may do, with the semantics of Kafka's StandardAuthorizer.
+
+1. A super user may do everything.
+2. A DENY that matches denies.
+3. An ALLOW that matches allows. READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS includes
+   DESCRIBE_CONFIGS.
+4. A resource that no ACL names is open if `allow.everyone.if.no.acl.found` says so. Everything else is denied.
+
+A session keeps the decisions made for it, until an ACL changes.
+
+Source: org.apache.kafka.metadata.authorizer.StandardAuthorizerData.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from warmlog.broker.security.acl_index import AclIndex
+from warmlog.broker.security.acls import CLUSTER_NAME, Host, Operation, ResourceType, host_of
+from warmlog.broker.security.principal import Principal
+
+MAX_DECISIONS: Final = 1000  # kept for a session: about 150 KB
+
+#: The value of `authorizer.class.name` that turns authorization on, besides the empty one.
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def parse_super_users(text: str) -> frozenset[str]:
+    """Return the principals of `super.users`, which are separated by semicolons. Raises ValueError."""
+    return frozenset(str(Principal.parse(part.strip())) for part in text.split(";") if part.strip())
+
+
+class Decisions:
+    """What was decided for a session: valid for one principal and one revision of the ACLs."""
+
+    __slots__ = ("host", "is_super", "known", "name", "principal", "revision")
+
+    def __init__(self, principal: Principal, host: Host, *, is_super: bool, revision: int) -> None:
+        self.principal = principal
+        self.name = str(principal)
+        self.host = host
+        self.is_super = is_super
+        self.revision = revision
+        self.known: dict[tuple[Operation, ResourceType, str | None], bool] = {}
+
+
+class Authorizer:
+    """Decides by the current ACLs. Belongs to the event loop."""
+
+    def __init__(self, acls: Callable[[], AclIndex], super_users: Iterable[str], *, allows_unnamed: bool) -> None:
+        """`acls`: the current ones. `allows_unnamed`: whether a resource that no ACL names is open to all."""
+        self._acls = acls
+        self._super_users = frozenset(super_users)
+        self._allows_unnamed = allows_unnamed
+
+    @property
+    def revision(self) -> int:
+        """Return a number that changes whenever a decision may."""
+        return self._acls().revision
+
+    def decisions(self, known: Decisions | None, principal: Principal, address: str) -> Decisions:
+        """Return the decisions kept for a session if they are still valid, or empty ones."""
+        revision = self._acls().revision
+        if known is not None and known.revision == revision and known.principal is principal:
+            return known
+        host = host_of(address) if known is None else known.host
+        return Decisions(principal, host, is_super=str(principal) in self._super_users, revision=revision)
+
+    def allows(self, decisions: Decisions, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Return whether an operation on a resource is allowed, from `decisions` if it was asked before."""
+        if decisions.is_super:
+            return True
+        question = operation, resource_type, name
+        answer = decisions.known.get(question)
+        if answer is None:
+            found = self._acls().decide(decisions.name, decisions.host, operation, resource_type, name)
+            answer = self._allows_unnamed if found is None else found
+            if len(decisions.known) >= MAX_DECISIONS:
+                decisions.known.clear()
+            decisions.known[question] = answer
+        return answer
+
+    def allows_some(self, decisions: Decisions, operation: Operation, resource_type: ResourceType) -> bool:
+        """Return whether an operation is allowed on at least one resource of a type."""
+        if self.allows(decisions, operation, resource_type, "hardcode"):  # Kafka asks for this name, too
+            return True
+        question = operation, resource_type, None
+        answer = decisions.known.get(question)
+        if answer is None:
+            answer = self._acls().allows_some(decisions.name, decisions.host, operation, resource_type)
+            decisions.known[question] = answer
+        return answer
+
+    def allowed(
+        self, decisions: Decisions, operations: Iterable[Operation], resource_type: ResourceType, name: str
+    ) -> int:
+        """Return the operations that are allowed on a resource, as bits."""
+        return sum(1 << op for op in operations if self.allows(decisions, op, resource_type, name))
+
+    def allows_on_cluster(self, decisions: Decisions, operation: Operation) -> bool:
+        """Return whether an operation on the cluster is allowed."""
+        return self.allows(decisions, operation, ResourceType.CLUSTER, CLUSTER_NAME)
