@@ -21,6 +21,7 @@ from warmlog.broker.net.services import Services
 from warmlog.broker.net.transport.certificates import ServerTls
 from warmlog.broker.net.transport.handshakes import Handshakes
 from warmlog.broker.net.transport.transport import PlainTransport, Transport
+from warmlog.broker.security.distinguished_names import CertificateError
 from warmlog.broker.settings.listeners import ListenerPlan
 
 logger = logging.getLogger(__name__)
@@ -199,6 +200,14 @@ class Listener:
             transport.close()
             self._release(session.peer[0])
         else:
+            assert self.tls is not None
+            try:
+                session.principal = self.tls.principals.principal_of(transport.certificate())
+            except CertificateError as error:
+                self._services.log_handshake(session, str(error))
+                transport.close()
+                self._release(session.peer[0])
+                return
             self._serve_client(transport, session, received)
 
     def _serve_client(self, transport: Transport, session: Session, received: bytes) -> None:

@@ -19,7 +19,6 @@ from warmlog.broker.security.acls import (
     EVERYONE,
     WILDCARD,
     Acl,
-    AclFilter,
     Host,
     Network,
     Operation,
@@ -106,14 +105,6 @@ class AclIndex:
     def items(self) -> Iterable[tuple[UUID, Acl]]:
         """Return all ids and ACLs."""
         return self._acls.items()
-
-    def selected(self, asked: AclFilter) -> Iterator[tuple[UUID, Acl] | None]:
-        """Yield the ids and ACLs that a filter selects, and None for each of the others: a caller yields between them.
-
-        The index must not change meanwhile: iterate over a copy of `items` if it may.
-        """
-        for found in self._acls.items():
-            yield found if asked.matches(found[1]) else None
 
     def add(self, acl_id: UUID, acl: Acl) -> None:
         """Add an ACL, or replace the one with this id."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from warmlog.broker.security.acl_index import AclIndex
-from warmlog.broker.security.acls import CLUSTER_NAME, Host, Operation, ResourceType, host_of
+from warmlog.broker.security.acls import Host, Operation, ResourceType, host_of
 from warmlog.broker.security.principal import Principal
 
 MAX_DECISIONS: Final = 1000  # kept for a session: about 150 KB
@@ -89,13 +89,3 @@ class Authorizer:
             answer = self._acls().allows_some(decisions.name, decisions.host, operation, resource_type)
             decisions.known[question] = answer
         return answer
-
-    def allowed(
-        self, decisions: Decisions, operations: Iterable[Operation], resource_type: ResourceType, name: str
-    ) -> int:
-        """Return the operations that are allowed on a resource, as bits."""
-        return sum(1 << op for op in operations if self.allows(decisions, op, resource_type, name))
-
-    def allows_on_cluster(self, decisions: Decisions, operation: Operation) -> bool:
-        """Return whether an operation on the cluster is allowed."""
-        return self.allows(decisions, operation, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -107,6 +107,11 @@ BROKER_TEXTS: Mapping[str, str] = {
     "add.partitions.to.txn.retry.backoff.ms": "Pause between two attempts to add the partitions of a produce "
     "request to"
     " a transaction while the previous one is being completed.",
+    "allow.everyone.if.no.acl.found": "Whether everybody may use a resource that no ACL names.",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer checks every request by ACLs. "
+    "Empty: every request is allowed.",
+    "super.users": "Principals that may do everything, as TYPE:NAME separated by semicolons. Brokers of a cluster are "
+    "such users, or have CLUSTER_ACTION on the cluster.",
     "advertised.listeners": "Addresses for clients to connect to, as NAME://HOST:PORT separated by commas, with names "
     "of listeners; without `listeners`, these are kafka and native. Clients of a listener that is not named get the "
     "address that they connected to.",
@@ -129,6 +134,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "ssl.keystore.location": "PEM file with the private key, the certificate and its chain. A replaced file applies to "
     "new connections after at most 5 s.",
     "ssl.keystore.type": "Format of the key store: PEM.",
+    "ssl.principal.mapping.rules": "How the subject of a client's certificate becomes a principal: DEFAULT, or "
+    "RULE:PATTERN/REPLACEMENT/[LU], separated by commas; the first that applies wins.",
     "ssl.truststore.certificates": "CAs of clients' certificates in PEM format, instead of ssl.truststore.location.",
     "ssl.truststore.location": "PEM file with the CAs of clients' certificates. A replaced file applies to new "
     "connections after at most 5 s.",

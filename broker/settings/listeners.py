@@ -44,6 +44,7 @@ OF_ONE_LISTENER: Final = frozenset({
     "ssl.keystore.key",
     "ssl.keystore.location",
     "ssl.keystore.type",
+    "ssl.principal.mapping.rules",
     "ssl.truststore.certificates",
     "ssl.truststore.location",
     "ssl.truststore.type",

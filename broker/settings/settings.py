@@ -85,6 +85,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ssl_client_auth: Literal["none", "requested", "required"] = "none"
     ssl_enabled_protocols: str = "TLSv1.2,TLSv1.3"
     ssl_cipher_suites: str = ""  # OpenSSL's choice
+    ssl_principal_mapping_rules: str = "DEFAULT"
+
+    # authorization
+    authorizer_class_name: Literal["", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"] = ""
+    super_users: str = ""  # separated by semicolons
+    allow_everyone_if_no_acl_found: bool = False
 
     # a cluster
     warmlog_cluster_etcd: str = ""  # http://HOST:PORT,... or https:; empty: one broker by itself
@@ -446,6 +452,9 @@ def check_together(settings: Settings) -> None:
     if not settings.data_paths:
         raise SettingError(f"log.dirs: expected a directory, not {settings.data_dirs!r}")
     check_listeners(settings)
+    for principal in settings.super_users.split(";"):
+        if principal.strip() and not all(principal.strip().partition(":")):
+            raise SettingError(f"super.users: expected TYPE:NAME;..., such as User:alice, not {principal.strip()!r}")
     if source_addresses(settings.warmlog_mirror_from):
         for name in ("warmlog.mirror.topics", "warmlog.mirror.groups"):
             chosen_by(name, settings.effective(name))

@@ -37,6 +37,7 @@ class TlsSettings:
     truststore_location: str
     truststore_certificates: str
     client_auth: ClientAuth
+    principal_mapping_rules: str
     protocols: tuple[str, ...]
     ciphers: str  # in OpenSSL's form; empty: OpenSSL's own choice
 
@@ -88,6 +89,7 @@ def tls_settings(settings: "Settings", listener: str) -> TlsSettings:
         truststore_location=trusted,
         truststore_certificates=certificates,
         client_auth=cast("ClientAuth", client_auth),
+        principal_mapping_rules=get("ssl.principal.mapping.rules"),
         protocols=protocols,
         ciphers=ciphers,
     )

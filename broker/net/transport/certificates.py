@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 import trio
 
+from warmlog.broker.security.ssl_principals import PrincipalMapper
 from warmlog.broker.settings.tls import CONVERT, TLS_1_2, TLS_1_3, TlsSettings
 
 CHECK_S: Final = 5.0  # between two checks for replaced files
@@ -43,6 +44,10 @@ class ServerTls:
         self._listener = listener
         self._settings = settings
         self._versions = _versions(settings)
+        try:
+            self.principals = PrincipalMapper(settings.principal_mapping_rules)
+        except ValueError as error:
+            raise TlsError(f"{settings.names['ssl.principal.mapping.rules']}: {error}") from None
         self.context, self.expires_at = load_context(settings)  # seconds since the epoch
         self.client_context = load_client_context(settings)  # for connections to other brokers
 

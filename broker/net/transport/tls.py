@@ -62,6 +62,10 @@ class TlsTransport:
 
     # -- the handshake --
 
+    def certificate(self) -> bytes | None:
+        """Return the client's certificate in DER, if it has shown one, after the handshake, which has verified it."""
+        return self._tls.getpeercert(binary_form=True)
+
     def shake(self) -> bool:
         """Continue the handshake; return whether it is complete. `flush` until nothing is unsent. Raises OSError."""
         try:

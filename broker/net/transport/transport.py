@@ -44,6 +44,9 @@ class Transport(Protocol):
     def flush(self) -> bool:
         """Send bytes that `send` has accepted; return whether none are left. Raises OSError."""
 
+    def certificate(self) -> bytes | None:
+        """Return the client's certificate in DER, if it has shown one; it is valid."""
+
     def shutdown(self, how: int) -> None:
         """End the stream in one direction, or both; does nothing on a disconnected socket."""
 
@@ -69,6 +72,9 @@ class PlainTransport:
     def flush(self) -> bool:
         """Return True: nothing is kept here."""
         return True
+
+    def certificate(self) -> None:
+        """Return None."""
 
     def shutdown(self, how: int) -> None:
         """End the stream in one direction, or both; does nothing on a disconnected socket."""

@@ -169,7 +169,7 @@ def test_a_resource_without_acls_is_open_if_the_setting_says_so(*, allows_unname
     decisions = authorizer.decisions(None, Principal("alice"), HERE)
     assert not authorizer.allows(decisions, Operation.READ, ResourceType.TOPIC, "t")
     assert authorizer.allows(decisions, Operation.READ, ResourceType.TOPIC, "other") is allows_unnamed
-    assert authorizer.allows_on_cluster(decisions, Operation.ALTER) is allows_unnamed
+    assert authorizer.allows(decisions, Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster") is allows_unnamed
 
 
 def test_decisions_are_kept_until_an_acl_changes() -> None:
