@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from warmlog.broker.api.addresses import Advertised, container_gateway
+from warmlog.broker.api.authorization.guard import Guard
+from warmlog.broker.api.cluster.acls import AclsApi
 from warmlog.broker.api.cluster.cluster import ClusterApi
 from warmlog.broker.api.cluster.controller import ControllerApi
 from warmlog.broker.api.cluster.features import Features
@@ -54,6 +56,7 @@ from warmlog.broker.net.wire import KafkaWire, NativeWire, Wire
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.process import connections_limit
+from warmlog.broker.security.authorizer import Authorizer, parse_super_users
 from warmlog.broker.settings.listeners import KAFKA, NATIVE
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.settings import Settings
@@ -89,6 +92,8 @@ class Frontend:
     def __init__(self, core: Core, turn: ServingTurn) -> None:
         self._core = core
         self._turn = turn
+        self._authorizer = authorizer_of(core.settings, core.node)
+        self._guard = None if self._authorizer is None else Guard(self._authorizer, core.partitions)
         self._advertised = Advertised(lambda: core.partitions.settings, gateway=container_gateway(core.settings))
 
     def listeners(self, bound: Sequence[Bound]) -> list[Listener]:
@@ -104,6 +109,7 @@ class Frontend:
             self._families(codec, transactional_ids),
             core.transactions.admission.admit,
             producers=producers,
+            guard=self._guard,
             leaders=None if core.node.is_alone else CurrentLeaders(core.partitions, self._advertised),
         )
         limits = Limits(
@@ -161,6 +167,7 @@ class Frontend:
             ControllerApi(core.node, features, advertised, clock=wall_clock_ms, catalog=catalog),
             AssignmentsApi(partitions, core.node),
             SecurityApi(),
+            AclsApi(core.node, is_enabled=self._authorizer is not None),
             OffsetsApi(partitions, core.metrics),
             EpochsApi(partitions),
             RecordsApi(partitions),
@@ -203,4 +210,13 @@ class Frontend:
         slots = self._core.settings.max_incremental_fetch_session_cache_slots
         sessions = FetchSessions(slots=slots, clock=trio.current_time, random=SystemRandom())
         sessions.declare(self._core.metrics)
-        return Fetches(self._core.partitions, sessions, self._core.reads)
+        access = None if self._guard is None else self._guard.access
+        return Fetches(self._core.partitions, sessions, self._core.reads, access)
+
+
+def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
+    """Return the authorizer that the settings ask for."""
+    if not settings.authorizer_class_name:
+        return None
+    super_users = parse_super_users(settings.super_users)
+    return Authorizer(lambda: node.image.acls, super_users, allows_unnamed=settings.allow_everyone_if_no_acl_found)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from warmlog.broker.api.fair_queue import Slot
 from warmlog.broker.api.pacing import PIECE_S, SHORT_PIECES, Pacer
+from warmlog.broker.security.authorizer import Decisions
 from warmlog.broker.security.principal import ANONYMOUS, Principal
 
 Q = TypeVar("Q", bound=Hashable)
@@ -32,6 +33,7 @@ class Session:
     client_id: str = ""
     protocol_version: int | None = None
     introduced: set[str | int] = field(default_factory=set)
+    decisions: Decisions | None = None  # what the authorizer has decided for it
 
     @property
     def is_native(self) -> bool:

@@ -7,6 +7,7 @@ authorization, quotas and tracing have a single place. Produces are queued; othe
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from warmlog.broker.api.authorization.guard import Guard, Refused, without
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.current_leaders import CurrentLeaders
 from warmlog.broker.api.errors import EXPECTED, describe
@@ -39,8 +40,13 @@ class Dispatcher:
         *,
         producers: Newcomers,
         leaders: CurrentLeaders | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        """Let `producers` decide which are introduced. `leaders`: of a cluster, for clients that ask another broker."""
+        """Let `producers` decide which are introduced, and `guard`, with an authorizer, who may ask what.
+
+        `leaders`: of a cluster, for clients that ask another broker.
+        """
+        self._guard = guard
         self._producers = producers
         self._partitions = partitions
         self._leaders = leaders
@@ -48,7 +54,7 @@ class Dispatcher:
         self._fetches = fetches
         self._handlers: dict[str, Handler] = {}
         for family in families:
-            handlers = family.handlers()
+            handlers = family.handlers() if guard is None else guard.guarded(family.handlers())
             assert not handlers.keys() & self._handlers.keys(), "an API has one handler"
             self._handlers.update(handlers)
 
@@ -62,6 +68,23 @@ class Dispatcher:
 
         Returns None and queues nothing for a request that takes longer: await `begin_large_produce` instead.
         """
+        if self._guard is not None:
+            return self._begin_guarded(self._guard, request, context)
+        return self._begin(request, context)
+
+    def _begin_guarded(self, guard: Guard, request: ProduceRequest, context: Context) -> produce.Produce | None:
+        """Queue what the sender may write."""
+        if len(request.partitions) > produce.PIECE:
+            return None
+        refused = guard.refused_produce(request, context)
+        if not refused:
+            return self._begin(request, context)
+        begun = self._begin(without(request, refused), context)
+        if begun is not None:
+            begun.add_refused(refused)
+        return begun
+
+    def _begin(self, request: ProduceRequest, context: Context) -> produce.Produce | None:
         begun = produce.begin(request, context, self._partitions, self._producers)
         if self._leaders is not None and begun is not None:
             begun.name_leaders(self._leaders, context.session)
@@ -75,9 +98,14 @@ class Dispatcher:
         Calls `write` (`Writer.write_queued`) after each piece.
         """
         context.start()
+        refused: Refused = {}
+        if self._guard is not None:
+            refused = await self._guard.refused_large_produce(request, context)
+            request = without(request, refused) if refused else request
         begun = await produce.begin_in_pieces(
             request, context, self._partitions, self._producers, write=write, admit=self._admit
         )
+        begun.add_refused(refused)
         if self._leaders is not None:
             begun.name_leaders(self._leaders, context.session)
         return begun

@@ -22,9 +22,11 @@ from warmlog.broker.cluster.values import (
     PartitionState,
     ProducerIds,
     Registration,
+    StoredAcl,
     TopicState,
     is_good,
 )
+from warmlog.broker.security.acl_index import AclIndex
 
 BROKER_DEFAULTS = ""  # the name of the settings that all brokers share
 
@@ -74,6 +76,7 @@ class ClusterImage:
         self.features = Features()
         self.producer_ids = ProducerIds()
         self.gone: dict[UUID, set[int]] = {}  # brokers that still have data of a deleted topic
+        self.acls = AclIndex()
         self._revisions: dict[str, int] = {}  # of every key
         self._apply(contents.items, ImageDelta())
 
@@ -243,6 +246,13 @@ class ClusterImage:
         found = ProducerIds() if value is None else _decode(value, ProducerIds)
         self.producer_ids = msgspec.structs.replace(found, revision=revision)
 
+    def _take_acl(self, rest: str, value: bytes | None, _: int, __: ImageDelta) -> None:
+        acl_id = UUID(hex=rest)
+        if value is None:
+            self.acls.remove(acl_id)
+        else:
+            self.acls.add(acl_id, _decode_acl(value).acl)
+
     def _take_gone(self, rest: str, value: bytes | None, _: int, delta: ImageDelta) -> None:
         topic, broker = _split(rest)
         delta.gone.add(topic)
@@ -257,6 +267,7 @@ class ClusterImage:
 
 _decode_topic = msgspec.json.Decoder(TopicState).decode  # of these there are thousands
 _decode_partition = msgspec.json.Decoder(PartitionState).decode
+_decode_acl = msgspec.json.Decoder(StoredAcl).decode
 _TAKES: Mapping[str, Any] = {
     "brokers": ClusterImage._take_broker,  # noqa: SLF001  # the methods of this module, by kind of key
     "known": ClusterImage._take_known,  # noqa: SLF001
@@ -268,6 +279,7 @@ _TAKES: Mapping[str, Any] = {
     "features": ClusterImage._take_features,  # noqa: SLF001
     "producer-ids": ClusterImage._take_producer_ids,  # noqa: SLF001
     "gone": ClusterImage._take_gone,  # noqa: SLF001
+    "acls": ClusterImage._take_acl,  # noqa: SLF001
 }
 
 

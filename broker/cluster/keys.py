@@ -1,14 +1,16 @@
 """The keys of the store, and how its values are written; `values` lists both."""
 
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import msgspec
 
 from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
+from warmlog.broker.security.acls import Acl
 
 CONTROLLER_KEY = "controller"
 FEATURES_KEY = "features"
 PRODUCER_IDS_KEY = "producer-ids"
+_ACLS = UUID("6f9a3c1e-52d4-4b0e-9c47-1f1a0d2b7a55")  # the namespace of the ids of ACLs
 
 
 def broker_key(broker: int) -> str:
@@ -47,6 +49,18 @@ def configs_key(scope: str = BROKER_DEFAULTS) -> str:
     if colon:
         return f"configs/{kind}/{name}"
     return f"configs/broker/{scope}" if scope else "configs/broker"
+
+
+def acl_id(acl: Acl) -> UUID:
+    """Return the id of an ACL: the same for equal ones, so that brokers that create one at once write one key."""
+    return uuid5(
+        _ACLS, "\0".join(map(str, (*map(int, (acl[0], acl[2], acl[5], acl[6])), acl.name, acl.principal, acl.host)))
+    )
+
+
+def acl_key(acl_id: UUID) -> str:
+    """Return the key of an ACL by its id."""
+    return f"acls/{acl_id.hex}"
 
 
 def encode(value: msgspec.Struct) -> bytes:

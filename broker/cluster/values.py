@@ -19,6 +19,7 @@ this comparison.
     features            Features
     producer-ids        ProducerIds             the first producer id that is not allocated yet
     gone/ID/N           empty                   broker N still has data of a deleted topic
+    acls/ID             StoredAcl               ID follows from the ACL (`keys.acl_id`), so that no ACL is there twice
 
 Source: KIP-966 (eligible leader replicas), KIP-903 (broker epochs in the ISR), KIP-841 (fencing).
 """
@@ -31,6 +32,7 @@ from uuid import UUID
 from msgspec import Struct, field
 
 from warmlog.broker.metadata.topic import Mirror, Topic
+from warmlog.broker.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 
 NO_EPOCH = -1
 NO_LEADER = -1
@@ -155,6 +157,25 @@ class ProducerIds(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
     next_id: int = 0
     revision: int = 0
+
+
+class StoredAcl(Struct, frozen=True, kw_only=True, gc=False):
+    """An ACL, with Kafka's numbers."""
+
+    resource_type: ResourceType
+    name: str
+    pattern: PatternType
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    @property
+    def acl(self) -> Acl:
+        """Return the ACL as the authorizer knows it."""
+        return Acl(
+            self.resource_type, self.name, self.pattern, self.principal, self.host, self.operation, self.permission
+        )
 
 
 def is_good(member: Member, registration: Registration | None) -> bool:

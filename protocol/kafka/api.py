@@ -25,6 +25,7 @@ from warmlog.protocol.kafka.codec.bounds import InvalidRequestError
 from warmlog.protocol.kafka.codec.engine import ENGINE, Engine
 from warmlog.protocol.kafka.codec.schema import Struct
 from warmlog.protocol.kafka.messages import (
+    acls,
     admin,
     assignments,
     authentication,
@@ -146,11 +147,11 @@ APIS = (
     Api(28, "TxnOffsetCommit", 0, 6, 3,
         transactions.OFFSETS_REQUEST, transactions.OFFSETS_RESPONSE, transactions.failed_offsets),
     Api(29, "DescribeAcls", 1, 3, 2,
-        security.DESCRIBE_ACLS_REQUEST, security.DESCRIBE_ACLS_RESPONSE, security.failed_describe_acls),
+        acls.DESCRIBE_REQUEST, acls.DESCRIBE_RESPONSE, acls.failed_describe),
     Api(30, "CreateAcls", 1, 3, 2,
-        security.CREATE_ACLS_REQUEST, security.CREATE_ACLS_RESPONSE, security.failed_alter_acls),
+        acls.CREATE_REQUEST, acls.CREATE_RESPONSE, acls.failed_create),
     Api(31, "DeleteAcls", 1, 3, 2,
-        security.DELETE_ACLS_REQUEST, security.DELETE_ACLS_RESPONSE, security.failed_alter_acls),
+        acls.DELETE_REQUEST, acls.DELETE_RESPONSE, acls.failed_delete),
     Api(32, "DescribeConfigs", 1, 4, 4, configs.DESCRIBE_REQUEST, configs.DESCRIBE_RESPONSE, configs.failed_describe),
     Api(33, "AlterConfigs", 0, 2, 2, configs.ALTER_REQUEST, configs.ALTER_RESPONSE, configs.failed_alter),
     Api(34, "AlterReplicaLogDirs", 1, 2, 2,

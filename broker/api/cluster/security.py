@@ -1,8 +1,7 @@
-"""Requests about security, answered like a Kafka broker without an authorizer.
+"""Requests about quotas, credentials and tokens; `acls` answers those about ACLs.
 
-ACLs, quotas, credentials and tokens do not exist and cannot be created, since none of them would have an effect. Kafka
-without an authorizer also refuses ACLs, but stores quotas and SCRAM credentials, which are refused here. Source:
-kafka.server.AclApis, KafkaApis; org.apache.kafka.image.ClientQuotasImage, ScramImage.
+None of them exist, and none can be created, since they would have no effect. Kafka stores quotas and SCRAM credentials,
+which are refused here. Source: kafka.server.KafkaApis; org.apache.kafka.image.ClientQuotasImage, ScramImage.
 """
 
 from collections import Counter
@@ -26,9 +25,6 @@ from warmlog.protocol.kafka.messages.security import (
     AlterClientQuotasResponse,
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
-    CreateAclsRequest,
-    DeleteAclsRequest,
-    DescribeAclsRequest,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     DescribeUserScramCredentialsRequest,
@@ -45,14 +41,11 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2  # types of matches
 
 
 class SecurityApi:
-    """Answers the requests about ACLs, quotas, credentials, SASL and delegation tokens."""
+    """Answers the requests about quotas, credentials, SASL and delegation tokens."""
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by API."""
         return {
-            DescribeAclsRequest.api: self._refuse_acls,
-            CreateAclsRequest.api: self._refuse_acls,
-            DeleteAclsRequest.api: self._refuse_acls,
             DescribeClientQuotasRequest.api: self.describe_quotas,
             AlterClientQuotasRequest.api: self.alter_quotas,
             DescribeUserScramCredentialsRequest.api: self.describe_credentials,
@@ -64,9 +57,6 @@ class SecurityApi:
             ExpireDelegationTokenRequest.api: self._refuse_tokens,
             DescribeDelegationTokenRequest.api: self._refuse_tokens,
         }
-
-    async def _refuse_acls(self, _: Any, __: Context) -> None:
-        raise RequestError(ErrorCode.SECURITY_DISABLED, "no authorizer is configured, so every request is allowed")
 
     async def _refuse_sasl(self, _: Any, __: Context) -> None:
         raise RequestError(ErrorCode.ILLEGAL_SASL_STATE, "this listener is PLAINTEXT: connect without SASL")

@@ -14,6 +14,7 @@ from typing import Any
 
 import trio
 
+from warmlog.broker.api.access import Access
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import EXPECTED
 from warmlog.broker.api.fetch.look import Look
@@ -24,7 +25,9 @@ from warmlog.broker.partitions.partition import Partition, StorageError
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.broker.security.acls import Operation
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
 from warmlog.protocol.kafka.messages.fetch import CONSUMER, DEBUGGER, KafkaFetchRequest, KafkaFetchResponse
 from warmlog.protocol.request import FetchRequest, Isolation
 from warmlog.protocol.response import FetchedPartition, FetchResponse
@@ -50,7 +53,11 @@ class Fetch:
         tells_all: bool,
         connection: Hashable = None,
         wants_session: bool = False,
+        access: Callable[[], Access] | None = None,
     ) -> None:
+        """`access` returns the rights of the client as of now, if there is an authorizer."""
+        self._access = access
+        self._revision = 0 if access is None else access().revision
         self.session = session
         self.connection = connection  # the connection that owns the session, if any does
         self.wants_session = wants_session  # the client asks for an incremental session
@@ -189,10 +196,17 @@ class Fetch:
             session.uses_topic_ids = isinstance(request, KafkaFetchRequest) and request.uses_topic_ids
             session.is_committed, session.replica = self._is_committed, self._replica
             merges = isinstance(request, KafkaFetchRequest)
-            yield from session.follow(request.partitions, kind=_kind(request), merges=merges)
+            kind = _kind(request) if self._access is None else (_kind(request), self._revision)
+            session.revision = self._revision
+            yield from session.follow(request.partitions, kind=kind, merges=merges)
         else:
             assert isinstance(request, KafkaFetchRequest)
-            if session.is_committed is not self._is_committed or session.replica != self._replica:
+            if (
+                session.is_committed is not self._is_committed
+                or session.replica != self._replica
+                or session.revision != self._revision
+            ):
+                session.revision = self._revision
                 yield from session.change_reader(self._replica, is_committed=self._is_committed)
             yield from sessions.update(session, request.partitions, request.forgotten)
         yield from self.look(reports=True)
@@ -201,6 +215,7 @@ class Fetch:
         """Read the pending partitions; yields after every STEP of them. `reports`: see `Look`."""
         session, partitions, find, is_follower = self.session, self._partitions, self._find, self._replica.broker >= 0
         look = self._look = Look(self._request, partitions, self._failures, reports=reports)
+        may_read = None if self._access is None else self._reader(self._access())
         pending = session.pending
         order = session.order if pending and self._tells_all else list(pending)
         if len(order) > LONG_STEP:
@@ -211,7 +226,11 @@ class Fetch:
             if start:
                 yield
             for entry in [entry for entry in order[start : start + LONG_STEP] if entry in pending]:
-                found = look.at(entry.asked, session.find(entry, find, partitions.topic_name))
+                partition = session.find(entry, find, partitions.topic_name)
+                if may_read is None or may_read(entry.asked.topic):
+                    found = look.at(entry.asked, partition)
+                else:
+                    found = look.unauthorized(entry.asked)
                 if entry.take(found):
                     news.append(entry)
                     if is_follower and entry.is_watermark_urgent(found):
@@ -221,6 +240,13 @@ class Fetch:
                 number += 1
                 if number % STEP == 0:
                     yield
+
+    def _reader(self, access: Access) -> Callable[[str], bool]:
+        """Return whether the client may read a topic: a consumer needs READ, a follower CLUSTER_ACTION."""
+        if self._replica.broker >= 0:
+            is_broker = access.cluster(Operation.CLUSTER_ACTION)
+            return lambda _: is_broker
+        return lambda topic: topic == UNKNOWN_TOPIC_NAME or access.topic(Operation.READ, topic)
 
     def _is_at_end(self, entry: SessionPartition, found: FetchedPartition) -> bool:
         """Whether the client has read everything until the partition reports a change."""

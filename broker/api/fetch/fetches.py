@@ -1,8 +1,10 @@
 """Begin fetches in their sessions, resume the pending ones, and return responses."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 
-from warmlog.broker.api.context import Context
+from warmlog.broker.api.access import Access
+from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.fetch.fetch import Fetch
 from warmlog.broker.api.fetch.session import FetchSession, FetchSessionError
 from warmlog.broker.api.fetch.sessions import ConnectionSessions, FetchSessions
@@ -22,7 +24,15 @@ from warmlog.protocol.response import FetchResponse
 class Fetches:
     """Begins each fetch in its session and returns its response, now or later."""
 
-    def __init__(self, partitions: Partitions, sessions: FetchSessions, reads: ReadAhead) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        sessions: FetchSessions,
+        reads: ReadAhead,
+        access: Callable[[Session], Access] | None = None,
+    ) -> None:
+        """`access` returns the rights of a client, if there is an authorizer."""
+        self._access = access
         self._partitions = partitions
         self.sessions = sessions
         self._own = ConnectionSessions(sessions.closed)
@@ -103,20 +113,26 @@ class Fetches:
         """Close the session of a connection that has closed."""
         self._own.forget(connection)
 
-    def _open(self, request: FetchRequest, connection: Hashable) -> Fetch:
+    def _open(self, request: FetchRequest, connection: Session) -> Fetch:
         """Find or create the session. Raises FetchSessionError."""
-        sessions = self.sessions
+        sessions, principal = self.sessions, connection.principal
+        access = None if self._access is None else partial(self._access, connection)
         if isinstance(request, KafkaFetchRequest):
             epoch = request.session_epoch
             if epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}:
-                session = sessions.find(request.session_id, epoch, uses_topic_ids=request.uses_topic_ids)
+                session = sessions.find(
+                    request.session_id, epoch, uses_topic_ids=request.uses_topic_ids, principal=principal
+                )
                 session.advance()
-                return Fetch(request, session, self._partitions, tells_all=False)
-            sessions.remove(request.session_id)
+                return Fetch(request, session, self._partitions, tells_all=False, access=access)
+            sessions.remove_own(request.session_id, principal)
             if epoch == INITIAL_SESSION_EPOCH:
                 session = FetchSession(uses_topic_ids=request.uses_topic_ids)
-                return Fetch(request, session, self._partitions, tells_all=True, wants_session=True)
-        return Fetch(request, self._own.take(connection), self._partitions, tells_all=True, connection=connection)
+                session.principal = principal
+                return Fetch(request, session, self._partitions, tells_all=True, wants_session=True, access=access)
+        return Fetch(
+            request, self._own.take(connection), self._partitions, tells_all=True, connection=connection, access=access
+        )
 
     def _begin(self, fetch: Fetch) -> Iterator[None]:
         for _ in fetch.begin(self.sessions):

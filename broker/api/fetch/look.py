@@ -136,6 +136,17 @@ class Look:
             records=records,
         )
 
+    def unauthorized(self, asked: FetchPartition) -> FetchedPartition:
+        """Return the result of a partition that the client may not read, which tells nothing of it."""
+        self.urgent = True
+        return FetchedPartition(
+            topic=asked.topic,
+            partition=asked.partition,
+            error=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            message="not authorized",
+            aborted_transactions=NONE_ABORTED,
+        )
+
     def _gone(self, asked: FetchPartition) -> Exception:
         """Return the error for a partition that is not served; an offline one is reported at once."""
         error = self._partitions.missing(asked.topic, asked.partition)

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.broker.security.principal import ANONYMOUS
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME, TopicNames
@@ -177,7 +178,9 @@ class FetchSession:
         "is_committed",
         "order",
         "pending",
+        "principal",
         "replica",
+        "revision",
         "size",
         "used_at",
         "uses_topic_ids",
@@ -190,6 +193,8 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.is_committed = False  # isolation level of the latest fetch
         self.replica = CONSUMER  # which sent that
+        self.principal = ANONYMOUS  # to whom it belongs
+        self.revision = 0  # of the ACLs when every partition was last checked
         self.created_at = self.used_at = now
         self.evictable_key: tuple[int, int] | None = None  # key in the cache's index of evictable sessions
         self.size = 0  # partitions, as last counted by the cache

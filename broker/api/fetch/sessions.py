@@ -17,6 +17,7 @@ from sortedcontainers import SortedSet
 
 from warmlog.broker.api.fetch.session import MAX_ID, STEP, FetchSession, FetchSessionError, SessionPartition
 from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.security.principal import ANONYMOUS, Principal
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.fetch import NO_SESSION, ForgottenPartitions, KafkaFetchPartition
 
@@ -129,10 +130,12 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, session_id: int, epoch: int, *, uses_topic_ids: bool) -> FetchSession:
-        """Return the session of a request with this epoch. Raises FetchSessionError."""
+    def find(
+        self, session_id: int, epoch: int, *, uses_topic_ids: bool, principal: Principal = ANONYMOUS
+    ) -> FetchSession:
+        """Return a principal's session for a request with this epoch. Raises FetchSessionError."""
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or session.principal != principal:
             raise FetchSessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id}")
         if session.epoch != epoch:
             raise FetchSessionError(
@@ -184,6 +187,12 @@ class FetchSessions:
         self._sessions[session.id] = session
         self._touch(session)
         return True
+
+    def remove_own(self, session_id: int, principal: Principal) -> None:
+        """Close a session, if it exists and belongs to a principal."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.principal == principal:
+            self.remove(session_id)
 
     def remove(self, session_id: int) -> None:
         """Close a session, if it exists."""

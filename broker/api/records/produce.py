@@ -90,6 +90,13 @@ class Produce:
         """Let the response name the leaders of partitions that this broker does not lead, unless it is large."""
         self._leaders, self._session = leaders, session
 
+    def add_refused(self, refused: dict[int, ProducedPartition]) -> None:
+        """Add results of partitions that were taken out of the request, by their places in it."""
+        if refused:
+            left = iter(self._entries)
+            count = len(self._entries) + len(refused)
+            self._entries = [refused[place] if place in refused else next(left) for place in range(count)]
+
     @property
     def is_large(self) -> bool:
         """Whether `respond` must be awaited before `response` is called."""

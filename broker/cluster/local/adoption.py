@@ -4,6 +4,7 @@
     topics/NAME                   the same, after states of its partitions: this broker has the only replica, and leads
     topics/NAME, being deleted    gone/ID/N
     configs, features, gone       the same, unless the cluster has other values
+    acls/ID                       the same
     producer-ids                  the higher one
 
 Nothing is taken over from a broker that did not stop cleanly, as only a clean stop tells the leader epoch of each log;
@@ -17,6 +18,7 @@ from warmlog.broker.cluster.image import ClusterImage, PartitionKey
 from warmlog.broker.cluster.keys import (
     FEATURES_KEY,
     PRODUCER_IDS_KEY,
+    acl_key,
     configs_key,
     encode,
     gone_key,
@@ -24,7 +26,15 @@ from warmlog.broker.cluster.keys import (
     topic_key,
 )
 from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
-from warmlog.broker.cluster.values import Configs, Features, Member, PartitionState, ProducerIds, TopicState
+from warmlog.broker.cluster.values import (
+    Configs,
+    Features,
+    Member,
+    PartitionState,
+    ProducerIds,
+    StoredAcl,
+    TopicState,
+)
 
 Epochs = Mapping[tuple[str, int], int]  # the latest leader epochs, by topic and partition; -1 for none
 
@@ -71,6 +81,9 @@ def _missing(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epoch
     levels = own.features.levels
     if levels.keys() - cluster.features.levels.keys():
         yield Put(FEATURES_KEY, encode(Features(levels={**levels, **cluster.features.levels})))
+    for each_id, acl in own.acls.items():
+        if acl not in cluster.acls:
+            yield Put(acl_key(each_id), encode(StoredAcl(**acl._asdict())))
     if own.producer_ids.next_id > cluster.producer_ids.next_id:
         yield Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=own.producer_ids.next_id)))
 

@@ -83,6 +83,12 @@ class DescribeClusterResponse(Value, frozen=True, kw_only=True, gc=False):
     message: str | None = None
 
 
+class AuthorizedCluster(DescribeClusterResponse, frozen=True, kw_only=True, gc=False):
+    """A response with the operations that the client may perform on the cluster, as bits."""
+
+    authorized: int
+
+
 # -- ApiVersions --
 
 _FIRST_WITH_SOFTWARE = 3
@@ -176,7 +182,9 @@ failed_versions = refused(ApiVersionsResponse, apis=())
 
 
 def _operations(response: DescribeClusterResponse, request: DescribeClusterRequest, _: int) -> int:
-    return CLUSTER_OPERATIONS if request.operations and response.error is ErrorCode.NONE else NOT_ASKED
+    if not request.operations or response.error is not ErrorCode.NONE:
+        return NOT_ASKED
+    return response.authorized if isinstance(response, AuthorizedCluster) else CLUSTER_OPERATIONS
 
 
 def _is_fenced(broker: BrokerMetadata, *_: Any) -> bool:

@@ -58,9 +58,17 @@ LIST_RESPONSE = Struct(
 failed_list = refused(ListGroupsResponse)
 
 
+class AuthorizedGroup(DescribedGroup, frozen=True, kw_only=True, gc=False):
+    """A group with the operations that the client may perform on it, as bits."""
+
+    operations: int
+
+
 def _operations(group: DescribedGroup, request: DescribeGroupsRequest, version: int) -> int:
     is_sound = group.error is ErrorCode.NONE or (version < _FIRST_WITH_UNKNOWN_GROUP and group.error in _KNOWN_AS_DEAD)
-    return GROUP_OPERATIONS if request.include_authorized_operations and is_sound else NOT_ASKED
+    if not request.include_authorized_operations or not is_sound:
+        return NOT_ASKED
+    return group.operations if isinstance(group, AuthorizedGroup) else GROUP_OPERATIONS
 
 
 DESCRIBE_REQUEST = Struct(

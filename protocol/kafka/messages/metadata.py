@@ -35,6 +35,18 @@ class KafkaPartitionMetadata(PartitionMetadata, frozen=True, kw_only=True, gc=Fa
     offline: tuple[int, ...] = ()
 
 
+class AuthorizedTopic(TopicMetadata, frozen=True, kw_only=True, gc=False):
+    """A topic with the operations that the client may perform on it, as bits."""
+
+    operations: int
+
+
+class AuthorizedMetadata(MetadataResponse, frozen=True, kw_only=True, gc=False):
+    """A response with the operations that the client may perform on the cluster, as bits."""
+
+    operations: int
+
+
 class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True, gc=False):
     """A metadata request. `topic_ids` runs parallel to `topics`; NO_TOPIC_ID for a topic identified by name.
 
@@ -121,11 +133,15 @@ def _is_internal(topic: TopicMetadata, *_: Any) -> bool:
 
 
 def _topic_operations(topic: TopicMetadata, request: KafkaMetadataRequest, _: int) -> int:
-    return TOPIC_OPERATIONS if request.topic_operations and _name(topic) is not None else NOT_ASKED
+    if not request.topic_operations or _name(topic) is None or topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return NOT_ASKED
+    return topic.operations if isinstance(topic, AuthorizedTopic) else TOPIC_OPERATIONS
 
 
-def _cluster_operations(request: KafkaMetadataRequest, _: int) -> int:
-    return CLUSTER_OPERATIONS if request.cluster_operations else NOT_ASKED
+def _cluster_operations(response: MetadataResponse, request: KafkaMetadataRequest, _: int) -> int:
+    if not request.cluster_operations:
+        return NOT_ASKED
+    return response.operations if isinstance(response, AuthorizedMetadata) else CLUSTER_OPERATIONS
 
 
 def _offline(partition: PartitionMetadata, *_: Any) -> tuple[int, ...]:
@@ -215,7 +231,7 @@ RESPONSE = Struct(
         until=10,
         default=NOT_ASKED,
         attr=None,
-        per_reply=_cluster_operations,
+        get=_cluster_operations,
     ),
     Field("error_code", INT16, since=13, default=0, attr=None),
     into=MetadataResponse,

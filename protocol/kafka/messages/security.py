@@ -1,7 +1,6 @@
-"""ACLs, quotas and SCRAM credentials.
+"""Quotas and SCRAM credentials.
 
-DescribeAcls, CreateAcls, DeleteAcls (1 to 3), DescribeClientQuotas, AlterClientQuotas (0 and 1),
-DescribeUserScramCredentials, AlterUserScramCredentials (0).
+DescribeClientQuotas, AlterClientQuotas (0 and 1), DescribeUserScramCredentials, AlterUserScramCredentials (0).
 """
 
 from typing import ClassVar
@@ -18,36 +17,6 @@ class Failure(Value, frozen=True, kw_only=True, gc=False):
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
-
-
-class DescribeAclsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List the ACLs that match a filter."""
-
-    api: ClassVar[str] = "describe_acls"
-
-
-class DescribeAclsResponse(Failure, frozen=True, kw_only=True, gc=False):
-    """An empty list of ACLs, with the reason."""
-
-
-class CreateAclsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Create `count` ACLs."""
-
-    api: ClassVar[str] = "create_acls"
-    count: int
-
-
-class DeleteAclsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Delete the ACLs that match each of `count` filters."""
-
-    api: ClassVar[str] = "delete_acls"
-    count: int
-
-
-class AlterAclsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One result per ACL to create, or per deletion filter."""
-
-    results: tuple[Failure, ...]
 
 
 class QuotaFilter(Value, frozen=True, kw_only=True, gc=False):
@@ -120,71 +89,6 @@ class AlterUserScramCredentialsResponse(Value, frozen=True, kw_only=True, gc=Fal
     """One result per user."""
 
     results: tuple[UserResult, ...]
-
-
-_LITERAL = 3  # a pattern type of ACLs
-
-
-# -- ACLs --
-
-_FILTER = ignored(
-    Field("resource_type_filter", INT8),
-    Field("resource_name_filter", STRING, nullable=0),
-    Field("pattern_type_filter", INT8, default=_LITERAL),
-    Field("principal_filter", STRING, nullable=0),
-    Field("host_filter", STRING, nullable=0),
-    Field("operation", INT8),
-    Field("permission_type", INT8),
-)
-_ACL = (
-    Field("principal", STRING),
-    Field("host", STRING),
-    Field("operation", INT8),
-    Field("permission_type", INT8),
-)
-_RESOURCE = (
-    Field("resource_type", INT8),
-    Field("resource_name", STRING),
-    Field("pattern_type", INT8, default=_LITERAL),
-)
-DESCRIBE_ACLS_REQUEST = Struct(*_FILTER, into=DescribeAclsRequest)
-DESCRIBE_ACLS_RESPONSE = Struct(
-    THROTTLE_TIME,
-    *FAILURE,
-    Field("resources", array(*_RESOURCE, Field("acls", array(*_ACL))), attr=None),
-)
-failed_describe_acls = refused(DescribeAclsResponse)
-CREATE_ACLS_REQUEST = Struct(
-    Field(
-        "creations",
-        array(
-            *ignored(
-                Field("resource_type", INT8),
-                Field("resource_name", STRING),
-                Field("resource_pattern_type", INT8, default=_LITERAL),
-                *_ACL,
-            )
-        ),
-        attr="count",
-        convert=len,
-    ),
-    into=CreateAclsRequest,
-)
-CREATE_ACLS_RESPONSE = Struct(THROTTLE_TIME, Field("results", array(*FAILURE)))
-DELETE_ACLS_REQUEST = Struct(Field("filters", array(*_FILTER), attr="count", convert=len), into=DeleteAclsRequest)
-DELETE_ACLS_RESPONSE = Struct(
-    THROTTLE_TIME,
-    Field(
-        "filter_results",
-        array(*FAILURE, Field("matching_acls", array(*FAILURE, *_RESOURCE, *_ACL), attr=None)),
-        attr="results",
-    ),
-)
-
-
-def failed_alter_acls(request: CreateAclsRequest | DeleteAclsRequest, error: ErrorResponse) -> AlterAclsResponse:
-    """Refuse each part of the request."""
-    return AlterAclsResponse(results=(Failure(error=error.error, message=error.message),) * request.count)
 
 
 # -- quotas --

@@ -84,6 +84,7 @@ class KafkaCreatedTopic(CreatedTopic, frozen=True, kw_only=True, gc=False):
 
     replication_factor: int = 1
     configs: tuple[ConfigEntry, ...] = ()
+    config_error: ErrorCode = ErrorCode.NONE  # why there are no settings
 
 
 _TOPIC_NAME = Field("name", STRING)
@@ -153,7 +154,14 @@ CREATE_RESPONSE = Struct(
             Field("topic_id", TOPIC_ID, since=7),
             ERROR_CODE,
             since(1, ERROR_MESSAGE),
-            Field("topic_config_error_code", INT16, since=5, tag=0, attr=None),
+            Field(
+                "topic_config_error_code",
+                INT16,
+                since=5,
+                tag=0,
+                attr=None,
+                get=lambda topic, *_: getattr(topic, "config_error", ErrorCode.NONE),
+            ),
             Field("num_partitions", INT32, since=5, default=-1, get=_if_created("partitions", -1)),
             Field("replication_factor", INT16, since=5, default=-1, get=_if_created("replication_factor", 1)),
             Field(

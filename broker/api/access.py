@@ -1,0 +1,98 @@
+"""What the sender of a request may do: the authorizer, asked for one session."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from warmlog.broker.api.context import Session
+from warmlog.broker.api.errors import RequestError
+from warmlog.broker.security.acls import CLUSTER_NAME, Operation, ResourceType
+from warmlog.broker.security.authorizer import Authorizer
+from warmlog.protocol.errors import ErrorCode
+
+# The operations that each type of resource supports. Source: org.apache.kafka.security.authorizer.AclEntry.
+OPERATIONS: Final = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+}
+_REFUSALS: Final = {
+    ResourceType.TOPIC: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic"),
+    ResourceType.GROUP: (ErrorCode.GROUP_AUTHORIZATION_FAILED, "group"),
+    ResourceType.CLUSTER: (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "cluster"),
+    ResourceType.TRANSACTIONAL_ID: (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id"),
+}
+
+
+class Access:
+    """The rights of a session, as of now. Make a new one for each request."""
+
+    __slots__ = ("_authorizer", "_decisions", "revision")
+
+    def __init__(self, authorizer: Authorizer, session: Session) -> None:
+        known = authorizer.decisions(session.decisions, session.principal, session.peer[0])
+        session.decisions = self._decisions = known
+        self._authorizer = authorizer
+        self.revision = known.revision
+
+    def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Return whether an operation on a resource is allowed."""
+        return self._authorizer.allows(self._decisions, operation, resource_type, name)
+
+    def topic(self, operation: Operation, name: str) -> bool:
+        """Return whether an operation on a topic is allowed."""
+        return self._authorizer.allows(self._decisions, operation, ResourceType.TOPIC, name)
+
+    def group(self, operation: Operation, name: str) -> bool:
+        """Return whether an operation on a group is allowed."""
+        return self._authorizer.allows(self._decisions, operation, ResourceType.GROUP, name)
+
+    def transactional_id(self, operation: Operation, name: str) -> bool:
+        """Return whether an operation on a transactional id is allowed."""
+        return self._authorizer.allows(self._decisions, operation, ResourceType.TRANSACTIONAL_ID, name)
+
+    def cluster(self, operation: Operation) -> bool:
+        """Return whether an operation on the cluster is allowed."""
+        return self._authorizer.allows(self._decisions, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def some_topic(self, operation: Operation) -> bool:
+        """Return whether an operation is allowed on at least one topic."""
+        return self._authorizer.allows_some(self._decisions, operation, ResourceType.TOPIC)
+
+    def require(self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """Raise RequestError unless an operation is allowed."""
+        if not self.may(operation, resource_type, name):
+            raise refusal(operation, resource_type)
+
+    def operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """Return the operations that are allowed on a resource, as the bits of "authorized operations"."""
+        supported: Iterable[Operation] = OPERATIONS[resource_type]
+        return sum(1 << operation for operation in supported if self.may(operation, resource_type, name))
+
+
+def refusal(operation: Operation, resource_type: ResourceType) -> RequestError:
+    """Return the error for a request that lacks a right. It names no resource."""
+    code, what = _REFUSALS[resource_type]
+    return RequestError(code, f"not authorized: {operation.name} on the {what}")

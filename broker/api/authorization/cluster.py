@@ -1,0 +1,70 @@
+"""Checks of requests about the cluster and about settings."""
+
+from collections.abc import Callable
+from typing import Any
+
+from warmlog.broker.api.access import Access
+from warmlog.broker.api.authorization.parts import NOT_AUTHORIZED, Asked, Check, answer_allowed
+from warmlog.broker.security.acls import Operation
+from warmlog.broker.security.acls import ResourceType as Kind
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.messages.cluster import AuthorizedCluster
+from warmlog.protocol.kafka.messages.configs import ResourceType
+
+_OF_CLUSTER = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS})
+
+
+def cluster(operation: Operation) -> Check:
+    """Return a check of an operation on the cluster: without it, the request is refused as a whole."""
+
+    async def check(asked: Asked) -> Any:
+        asked.access.require(operation, Kind.CLUSTER)
+        return await asked.answer()
+
+    return check
+
+
+async def unchecked(asked: Asked) -> Any:
+    """Let everybody ask."""
+    return await asked.answer()
+
+
+async def describe_cluster(asked: Asked) -> Any:
+    """Let everybody ask; the authorized operations are shown with DESCRIBE on the cluster."""
+    response, access = await asked.answer(), asked.access
+    if not asked.request.operations:
+        return response
+    operations = access.operations(Kind.CLUSTER) if access.cluster(Operation.DESCRIBE) else 0
+    fields = {name: getattr(response, name) for name in response.__struct_fields__}
+    return AuthorizedCluster(**fields, authorized=operations)
+
+
+def each_resource(operation: Operation, result: Callable[..., Any], response: Callable[..., Any]) -> Check:
+    """Return a check of each topic or group with settings; brokers, loggers and client metrics are the cluster's."""
+
+    def refuse(item: Any) -> Any:
+        codes = {
+            ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        }
+        code = codes.get(item.resource_type, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return result(resource_type=item.resource_type, name=item.name, error=code, message=NOT_AUTHORIZED)
+
+    async def check(asked: Asked) -> Any:
+        access = asked.access
+
+        def may(item: Any) -> bool:
+            return _may_configure(access, operation, item)
+
+        return await answer_allowed(asked, "resources", may, refuse, response(resources=()))
+
+    return check
+
+
+def _may_configure(access: Access, operation: Operation, item: Any) -> bool:
+    """Return whether an operation on a resource with settings is allowed; handlers refuse unknown types."""
+    if item.resource_type == ResourceType.TOPIC:
+        return access.topic(operation, item.name)
+    if item.resource_type == ResourceType.GROUP:
+        return access.group(operation, item.name)
+    return item.resource_type not in _OF_CLUSTER or access.cluster(operation)

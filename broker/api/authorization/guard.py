@@ -1,0 +1,96 @@
+"""Stand between the dispatcher and the handlers, and check produce and fetch on their direct paths."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from warmlog.broker.api.access import Access
+from warmlog.broker.api.authorization.parts import NOT_AUTHORIZED, Asked, Check
+from warmlog.broker.api.authorization.table import ROWS
+from warmlog.broker.api.authorization.topics import may_create
+from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.api.records.produce import ADMIN_CLIENT_ID
+from warmlog.broker.metadata.topic import INTERNAL_TOPICS
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.security.acls import Operation
+from warmlog.broker.security.authorizer import Authorizer
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.request import PartitionRecords, ProduceRequest
+from warmlog.protocol.response import ProducedPartition
+
+Refused = dict[int, ProducedPartition]  # by place in the request
+
+
+class Guard:
+    """Checks requests by the rows of `table`."""
+
+    def __init__(self, authorizer: Authorizer, partitions: Partitions) -> None:
+        self._authorizer = authorizer
+        self._partitions = partitions
+
+    def access(self, session: Session) -> Access:
+        """Return the rights of a session, as of now."""
+        return Access(self._authorizer, session)
+
+    def guarded(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+        """Return handlers that check first. Every API has a row."""
+        return {api: self._guarded(_check_of(api), handler) for api, handler in handlers.items()}
+
+    def _guarded(self, check: Check, handler: Handler) -> Handler:
+        async def guarded(request: Any, context: Context) -> Any:
+            return await check(Asked(request, context, self.access(context.session), handler, self._partitions))
+
+        return guarded
+
+    def refused_produce(self, request: ProduceRequest, context: Context) -> Refused:
+        """Return the results of the partitions to which the sender may not write; usually there are none."""
+        access, refused = self.access(context.session), dict[int, ProducedPartition]()
+        is_open = self._may_begin(access, request)
+        for place, asked in enumerate(request.partitions):
+            if not is_open or not self._may_write(access, asked.topic, context):
+                refused[place] = _refused(asked, is_open=is_open)
+        return refused
+
+    async def refused_large_produce(self, request: ProduceRequest, context: Context) -> Refused:
+        """Do the same in pieces."""
+        access, refused = self.access(context.session), dict[int, ProducedPartition]()
+        is_open = self._may_begin(access, request)
+        for place, asked in enumerate(request.partitions):
+            if not is_open or not self._may_write(access, asked.topic, context):
+                refused[place] = _refused(asked, is_open=is_open)
+            await context.checkpoint()
+        return refused
+
+    def _may_begin(self, access: Access, request: ProduceRequest) -> bool:
+        """Return whether the sender may use the transactional id, if the request names one."""
+        return not request.is_transactional or access.transactional_id(Operation.WRITE, str(request.transactional_id))
+
+    def _may_write(self, access: Access, topic: str, context: Context) -> bool:
+        if not topic:
+            return True  # an unknown id, which the handler refuses
+        if not access.topic(Operation.WRITE, topic):
+            return False
+        if topic in INTERNAL_TOPICS:
+            return context.session.client_id != ADMIN_CLIENT_ID or access.cluster(Operation.ALTER)
+        if self._partitions.has(topic) or not self._partitions.settings.auto_create_topics_enable:
+            return True
+        return may_create(access, topic)
+
+
+def without(request: ProduceRequest, refused: Refused) -> ProduceRequest:
+    """Return a request without the partitions that are refused."""
+    left = [asked for place, asked in enumerate(request.partitions) if place not in refused]
+    return replace(request, partitions=tuple(left))
+
+
+def _refused(asked: PartitionRecords, *, is_open: bool) -> ProducedPartition:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_open else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return ProducedPartition(topic=asked.topic, partition=asked.partition, error=code, message=NOT_AUTHORIZED)
+
+
+def _check_of(api: str) -> Check:
+    check = ROWS[api].check
+    assert check is not None, "the dispatcher checks it"
+    return check

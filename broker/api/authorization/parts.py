@@ -1,0 +1,74 @@
+"""Split a request into what its sender may ask and what not, and merge the answers."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
+
+from warmlog.broker.api.access import Access
+from warmlog.broker.api.context import Context
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.partitions.partitions import Partitions
+from warmlog.protocol.errors import ErrorCode
+
+NOT_AUTHORIZED = "not authorized"
+UNAUTHORIZED_TOPIC = {"error": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "message": NOT_AUTHORIZED}
+
+
+class Asked(NamedTuple):
+    """A request, its context, the rights of its sender, and the handler behind the check."""
+
+    request: Any
+    context: Context
+    access: Access
+    handle: Handler
+    partitions: Partitions
+
+    async def answer(self, request: Any = None) -> Any:
+        """Return the handler's response to the request, or to another one."""
+        return await self.handle(self.request if request is None else request, self.context)
+
+
+Check: TypeAlias = Callable[[Asked], Awaitable[Any]]
+May: TypeAlias = Callable[[Any], bool]
+Refuse: TypeAlias = Callable[[Any], Any]
+
+
+async def answer_allowed(  # noqa: PLR0917  # as a handler is read: what, who, otherwise
+    asked: Asked, items: str, may: May, refuse: Refuse, empty: Any, *, results: str = "", keeps_each: bool = True
+) -> Any:
+    """Let the handler answer the items that `may` allows; the others get what `refuse` returns, in their places.
+
+    `items` and `results` are the fields of request and response, `empty` a response without results. An answer with
+    another number of results than items is an error of the whole, and stays as it is. Without `keeps_each`, the handler
+    answers equal items once, and so does this.
+    """
+    request, context = asked.request, asked.context
+    wanted: Sequence[Any] = getattr(request, items)
+    if not keeps_each:
+        wanted = tuple(dict.fromkeys(wanted))
+    flags = await context.map(may, wanted)
+    if all(flags):
+        return await asked.answer()
+    allowed = tuple([item for item, is_allowed in zip(wanted, flags, strict=True) if is_allowed])
+    response = await asked.answer(replace(request, **{items: allowed})) if allowed else empty
+    field = results or items
+    found = getattr(response, field, None)
+    if found is None or len(found) != len(allowed):
+        return response
+    left = iter(found)
+
+    def place(item: Any, is_allowed: bool) -> Any:
+        return next(left) if is_allowed else refuse(item)
+
+    return replace(response, **{field: await context.map(place, wanted, flags)})
+
+
+async def without_hidden(asked: Asked, response: Any, field: str, may: May) -> Any:
+    """Return a response without the entries that `may` does not allow."""
+    entries = getattr(response, field)
+    flags = await asked.context.map(may, entries)
+    if all(flags):
+        return response
+    shown = tuple([entry for entry, is_allowed in zip(entries, flags, strict=True) if is_allowed])
+    return replace(response, **{field: shown})

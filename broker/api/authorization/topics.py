@@ -1,0 +1,284 @@
+"""Checks of requests about topics and their partitions."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from warmlog.broker.api.access import Access
+from warmlog.broker.api.authorization.parts import (
+    UNAUTHORIZED_TOPIC,
+    Asked,
+    Check,
+    answer_allowed,
+    without_hidden,
+)
+from warmlog.broker.security.acls import Operation, ResourceType
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME, topic_id_text
+from warmlog.protocol.kafka.messages.metadata import (
+    AuthorizedMetadata,
+    AuthorizedTopic,
+    DescribeTopicPartitionsResponse,
+    KafkaMetadataRequest,
+    asked_topics,
+)
+from warmlog.protocol.kafka.messages.offsets import KafkaListOffsetsRequest
+from warmlog.protocol.kafka.messages.topics import KafkaCreatedTopic, KafkaDeleteTopicsRequest
+from warmlog.protocol.request import TopicAlteration
+from warmlog.protocol.response import (
+    AlterTopicsResponse,
+    CreatedTopic,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    DescribeTopicsResponse,
+    MetadataResponse,
+    TopicDescription,
+    TopicMetadata,
+    TopicResult,
+)
+
+CLIENT = -1  # the replica id of a client
+
+
+def each_partition(operation: Operation, result: Callable[..., Any], response: Callable[..., Any]) -> Check:
+    """Return a check of the topic of each partition in a request."""
+
+    def refuse(item: Any) -> Any:
+        return result(topic=item.topic, partition=item.partition, **UNAUTHORIZED_TOPIC)
+
+    async def check(asked: Asked) -> Any:
+        access = asked.access
+
+        def may(item: Any) -> bool:
+            return access.topic(operation, item.topic)
+
+        return await answer_allowed(asked, "partitions", may, refuse, response(partitions=()))
+
+    return check
+
+
+def each_partition_or_peer(
+    operation: Operation, result: Callable[..., Any], response: Callable[..., Any], *, of_replicas: bool = False
+) -> Check:
+    """Return the same check, which a broker passes with CLUSTER_ACTION. `of_replicas`: if it names its replica id."""
+    check = each_partition(operation, result, response)
+
+    async def check_or_peer(asked: Asked) -> Any:
+        request = asked.request
+        is_client = of_replicas and not (isinstance(request, KafkaListOffsetsRequest) and request.replica_id != CLIENT)
+        if not is_client and asked.access.cluster(Operation.CLUSTER_ACTION):
+            return await asked.answer()
+        return await check(asked)
+
+    return check_or_peer
+
+
+def one_topic(operation: Operation) -> Check:
+    """Return a check of the only topic of a request."""
+
+    async def check(asked: Asked) -> Any:
+        asked.access.require(operation, ResourceType.TOPIC, asked.request.topic)
+        return await asked.answer()
+
+    return check
+
+
+def may_create(access: Access, name: str) -> bool:
+    """Return whether a topic may be created."""
+    return access.cluster(Operation.CREATE) or access.topic(Operation.CREATE, name)
+
+
+# -- Metadata, DescribeTopicPartitions --
+
+
+async def metadata(asked: Asked) -> Any:
+    """Hide topics without DESCRIBE, create none without CREATE, and add the authorized operations."""
+    request = asked.request
+    if request.topics is None:
+        response = await without_hidden(asked, await asked.answer(), "topics", partial(_is_shown, asked.access))
+        return await _with_operations(asked, response)
+    refused: dict[str | bytes, TopicMetadata] = {}
+    names: list[str] = []
+    topic_ids: list[bytes] = []
+    creates = request.auto_create and asked.partitions.settings.auto_create_topics_enable
+    for name, topic_id in asked_topics(request):
+        await asked.context.checkpoint()
+        if name != UNKNOWN_TOPIC_NAME and not asked.access.topic(Operation.DESCRIBE, name):
+            if topic_id != NO_TOPIC_ID:
+                refused[topic_id] = TopicMetadata(
+                    name=UNKNOWN_TOPIC_NAME, topic_id=topic_id_text(topic_id), error=ErrorCode.UNKNOWN_TOPIC_ID
+                )
+            else:
+                refused[name] = _unauthorized(name)
+        elif creates and name and not asked.partitions.has(name) and not may_create(asked.access, name):
+            refused[name] = _unauthorized(name)
+        else:
+            names.append(name)
+            topic_ids.append(topic_id)
+    if refused:
+        request = replace(request, topics=tuple(names))
+        if isinstance(request, KafkaMetadataRequest):
+            request = replace(request, topic_ids=tuple(topic_ids))
+    response = await _with_operations(asked, await asked.answer(request))
+    return replace(response, topics=(*response.topics, *refused.values())) if refused else response
+
+
+def _is_shown(access: Access, topic: TopicMetadata) -> bool:
+    return access.topic(Operation.DESCRIBE, topic.name)
+
+
+def _unauthorized(name: str) -> TopicMetadata:
+    return TopicMetadata(name=name, **UNAUTHORIZED_TOPIC)  # type: ignore[arg-type]
+
+
+async def _with_operations(asked: Asked, response: MetadataResponse) -> MetadataResponse:
+    request, access = asked.request, asked.access
+    if not isinstance(request, KafkaMetadataRequest):
+        return response
+    if request.topic_operations:
+        response = replace(response, topics=await asked.context.map(partial(_authorized, access), response.topics))
+    if request.cluster_operations:
+        operations = access.operations(ResourceType.CLUSTER) if access.cluster(Operation.DESCRIBE) else 0
+        fields = {name: getattr(response, name) for name in response.__struct_fields__}
+        response = AuthorizedMetadata(**fields, operations=operations)
+    return response
+
+
+def _authorized(access: Access, topic: TopicMetadata) -> TopicMetadata:
+    if topic.name == UNKNOWN_TOPIC_NAME:
+        return topic
+    fields = {name: getattr(topic, name) for name in topic.__struct_fields__}
+    return AuthorizedTopic(**fields, operations=access.operations(ResourceType.TOPIC, topic.name))
+
+
+async def describe_partitions(asked: Asked) -> Any:
+    """Hide topics without DESCRIBE: leave them out of a list of all, and refuse them where they are named."""
+    request, access, context = asked.request, asked.access, asked.context
+    start = "" if request.cursor is None else request.cursor[0]
+    is_all = not request.topics
+    allowed: list[str] = []
+    refused: dict[str, TopicMetadata] = {}
+    for name in request.topics or [topic.name for topic in asked.partitions.topics()]:
+        await context.checkpoint()
+        if access.topic(Operation.DESCRIBE, name):
+            if not is_all or name >= start:
+                allowed.append(name)
+        elif not is_all and name >= start:
+            refused[name] = _unauthorized(name)
+    if not is_all and not refused:
+        return await _page(asked, request)
+    if not allowed:
+        return DescribeTopicPartitionsResponse(topics=tuple(refused.values()))
+    asked_for = replace(request, topics=tuple(allowed))
+    if request.cursor is not None and start not in allowed:
+        asked_for = replace(asked_for, topics=tuple([name for name in allowed if name >= start]), cursor=None)
+    response = await _page(asked, asked_for)
+    return replace(response, topics=(*response.topics, *refused.values()))
+
+
+async def _page(asked: Asked, request: Any) -> DescribeTopicPartitionsResponse:
+    response: DescribeTopicPartitionsResponse = await asked.answer(request)
+    authorized = partial(_authorized, asked.access)
+    return replace(response, topics=await asked.context.map(authorized, response.topics))
+
+
+# -- changes --
+
+
+async def create(asked: Asked) -> Any:
+    """Check CREATE; the settings of a created topic are shown with DESCRIBE_CONFIGS."""
+    access = asked.access
+
+    def refuse(topic: Any) -> CreatedTopic:
+        return CreatedTopic(name=topic.name, **UNAUTHORIZED_TOPIC)  # type: ignore[arg-type]
+
+    def may(topic: Any) -> bool:
+        return may_create(access, topic.name)
+
+    response = await answer_allowed(asked, "topics", may, refuse, CreateTopicsResponse(topics=()))
+    return replace(response, topics=await asked.context.map(partial(_shown, access), response.topics))
+
+
+def _shown(access: Access, topic: CreatedTopic) -> CreatedTopic:
+    """Return the result of a creation without what needs DESCRIBE_CONFIGS."""
+    if not isinstance(topic, KafkaCreatedTopic) or topic.error is not ErrorCode.NONE:
+        return topic
+    if access.topic(Operation.DESCRIBE_CONFIGS, topic.name):
+        return topic
+    hidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return replace(topic, partitions=-1, replication_factor=-1, configs=(), config_error=hidden)
+
+
+async def delete(asked: Asked) -> Any:
+    """Check DELETE. A topic named by an id, and without DESCRIBE, looks like one that does not exist."""
+    request, access = asked.request, asked.access
+    if access.cluster(Operation.DELETE):
+        return await asked.answer()
+    topic_ids = request.topic_ids if isinstance(request, KafkaDeleteTopicsRequest) else None
+    results: list[TopicResult | None] = []
+    for place, name in enumerate(request.topics):
+        await asked.context.checkpoint()
+        if name == UNKNOWN_TOPIC_NAME or access.topic(Operation.DELETE, name):
+            results.append(None)
+        elif topic_ids and topic_ids[place] != NO_TOPIC_ID and not access.topic(Operation.DESCRIBE, name):
+            results.append(TopicResult(name=UNKNOWN_TOPIC_NAME, error=ErrorCode.UNKNOWN_TOPIC_ID))
+        else:
+            results.append(TopicResult(name=name, **UNAUTHORIZED_TOPIC))  # type: ignore[arg-type]
+    kept = [place for place, result in enumerate(results) if result is None]
+    if len(kept) == len(results):
+        return await asked.answer()
+    if not kept:
+        return DeleteTopicsResponse(topics=tuple([each for each in results if each is not None]))
+    smaller = replace(request, topics=tuple([request.topics[place] for place in kept]))
+    if topic_ids:
+        smaller = replace(smaller, topic_ids=tuple([topic_ids[place] for place in kept]))
+    response = await asked.answer(smaller)
+    for place, result in zip(kept, response.topics, strict=True):
+        results[place] = result
+    return DeleteTopicsResponse(topics=tuple([each for each in results if each is not None]))
+
+
+def each_named(operation: Operation, response: Callable[..., Any]) -> Check:
+    """Return a check of each item of `topics` by its name."""
+
+    async def check(asked: Asked) -> Any:
+        access = asked.access
+
+        def may(item: Any) -> bool:
+            return access.topic(operation, item.name)
+
+        return await answer_allowed(asked, "topics", may, _refused, response(topics=()))
+
+    return check
+
+
+def _refused(item: Any) -> TopicResult:
+    return TopicResult(name=item.name, **UNAUTHORIZED_TOPIC)  # type: ignore[arg-type]
+
+
+async def alter(asked: Asked) -> Any:
+    """Check ALTER_CONFIGS for settings, and ALTER for partitions."""
+    access = asked.access
+
+    def may(item: TopicAlteration) -> bool:
+        return (item.partitions is None or access.topic(Operation.ALTER, item.name)) and (
+            (not item.configs and item.partitions is not None) or access.topic(Operation.ALTER_CONFIGS, item.name)
+        )
+
+    return await answer_allowed(asked, "topics", may, _refused, AlterTopicsResponse(topics=()))
+
+
+async def describe(asked: Asked) -> Any:
+    """Check DESCRIBE, and DESCRIBE_CONFIGS, since the response has both."""
+    access = asked.access
+
+    def may(name: str) -> bool:
+        return access.topic(Operation.DESCRIBE, name) and access.topic(Operation.DESCRIBE_CONFIGS, name)
+
+    def refuse(name: str) -> TopicDescription:
+        return TopicDescription(name=name, **UNAUTHORIZED_TOPIC)  # type: ignore[arg-type]
+
+    return await answer_allowed(asked, "topics", may, refuse, DescribeTopicsResponse(topics=()), keeps_each=False)

@@ -1,0 +1,45 @@
+"""Create and delete ACLs of the cluster, from any broker. Every call returns when this broker's image has the change.
+
+An ACL is written whatever the store has: its key follows from it, and both changes can be repeated. A change of more
+ACLs than fit into one transaction is made in several, in order.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from warmlog.broker.cluster.image import ClusterImage
+from warmlog.broker.cluster.keys import acl_id, acl_key, encode
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Delete, Operation, Put, Transaction
+from warmlog.broker.cluster.store_node import StoreNode
+from warmlog.broker.cluster.values import StoredAcl
+from warmlog.broker.security.acls import Acl
+
+_Change = tuple[UUID, Acl | None]  # an id, and the ACL to create or None to delete the one that has it
+
+
+async def create_acls(node: StoreNode, acls: Sequence[Acl]) -> None:
+    """Create the ACLs that do not exist yet. Raises StoreError."""
+    await _commit(node, [(acl_id(acl), acl) for acl in dict.fromkeys(acls)])
+
+
+async def delete_acls(node: StoreNode, ids: Sequence[UUID]) -> None:
+    """Delete the ACLs with these ids, where they exist. Raises StoreError."""
+    await _commit(node, [(each, None) for each in ids])
+
+
+async def _commit(node: StoreNode, changes: Sequence[_Change]) -> None:
+    for start in range(0, len(changes), MAX_OPERATIONS):
+        piece = changes[start : start + MAX_OPERATIONS]
+        await node.commit(lambda image, piece=piece: _transaction(image, piece))  # type: ignore[misc]
+
+
+def _transaction(image: ClusterImage, changes: Sequence[_Change]) -> Transaction | None:
+    """Return the transaction for the changes that are not made yet, or None if all are."""
+    operations: list[Operation] = []
+    for each_id, acl in changes:
+        key = acl_key(each_id)
+        if acl is not None and acl not in image.acls:
+            operations.append(Put(key, encode(StoredAcl(**acl._asdict()))))
+        elif acl is None and image.revision_of(key):
+            operations.append(Delete(key))
+    return Transaction((), tuple(operations)) if operations else None
