@@ -34,7 +34,7 @@ May: TypeAlias = Callable[[Any], bool]
 Refuse: TypeAlias = Callable[[Any], Any]
 
 
-async def answer_allowed(  # noqa: PLR0917  # as a handler is read: what, who, otherwise
+async def answer_allowed(
     asked: Asked, items: str, may: May, refuse: Refuse, empty: Any, *, results: str = "", keeps_each: bool = True
 ) -> Any:
     """Let the handler answer the items that `may` allows; the others get what `refuse` returns, in their places.
