@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import click
 
 from interop.python_reference import python_api
+from warmlog.broker.api.authorization.table import ROWS
 from warmlog.broker.partitions.partition_metrics import LABELS
 from warmlog.broker.settings.documentation import documentation_of
 from warmlog.broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
@@ -39,6 +40,7 @@ PAGES: Mapping[Path, tuple[str, ...]] = {
     DOCS / "metrics.md": ("metrics", "cluster-metrics", "partition-metrics"),
     DOCS / "command-line.md": ("commands",),
     DOCS / "python-api.md": ("python-api",),
+    DOCS / "authorization.md": ("authorization",),
 }
 Kafka = Mapping[str, Any]  # what a real Kafka serves, from SERVED
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -88,6 +90,12 @@ def not_served(_: Kafka) -> str:
     for name, purpose in NOT_SERVED.values():
         found.setdefault(purpose, []).append(name)
     return table(("for", "APIs"), [(purpose, ", ".join(names)) for purpose, names in sorted(found.items())])
+
+
+def authorization(_: Kafka) -> str:
+    """List what each API needs from the authorizer."""
+    rows = [(row.name, row.needs, row.missing) for row in sorted(ROWS.values(), key=lambda row: row.name.lower())]
+    return table(("API", "needs", "without it"), rows)
 
 
 def topic_settings(_: Kafka) -> str:
@@ -264,6 +272,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 BLOCKS: Mapping[str, Callable[[Kafka], str]] = {
     "apis": apis,
     "not-served": not_served,
+    "authorization": authorization,
     "topic-settings": topic_settings,
     "fixed-settings": fixed_settings,
     "broker-settings": broker_settings,

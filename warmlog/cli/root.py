@@ -17,6 +17,7 @@ COMMANDS = {
     "partition": ("warmlog.cli.root", "partition", "Move replicas between brokers and disks; elect leaders."),
     "broker": ("warmlog.cli.root", "broker", "Show data directories; remove a broker that is gone."),
     "config": ("warmlog.cli.root", "config", "Show and change settings of topics, brokers and groups."),
+    "acl": ("warmlog.cli.root", "acl", "List, add and remove access control lists."),
     "records": ("warmlog.cli.root", "records", "Delete records of a partition before an offset."),
     "mirror": ("warmlog.cli.mirror", "mirror", "Mirror topics of another cluster; promote the copies."),
     "tls": ("warmlog.cli.root", "tls", "Make certificates for encrypted connections."),
@@ -77,6 +78,12 @@ CONFIG_COMMANDS = {
     "show": ("warmlog.cli.admin.config", "show", "Show the settings of a topic, a broker or a group."),
     "set": ("warmlog.cli.admin.config", "set_configs", "Change settings without a restart."),
     "unset": ("warmlog.cli.admin.config", "unset", "Reset settings to their defaults."),
+}
+
+ACL_COMMANDS = {
+    "list": ("warmlog.cli.admin.acl", "list_acls", "List ACLs."),
+    "add": ("warmlog.cli.admin.acl", "add", "Allow or deny operations on resources."),
+    "remove": ("warmlog.cli.admin.acl", "remove", "Remove ACLs."),
 }
 
 RECORDS_COMMANDS = {
@@ -175,6 +182,7 @@ partition = LazyGroup(
 )
 broker = LazyGroup(name="broker", table=BROKER_COMMANDS, help="Show data directories; remove a broker that is gone.")
 config = LazyGroup(name="config", table=CONFIG_COMMANDS, help="Show and change settings of topics, brokers and groups.")
+acl = LazyGroup(name="acl", table=ACL_COMMANDS, help="List, add and remove access control lists.")
 records = LazyGroup(name="records", table=RECORDS_COMMANDS, help="Delete records of a partition before an offset.")
 group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, reset and delete consumer groups.")
 tls = LazyGroup(name="tls", table=TLS_COMMANDS, help="Make certificates for encrypted connections.")

@@ -22,6 +22,7 @@ def test_the_script_of_each_shell_calls_the_command(shell: str) -> None:
                 "partition",
                 "records",
                 "broker",
+                "acl",
                 "config",
                 "transaction",
                 "produce",

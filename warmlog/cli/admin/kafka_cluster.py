@@ -40,6 +40,9 @@ def _api(key: int) -> PeerApi[Fields, Fields]:
 
 
 DELETE_RECORDS = _api(21)
+DESCRIBE_ACLS = _api(29)
+CREATE_ACLS = _api(30)
+DELETE_ACLS = _api(31)
 DESCRIBE_CONFIGS = _api(32)
 ALTER_LOG_DIRS = _api(34)
 DESCRIBE_LOG_DIRS = _api(35)

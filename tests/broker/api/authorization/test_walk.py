@@ -38,11 +38,15 @@ FIXED: dict[str, Any] = {
     "transactional_id_pattern": None, "configs": 0, "forgotten_topics_data": 0, "count": 2,
     "endpoint_type": 1, "cluster_id": None, "node_id": -1, "cursor": None, "configuration_keys": None,
 }  # fmt: skip
+FIRST_METADATA_BY_ID = 12
+RECORDS = batch(b"from a stranger")
 #: Of unknown topics, and of requests that no version allows.
 REFUSED = {3, 42, 100}
 #: These answer alike whatever is asked for.
-OPEN = {"SaslHandshake", "SaslAuthenticate", "ApiVersions", "CreateDelegationToken", "RenewDelegationToken",
-        "ExpireDelegationToken", "DescribeDelegationToken", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}  # fmt: skip
+OPEN = {
+    "SaslHandshake", "SaslAuthenticate", "ApiVersions", "CreateDelegationToken", "RenewDelegationToken",
+    "ExpireDelegationToken", "DescribeDelegationToken", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe",
+}  # fmt: skip
 
 
 def asked(
@@ -50,27 +54,24 @@ def asked(
 ) -> dict[str, Any]:
     """Return a request that names these. `lists`: that asks for all, where a version can."""
 
+    texts = dict.fromkeys(GROUP_FIELDS, group) | dict.fromkeys(
+        ID_FIELDS, transactional_id if api.name != "Produce" else None
+    )
+    if api.name == "Metadata" and version >= FIRST_METADATA_BY_ID and topic_id != bytes(16):
+        texts["name"] = None
+    others = {"data": b"", "bytes": b"", "boolean": False}
+
     def pick(field: Field, nullable: bool) -> Any:
-        is_array = not isinstance(field.kind, Primitive)
-        if lists and is_array:
-            return None if nullable else 0
-        if field.name in FIXED:
-            return FIXED[field.name]
-        if field.name == "records":
-            return batch(b"from a stranger")
-        if is_array:
-            return 1
+        if not isinstance(field.kind, Primitive):
+            count = FIXED.get(field.name, 1)
+            return (None if nullable else 0) if lists else count
+        if field.name in FIXED or field.name == "records":
+            return FIXED.get(field.name, RECORDS)
         if field.kind.layout == "uuid":
             return topic_id if field.name == "topic_id" else bytes(16)
-        if field.kind.layout != "string":
-            return b"" if field.kind.layout in {"data", "bytes"} else 0 if field.kind.layout != "boolean" else False
-        if field.name in ID_FIELDS:
-            return transactional_id if api.name != "Produce" else None
-        if field.name in GROUP_FIELDS:
-            return group
-        if api.name == "Metadata" and version >= 12 and topic_id != bytes(16):
-            return None
-        return topic
+        if field.kind.layout == "string":
+            return texts.get(field.name, topic)
+        return others.get(field.kind.layout, 0)
 
     values = values_of(TABLES[f"{api.name}Request"], version, pick)
     if api.name == "DeleteTopics" and version >= 6 and not lists:
