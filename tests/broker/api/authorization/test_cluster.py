@@ -99,7 +99,7 @@ def test_brokers_with_cluster_action_replicate_and_clients_have_their_rights(tmp
         consumer.close()
         reader = AdminClient(client("bob"))
         with pytest.raises(KafkaException) as refused:
-            reader.describe_acls(_anything()).result(LIMIT_S)
+            create(reader, allowed(ResourceType.TOPIC, "t", "bob", AclOperation.ALL))
         assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
         assert len(admin.describe_acls(_anything()).result(LIMIT_S)) == 5
         assert running.stop() == 0
