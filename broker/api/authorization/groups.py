@@ -119,8 +119,7 @@ async def fetch_offsets(asked: Asked) -> Any:
     flags: list[tuple[bool, ...] | None] = []
     for group in asked.request.groups:
         if not access.group(Operation.DESCRIBE, group.group):
-            partitions = () if group.partitions is None else await context.map(_refused_offset, group.partitions)
-            groups.append(FetchedOffsets(group=group.group, partitions=partitions, **UNAUTHORIZED_GROUP))  # type: ignore[arg-type]
+            groups.append(FetchedOffsets(group=group.group, **UNAUTHORIZED_GROUP))  # type: ignore[arg-type]
             continue
         groups.append(None)
         if group.partitions is None:
@@ -188,7 +187,7 @@ async def describe(asked: Asked) -> Any:
     access = asked.access
 
     def refuse(group: str) -> DescribedGroup:
-        return DescribedGroup(group=group, **UNAUTHORIZED_GROUP)  # type: ignore[arg-type]
+        return DescribedGroup(group=group, state="", **UNAUTHORIZED_GROUP)  # type: ignore[arg-type]
 
     may = partial(access.group, Operation.DESCRIBE)
     response = await answer_allowed(asked, "groups", may, refuse, DescribeGroupsResponse(groups=()))

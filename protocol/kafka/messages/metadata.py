@@ -138,6 +138,12 @@ def _topic_operations(topic: TopicMetadata, request: KafkaMetadataRequest, _: in
     return topic.operations if isinstance(topic, AuthorizedTopic) else TOPIC_OPERATIONS
 
 
+def _page_operations(topic: TopicMetadata, *_: Any) -> int:
+    if topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return NOT_ASKED
+    return topic.operations if isinstance(topic, AuthorizedTopic) else TOPIC_OPERATIONS
+
+
 def _cluster_operations(response: MetadataResponse, request: KafkaMetadataRequest, _: int) -> int:
     if not request.cluster_operations:
         return NOT_ASKED
@@ -285,7 +291,7 @@ PAGE_RESPONSE = Struct(
                     _OFFLINE_REPLICAS,
                 ),
             ),
-            Field("topic_authorized_operations", INT32, default=NOT_ASKED, per_reply=lambda *_: TOPIC_OPERATIONS),
+            Field("topic_authorized_operations", INT32, default=NOT_ASKED, get=_page_operations),
         ),
     ),
     Field(

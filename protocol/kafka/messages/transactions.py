@@ -187,7 +187,9 @@ ADD_RESPONSE = Struct(
 
 
 def failed_add(request: AddPartitionsToTxnRequest, error: ErrorResponse) -> AddPartitionsToTxnResponse:
-    """Answer with an error of the whole and of each partition."""
+    """Answer with an error of the whole, or of each partition up to version 3, which has no other."""
+    if request.is_batched:
+        return AddPartitionsToTxnResponse(error=error.error)
     results = [
         AddedPartitions(
             transactional_id=one.transactional_id,

@@ -36,7 +36,9 @@ FIXED: dict[str, Any] = {
     "resource_type": 2, "duration_filter": -1, "state_filters": 0, "producer_id_filters": 0, "retention_time_ms": -1,
     "states_filter": 0, "types_filter": 0, "last_fetched_epoch": -1, "allow_auto_topic_creation": False,
     "transactional_id_pattern": None, "configs": 0, "forgotten_topics_data": 0, "count": 2,
-    "endpoint_type": 1, "cluster_id": None, "node_id": -1, "cursor": None, "configuration_keys": None,
+    "resource_type_filter": 2, "pattern_type_filter": 3, "resource_pattern_type": 3, "operation": 3,
+    "permission_type": 3, "endpoint_type": 1, "cluster_id": None, "node_id": -1, "cursor": None,
+    "configuration_keys": None,
 }  # fmt: skip
 FIRST_METADATA_BY_ID = 12
 RECORDS = batch(b"from a stranger")
