@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
@@ -11,8 +12,10 @@ import trio
 from warmlog.broker.api.addresses import Advertised, container_gateway
 from warmlog.broker.api.authorization.guard import Guard
 from warmlog.broker.api.cluster.acls import AclsApi
+from warmlog.broker.api.cluster.authentication import AuthenticationApi
 from warmlog.broker.api.cluster.cluster import ClusterApi
 from warmlog.broker.api.cluster.controller import ControllerApi
+from warmlog.broker.api.cluster.credentials import CredentialsApi
 from warmlog.broker.api.cluster.features import Features
 from warmlog.broker.api.cluster.greeting import GreetingApi
 from warmlog.broker.api.cluster.security import SecurityApi
@@ -41,12 +44,14 @@ from warmlog.broker.api.topics.topics import TopicsApi
 from warmlog.broker.api.transactions.listing import ListTransactionsApi
 from warmlog.broker.api.transactions.markers import TransactionMarkersApi
 from warmlog.broker.api.transactions.requests import TransactionsApi
+from warmlog.broker.cluster.credentials import users_of
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.maintenance.log_moves import LogMoves
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
+from warmlog.broker.net.guard import KafkaGuard
 from warmlog.broker.net.listener import Bound, Limits, Listener, declare_listener_metrics
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
@@ -57,8 +62,10 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.process import connections_limit
 from warmlog.broker.security.authorizer import Authorizer, parse_super_users
+from warmlog.broker.security.sasl import LoginRules
 from warmlog.broker.settings.listeners import KAFKA, NATIVE
 from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.transactions.service import TransactionService
 from warmlog.protocol.kafka.api import Codec as KafkaCodec
@@ -135,9 +142,13 @@ class Frontend:
             slow_peer_bytes=settings.warmlog_slow_peer_bytes,
         )
         wires: Mapping[str, Wire] = {KAFKA: KafkaWire(codec), NATIVE: NativeWire()}
-        listeners = [
-            Listener(each, services(name=each.plan.name, wire=wires[each.plan.protocol]), limits) for each in bound
-        ]
+        listeners = []
+        for each in bound:
+            rules = _login_rules(settings, each.plan.name)
+            of_listener = services(
+                name=each.plan.name, wire=wires[each.plan.protocol], login_rules=rules, guard=KafkaGuard
+            )
+            listeners.append(Listener(each, of_listener, limits))
         declare_listener_metrics(core.metrics, listeners, requests, replies)
         return listeners
 
@@ -168,6 +179,8 @@ class Frontend:
             AssignmentsApi(partitions, core.node),
             SecurityApi(),
             AclsApi(core.node, is_enabled=self._authorizer is not None),
+            AuthenticationApi(users_of(core.node), core.metrics),
+            CredentialsApi(core.node),
             OffsetsApi(partitions, core.metrics),
             EpochsApi(partitions),
             RecordsApi(partitions),
@@ -220,3 +233,19 @@ def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
         return None
     super_users = parse_super_users(settings.super_users)
     return Authorizer(lambda: node.image.acls, super_users, allows_unnamed=settings.allow_everyone_if_no_acl_found)
+
+
+def _login_rules(settings: Settings, listener: str) -> LoginRules | None:
+    """Return what a listener asks of its clients; None without SASL."""
+    found = sasl_settings(settings, listener)
+    if found is None:
+        return None
+    return LoginRules(
+        mechanisms=found.mechanisms,
+        is_encrypted=found.is_encrypted,
+        max_frame_bytes=found.max_frame_bytes,
+        timeout_s=found.timeout_ms / 1000,
+        failure_delay_s=found.failure_delay_ms / 1000,
+        session_s=found.session_ms / 1000,
+        clock=perf_counter,
+    )

@@ -12,6 +12,7 @@ from warmlog.broker.api.fair_queue import Slot
 from warmlog.broker.api.pacing import PIECE_S, SHORT_PIECES, Pacer
 from warmlog.broker.security.authorizer import Decisions
 from warmlog.broker.security.principal import ANONYMOUS, Principal
+from warmlog.broker.security.sasl import Login
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")
@@ -23,7 +24,8 @@ class Session:
 
     `peer` and `local` are (host, port): the client's address, and the broker's address to which it connected.
     `client_id` is the most recent one. `protocol_version` is None before hello (native listener only). `introduced` are
-    the producers and transactional ids that were unknown before (`broker.api.newcomers`).
+    the producers and transactional ids that were unknown before (`broker.api.newcomers`). `login` is None on a listener
+    without SASL.
     """
 
     listener: str
@@ -34,6 +36,7 @@ class Session:
     protocol_version: int | None = None
     introduced: set[str | int] = field(default_factory=set)
     decisions: Decisions | None = None  # what the authorizer has decided for it
+    login: Login | None = None
 
     @property
     def is_native(self) -> bool:

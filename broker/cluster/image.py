@@ -18,6 +18,7 @@ from warmlog.broker.cluster.values import (
     Configs,
     Controller,
     Features,
+    LoginSecret,
     Member,
     PartitionState,
     ProducerIds,
@@ -27,6 +28,7 @@ from warmlog.broker.cluster.values import (
     is_good,
 )
 from warmlog.broker.security.acl_index import AclIndex
+from warmlog.broker.security.scram import ScramCredential
 
 BROKER_DEFAULTS = ""  # the name of the settings that all brokers share
 
@@ -75,6 +77,8 @@ class ClusterImage:
         self.configs: dict[str, Configs] = {}  # by broker id as text, BROKER_DEFAULTS (of all), or KIND:NAME
         self.features = Features()
         self.producer_ids = ProducerIds()
+        self.credentials: dict[tuple[str, str], ScramCredential] = {}  # by user and mechanism
+        self.login_secret = b""
         self.gone: dict[UUID, set[int]] = {}  # brokers that still have data of a deleted topic
         self.acls = AclIndex()
         self._revisions: dict[str, int] = {}  # of every key
@@ -253,6 +257,16 @@ class ClusterImage:
         else:
             self.acls.add(acl_id, _decode_acl(value).acl)
 
+    def _take_scram(self, rest: str, value: bytes | None, _: int, __: ImageDelta) -> None:
+        user, _slash, mechanism = rest.rpartition("/")
+        if value is None:
+            self.credentials.pop((user, mechanism), None)
+        else:
+            self.credentials[user, mechanism] = _decode(value, ScramCredential)
+
+    def _take_login_secret(self, _: str, value: bytes | None, __: int, ___: ImageDelta) -> None:
+        self.login_secret = b"" if value is None else _decode(value, LoginSecret).secret
+
     def _take_gone(self, rest: str, value: bytes | None, _: int, delta: ImageDelta) -> None:
         topic, broker = _split(rest)
         delta.gone.add(topic)
@@ -280,6 +294,8 @@ _TAKES: Mapping[str, Any] = {
     "producer-ids": ClusterImage._take_producer_ids,  # noqa: SLF001
     "gone": ClusterImage._take_gone,  # noqa: SLF001
     "acls": ClusterImage._take_acl,  # noqa: SLF001
+    "scram": ClusterImage._take_scram,  # noqa: SLF001
+    "login-secret": ClusterImage._take_login_secret,  # noqa: SLF001
 }
 
 

@@ -11,6 +11,7 @@ CONTROLLER_KEY = "controller"
 FEATURES_KEY = "features"
 PRODUCER_IDS_KEY = "producer-ids"
 _ACLS = UUID("6f9a3c1e-52d4-4b0e-9c47-1f1a0d2b7a55")  # the namespace of the ids of ACLs
+LOGIN_SECRET_KEY = "login-secret"  # noqa: S105  # the name of a key
 
 
 def broker_key(broker: int) -> str:
@@ -61,6 +62,11 @@ def acl_id(acl: Acl) -> UUID:
 def acl_key(acl_id: UUID) -> str:
     """Return the key of an ACL by its id."""
     return f"acls/{acl_id.hex}"
+
+
+def scram_key(user: str, mechanism: str) -> str:
+    """Return the key of a user's credential for a mechanism."""
+    return f"scram/{user}/{mechanism}"
 
 
 def encode(value: msgspec.Struct) -> bytes:

@@ -18,6 +18,8 @@ this comparison.
     configs/KIND/NAME   Configs                 of a resource of another kind, such as a group
     features            Features
     producer-ids        ProducerIds             the first producer id that is not allocated yet
+    scram/USER/MECHANISM    ScramCredential (`security.scram`)
+    login-secret        LoginSecret             written with the first credential
     gone/ID/N           empty                   broker N still has data of a deleted topic
     acls/ID             StoredAcl               ID follows from the ACL (`keys.acl_id`), so that no ACL is there twice
 
@@ -176,6 +178,15 @@ class StoredAcl(Struct, frozen=True, kw_only=True, gc=False):
         return Acl(
             self.resource_type, self.name, self.pattern, self.principal, self.host, self.operation, self.permission
         )
+
+
+class LoginSecret(Struct, frozen=True, kw_only=True):
+    """The secret from which the salts of users that do not exist are computed, the same for all brokers."""
+
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return "LoginSecret(...)"
 
 
 def is_good(member: Member, registration: Registration | None) -> bool:

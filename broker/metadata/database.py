@@ -4,8 +4,10 @@ Invariants:
 1. A write is flushed when the call returns (synchronous=FULL).
 2. `user_version` is the layout version. An older layout is migrated in one transaction; a newer one is rejected.
 3. One connection, used by one thread at a time (`_lock`).
+4. Only the owner may read the file and its journal, which SQLite creates with the file's mode.
 """
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,6 +57,7 @@ class Database:
         self._make_room = make_room
         self._lock = Lock()
         with self._errors():
+            _make_private(path)
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         try:
             with self._errors():
@@ -122,3 +125,11 @@ class Database:
         except (sqlite3.Error, ValueError, OSError) as error:
             in_use = " (is another process using it?)" if "locked" in str(error) else ""
             raise MetadataError(f"{self.path}: {error}{in_use}") from error
+
+
+def _make_private(path: Path) -> None:
+    """Create the file, or change its mode and that of its journal, so that only the owner can read them."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+        if each.exists() and each.stat().st_mode & 0o077:
+            each.chmod(0o600)

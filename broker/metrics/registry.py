@@ -204,7 +204,7 @@ class Metrics:
                 ("reason",),
             )
         )
-        self.evicted_connections = {reason: evicted.labels(reason) for reason in ("memory", "slow")}
+        self.evicted_connections = {reason: evicted.labels(reason) for reason in ("login", "memory", "slow")}
         self.loop_stall = self._add(
             HistogramFamily("warmlog_loop_stall_seconds", "Delay of a periodic timer on the event loop.")
         ).labels()

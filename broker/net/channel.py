@@ -39,6 +39,7 @@ from warmlog.broker.net.sender import Sender
 from warmlog.broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
 from warmlog.broker.net.services import Services
 from warmlog.broker.net.transport.transport import Transport
+from warmlog.broker.security.sasl import Login
 from warmlog.protocol.errors import FrameError, ProtocolError
 from warmlog.protocol.kafka.codec.bounds import LargeMessageError
 from warmlog.protocol.request import FetchRequest, ProduceRequest
@@ -73,12 +74,14 @@ class Channel:
         """
         self.connection = Connection(
             session,
-            services.wire,
+            services.wire_of(session),
             services.pacer,
             perf_counter(),
             max_frame_bytes=services.max_frame_bytes,
             max_requests=services.max_requests,
         )
+        if session.login is not None:
+            self._limit_frames(session.login)
         self.is_due = self.is_left_over = False  # see Served
         self.is_closed = False
         self._transport = transport
@@ -214,7 +217,11 @@ class Channel:
 
     def close_overdue(self, now: float, idle_s: float) -> None:
         """Close the connection if its peer exceeds a time limit."""
-        services = self._services
+        services, login = self._services, self._session.login
+        if login is not None and login.overdue(now):
+            services.evicted(self._session, "login", "has not authenticated in time")
+            self.close()
+            return
         overdue = self.connection.overdue(
             now,
             slow_peer_s=services.slow_peer_s,
@@ -469,6 +476,9 @@ class Channel:
             self._waiting = None
         else:
             response = await handle(request, context)
+        login = self._session.login
+        if login is not None:
+            self._limit_frames(login)
         if response is None:
             context.end()
             self.close()
@@ -479,6 +489,13 @@ class Channel:
             assert self._handled is not None
             self._handled.handled_at = perf_counter()
             self._take_response(response)
+
+    def _limit_frames(self, login: Login) -> None:
+        """Apply what the state of a login allows; after a failed one, close with its reply."""
+        limit = login.max_frame_bytes
+        self.connection.reader.max_frame_bytes = self._services.max_frame_bytes if limit is None else limit
+        if login.has_failed:
+            self.connection.must_close = True
 
     def _take_response(self, response: Response) -> None:
         """Store the response of the request being handled."""

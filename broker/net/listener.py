@@ -22,6 +22,7 @@ from warmlog.broker.net.transport.certificates import ServerTls
 from warmlog.broker.net.transport.handshakes import Handshakes
 from warmlog.broker.net.transport.transport import PlainTransport, Transport
 from warmlog.broker.security.distinguished_names import CertificateError
+from warmlog.broker.security.sasl import Login
 from warmlog.broker.settings.listeners import ListenerPlan
 
 logger = logging.getLogger(__name__)
@@ -185,6 +186,8 @@ class Listener:
             return
         limits.addresses[address] += 1
         session = Session(listener=self.name, peer=peer[:2], local=local[:2])
+        if self._services.login_rules is not None:
+            session.login = Login(self._services.login_rules)
         if self.tls is None:
             self._serve_client(PlainTransport(sock), session, b"")
         else:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from time import perf_counter
 
 from warmlog.broker.api.context import Session
@@ -12,6 +13,7 @@ from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.turn import ServingTurn
 from warmlog.broker.net.wire import Wire
+from warmlog.broker.security.sasl import Login, LoginRules
 from warmlog.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -24,8 +26,10 @@ class Services:
 
     __slots__ = (
         "_api_metrics",
+        "_guard",
         "dispatcher",
         "log_at",
+        "login_rules",
         "max_frame_bytes",
         "max_reply_bytes",
         "max_requests",
@@ -45,9 +49,12 @@ class Services:
         self, *, name: str, wire: Wire, turn: ServingTurn, dispatcher: Dispatcher, metrics: Metrics,
         requests: MemoryBudget, replies: MemoryBudget, slices: SlicePath, pacer: Pacer, max_frame_bytes: int,
         max_reply_bytes: int, max_requests: int, slow_peer_s: float, slow_peer_bytes: int,
+        login_rules: LoginRules | None = None, guard: Callable[[Wire, Login], Wire] | None = None,
     ) -> None:  # fmt: skip
         self.name = name  # the listener's
         self.wire = wire
+        self.login_rules = login_rules  # None: clients do not log in
+        self._guard = guard
         self.turn = turn
         self.dispatcher = dispatcher
         self.metrics = metrics
@@ -62,6 +69,12 @@ class Services:
         self.slow_peer_bytes = slow_peer_bytes  # per second
         self.log_at = -math.inf  # in perf_counter seconds
         self._api_metrics: dict[str, RequestMetrics] = {}
+
+    def wire_of(self, session: Session) -> Wire:
+        """Return the wire format of a connection."""
+        if session.login is None or self._guard is None:
+            return self.wire
+        return self._guard(self.wire, session.login)
 
     def api_metrics(self, api: str) -> RequestMetrics:
         """Return the histograms of an API on this listener."""

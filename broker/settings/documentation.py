@@ -119,8 +119,16 @@ BROKER_TEXTS: Mapping[str, str] = {
     "inter.broker.listener.name": "Listener over which the brokers of a cluster connect to each other; every broker "
     "has one of this name. Empty: the first that speaks Kafka's protocol.",
     "listener.security.protocol.map": "Security protocols of listeners, as NAME:PROTOCOL separated by commas. A "
-    "listener that is not named has the protocol of its name, and kafka and native have PLAINTEXT. SASL_PLAINTEXT and "
-    "SASL_SSL are not supported.",
+    "listener that is not named has the protocol of its name, and kafka and native have PLAINTEXT.",
+    "sasl.enabled.mechanisms": "SASL mechanisms of listeners with SASL_PLAINTEXT or SASL_SSL, separated by commas: "
+    "SCRAM-SHA-256, SCRAM-SHA-512, PLAIN.",
+    "sasl.server.max.receive.size": "Maximum size of a request before a client has authenticated.",
+    "connection.failed.authentication.delay.ms": "How long after its begin a failed login is answered, at least.",
+    "connections.max.reauth.ms": "How long a login is valid before the client has to authenticate again on its "
+    "connection, which is closed otherwise. 0: for ever.",
+    "warmlog.sasl.plain.without.tls": "Whether PLAIN may be enabled for SASL_PLAINTEXT, where passwords are sent in "
+    "clear.",
+    "warmlog.sasl.timeout.ms": "Close a connection that has not authenticated after this time, TLS handshake included.",
     "listeners": "Listeners, as NAME://HOST:PORT separated by commas: an empty host is every address, port 0 a free "
     "port. Empty: kafka and native, at the addresses of --kafka and --native, which it replaces.",
     "ssl.cipher.suites": "Cipher suites of TLS 1.2, separated by commas, by OpenSSL's or Java's names. Empty: "

@@ -3,14 +3,15 @@
 `listeners` names them as in Kafka. Without it there are two, `kafka` and `native`, at the addresses of the command
 line. Names are compared without regard to case, and kept in lower case.
 
-A setting of the form `listener.name.NAME.ssl.…` replaces `ssl.…` for one listener.
+A setting of the form `listener.name.NAME.ssl.…` replaces `ssl.…` for one listener; likewise
+`sasl.enabled.mechanisms`.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from warmlog.broker.settings.types import SettingError, parts
 
@@ -18,24 +19,24 @@ if TYPE_CHECKING:
     from warmlog.broker.settings.settings import Settings
 
 Protocol = Literal["kafka", "native"]
-Security = Literal["PLAINTEXT", "SSL"]
+Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
 KAFKA: Final = "kafka"
 NATIVE: Final = "native"
 DEFAULT_KAFKA: Final = "127.0.0.1:9092"
 DEFAULT_NATIVE: Final = "127.0.0.1:9091"
 MAX_PORT: Final = 65_535
-SUPPORTED: Final = ("PLAINTEXT", "SSL")
-PLANNED: Final = ("SASL_PLAINTEXT", "SASL_SSL")
+SUPPORTED: Final[tuple[Security, ...]] = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # Listeners whose names say their security protocols, unless `listener.security.protocol.map` says otherwise.
 DEFAULT_PROTOCOLS: Final[Mapping[str, str]] = {
-    **{name.lower(): name for name in (*SUPPORTED, *PLANNED)},
+    **{name.lower(): name for name in SUPPORTED},
     KAFKA: "PLAINTEXT",
     NATIVE: "PLAINTEXT",
 }
 RESERVED: Final = frozenset({"http", "none"})
 #: Settings that may be given for one listener.
 OF_ONE_LISTENER: Final = frozenset({
+    "sasl.enabled.mechanisms",
     "ssl.cipher.suites",
     "ssl.client.auth",
     "ssl.enabled.protocols",
@@ -74,7 +75,7 @@ class ListenerPlan:
     @property
     def is_tls(self) -> bool:
         """Whether its connections are encrypted."""
-        return self.security == "SSL"
+        return self.security in {"SSL", "SASL_SSL"}
 
 
 def plan_listeners(settings: "Settings", *, kafka: str, native: str) -> tuple[ListenerPlan, ...]:
@@ -111,7 +112,7 @@ def inter_broker_listener(settings: "Settings") -> str:
     Without `inter.broker.listener.name`, the first that speaks Kafka's protocol. Raises SettingError.
     """
     natives = native_names(settings) if settings.listeners else [NATIVE]
-    known = [name for name in _known(settings) if name not in natives]
+    known = [name for name in listener_names(settings) if name not in natives]
     chosen = settings.inter_broker_listener_name.strip().lower()
     if chosen and chosen not in known:
         raise SettingError(
@@ -166,7 +167,7 @@ def parse_protocols(text: str) -> dict[str, str]:
     found = {}
     for part in parts(text):
         name, colon, protocol = (word.strip() for word in part.partition(":"))
-        if not colon or not name or protocol.upper() not in (*SUPPORTED, *PLANNED):
+        if not colon or not name or protocol.upper() not in SUPPORTED:
             raise SettingError(
                 f"listener.security.protocol.map: expected NAME:PROTOCOL with a protocol of {', '.join(SUPPORTED)}, "
                 f"not {part!r}"
@@ -183,11 +184,7 @@ def security_of(settings: "Settings", name: str) -> Security:
         protocol = "PLAINTEXT"
     if protocol is None:
         raise SettingError(f"listeners: {name.upper()} has no security protocol in listener.security.protocol.map")
-    if protocol == "PLAINTEXT":
-        return "PLAINTEXT"
-    if protocol == "SSL":
-        return "SSL"
-    raise SettingError(f"listeners: {name.upper()}: {protocol} is not supported; choose one of {', '.join(SUPPORTED)}")
+    return cast("Security", protocol)
 
 
 def native_names(settings: "Settings") -> list[str]:
@@ -212,7 +209,7 @@ def check_listeners(settings: "Settings") -> None:
     """Raise SettingError for names, addresses and protocols that are invalid or conflict with each other."""
     advertised = advertised_addresses(settings)
     parse_protocols(settings.listener_security_protocol_map)
-    known = _known(settings)
+    known = listener_names(settings)
     if settings.listeners and not parts(settings.listeners):
         raise SettingError(f"listeners: expected NAME://HOST:PORT, not {settings.listeners!r}")
     for name in advertised:
@@ -226,7 +223,7 @@ def check_listeners(settings: "Settings") -> None:
     inter_broker_listener(settings)
 
 
-def _known(settings: "Settings") -> list[str]:
+def listener_names(settings: "Settings") -> list[str]:
     """Return the names of the listeners."""
     return list(parse_listeners("listeners", settings.listeners)) or [KAFKA, NATIVE]
 

@@ -18,8 +18,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from warmlog.broker.settings.kafka_settings import check_at_startup
-from warmlog.broker.settings.listeners import advertised_addresses, check_listeners, is_of_listener
+from warmlog.broker.settings.listeners import advertised_addresses, check_listeners, is_of_listener, listener_names
 from warmlog.broker.settings.mirrors import chosen_by, source_addresses
+from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.types import (
     MAX_INT32,
     BufferBytes,
@@ -86,6 +87,14 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ssl_enabled_protocols: str = "TLSv1.2,TLSv1.3"
     ssl_cipher_suites: str = ""  # OpenSSL's choice
     ssl_principal_mapping_rules: str = "DEFAULT"
+
+    # authentication
+    sasl_enabled_mechanisms: str = "SCRAM-SHA-256,SCRAM-SHA-512"  # Kafka: GSSAPI, which is not supported
+    sasl_server_max_receive_size: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 512 << 10
+    connection_failed_authentication_delay_ms: Delay = 100
+    connections_max_reauth_ms: Millis = 0
+    warmlog_sasl_plain_without_tls: bool = False
+    warmlog_sasl_timeout_ms: PositiveMillis = 10_000
 
     # authorization
     authorizer_class_name: Literal["", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"] = ""
@@ -455,6 +464,8 @@ def check_together(settings: Settings) -> None:
     for principal in settings.super_users.split(";"):
         if principal.strip() and not all(principal.strip().partition(":")):
             raise SettingError(f"super.users: expected TYPE:NAME;..., such as User:alice, not {principal.strip()!r}")
+    for name in listener_names(settings):
+        sasl_settings(settings, name)
     if source_addresses(settings.warmlog_mirror_from):
         for name in ("warmlog.mirror.topics", "warmlog.mirror.groups"):
             chosen_by(name, settings.effective(name))

@@ -129,7 +129,7 @@ APIS = (
     Api(16, "ListGroups", 0, 5, 3, group_admin.LIST_REQUEST, group_admin.LIST_RESPONSE, group_admin.failed_list),
     # no version is flexible
     Api(17, "SaslHandshake", 0, 1, 2,
-        authentication.HANDSHAKE_REQUEST, authentication.HANDSHAKE_RESPONSE, authentication.failed),
+        authentication.HANDSHAKE_REQUEST, authentication.HANDSHAKE_RESPONSE, authentication.failed_handshake),
     Api(18, "ApiVersions", 0, 5, 3, cluster.VERSIONS_REQUEST, cluster.VERSIONS_RESPONSE, cluster.failed_versions),
     Api(19, "CreateTopics", 2, 7, 5, topics.CREATE_REQUEST, topics.CREATE_RESPONSE, topics.failed_create),
     Api(20, "DeleteTopics", 1, 6, 4, topics.DELETE_REQUEST, topics.DELETE_RESPONSE, topics.failed_delete),
@@ -158,7 +158,7 @@ APIS = (
         admin.ALTER_DIRS_REQUEST, admin.ALTER_DIRS_RESPONSE, admin.failed_alter_dirs),
     Api(35, "DescribeLogDirs", 1, 5, 2, admin.LOG_DIRS_REQUEST, admin.LOG_DIRS_RESPONSE, admin.failed_log_dirs),
     Api(36, "SaslAuthenticate", 0, 2, 2,
-        authentication.AUTHENTICATE_REQUEST, authentication.AUTHENTICATE_RESPONSE, authentication.failed),
+        authentication.AUTHENTICATE_REQUEST, authentication.AUTHENTICATE_RESPONSE, authentication.failed_authenticate),
     Api(37, "CreatePartitions", 0, 3, 2,
         topics.PARTITIONS_REQUEST, topics.PARTITIONS_RESPONSE, topics.failed_partitions),
     Api(38, "CreateDelegationToken", 1, 3, 2,

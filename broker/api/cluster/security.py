@@ -1,10 +1,9 @@
-"""Requests about quotas, credentials and tokens; `acls` answers those about ACLs.
+"""Requests about quotas and delegation tokens.
 
-None of them exist, and none can be created, since they would have no effect. Kafka stores quotas and SCRAM credentials,
-which are refused here. Source: kafka.server.KafkaApis; org.apache.kafka.image.ClientQuotasImage, ScramImage.
+Quotas and tokens do not exist and cannot be created, since they would have no effect. Kafka stores quotas, which are
+refused here. Source: kafka.server.KafkaApis; org.apache.kafka.image.ClientQuotasImage.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,22 +16,15 @@ from warmlog.protocol.kafka.messages.authentication import (
     DescribeDelegationTokenRequest,
     ExpireDelegationTokenRequest,
     RenewDelegationTokenRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
 )
 from warmlog.protocol.kafka.messages.security import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
     Failure,
     QuotaAlteration,
     QuotaFilter,
-    UserResult,
 )
 
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
@@ -41,25 +33,18 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2  # types of matches
 
 
 class SecurityApi:
-    """Answers the requests about quotas, credentials, SASL and delegation tokens."""
+    """Answers the requests about quotas and delegation tokens."""
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by API."""
         return {
             DescribeClientQuotasRequest.api: self.describe_quotas,
             AlterClientQuotasRequest.api: self.alter_quotas,
-            DescribeUserScramCredentialsRequest.api: self.describe_credentials,
-            AlterUserScramCredentialsRequest.api: self.alter_credentials,
-            SaslHandshakeRequest.api: self._refuse_sasl,
-            SaslAuthenticateRequest.api: self._refuse_sasl,
             CreateDelegationTokenRequest.api: self._refuse_tokens,
             RenewDelegationTokenRequest.api: self._refuse_tokens,
             ExpireDelegationTokenRequest.api: self._refuse_tokens,
             DescribeDelegationTokenRequest.api: self._refuse_tokens,
         }
-
-    async def _refuse_sasl(self, _: Any, __: Context) -> None:
-        raise RequestError(ErrorCode.ILLEGAL_SASL_STATE, "this listener is PLAINTEXT: connect without SASL")
 
     async def _refuse_tokens(self, _: Any, __: Context) -> None:
         raise RequestError(
@@ -90,45 +75,6 @@ class SecurityApi:
             await context.checkpoint()
             results.append(_alter_quotas(alteration))
         return AlterClientQuotasResponse(results=tuple(results))
-
-    # -- SCRAM credentials --
-
-    async def describe_credentials(
-        self, request: DescribeUserScramCredentialsRequest, context: Context
-    ) -> DescribeUserScramCredentialsResponse:
-        """Report RESOURCE_NOT_FOUND for each user."""
-        results: list[UserResult] = []
-        for user, times in Counter(request.users or ()).items():
-            await context.checkpoint()
-            if times > 1:
-                results.append(_refused(user, ErrorCode.DUPLICATE_RESOURCE, f"user {user} occurs twice"))
-            else:
-                results.append(_refused(user, ErrorCode.RESOURCE_NOT_FOUND, f"user {user} has no credentials"))
-        return DescribeUserScramCredentialsResponse(results=tuple(results))
-
-    async def alter_credentials(
-        self, request: AlterUserScramCredentialsRequest, context: Context
-    ) -> AlterUserScramCredentialsResponse:
-        """Refuse to store credentials, since no listener authenticates clients."""
-        results = []
-        for user in dict.fromkeys(request.deletions):
-            await context.checkpoint()
-            results.append(_refused(user, ErrorCode.RESOURCE_NOT_FOUND, f"user {user} has no credentials"))
-        deleted = frozenset(request.deletions)
-        for user, times in Counter(request.upsertions).items():
-            await context.checkpoint()
-            if user in deleted:
-                continue
-            if times > 1:
-                results.append(_refused(user, ErrorCode.DUPLICATE_RESOURCE, f"user {user} occurs twice"))
-            else:
-                message = "credentials cannot be stored: no listener authenticates clients"
-                results.append(_refused(user, ErrorCode.UNSUPPORTED_SASL_MECHANISM, message))
-        return AlterUserScramCredentialsResponse(results=tuple(results))
-
-
-def _refused(user: str, error: ErrorCode, message: str) -> UserResult:
-    return UserResult(user=user, error=error, message=shortened(message))
 
 
 def _check_filter(asked: QuotaFilter) -> None:

@@ -1,4 +1,4 @@
-"""SASL and delegation tokens: no mechanism is enabled, and there are no tokens.
+"""SASL, and delegation tokens, of which there are none.
 
 SaslHandshake (0 and 1), SaslAuthenticate (0 to 2), CreateDelegationToken, DescribeDelegationToken (1 to 3),
 RenewDelegationToken, ExpireDelegationToken (1 and 2).
@@ -6,10 +6,12 @@ RenewDelegationToken, ExpireDelegationToken (1 and 2).
 
 from typing import ClassVar
 
+from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import DATA, INT64, STRING, Array, Field, Struct, array
 from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, ignored, refused
 from warmlog.protocol.kafka.messages.security import Failure
 from warmlog.protocol.request import Value
+from warmlog.protocol.response import ErrorResponse
 
 ANONYMOUS = ("User", "ANONYMOUS")  # the principal of an unauthenticated client
 
@@ -21,10 +23,28 @@ class SaslHandshakeRequest(Value, frozen=True, kw_only=True, gc=False):
     mechanism: str
 
 
+class SaslHandshakeResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The mechanisms of the listener; `error` if the chosen mechanism is none of them."""
+
+    error: ErrorCode = ErrorCode.NONE
+    mechanisms: tuple[str, ...] = ()
+
+
 class SaslAuthenticateRequest(Value, frozen=True, kw_only=True, gc=False):
     """Exchange SASL tokens."""
 
     api: ClassVar[str] = "sasl_authenticate"
+    auth_bytes: bytes
+
+    def __repr__(self) -> str:
+        return "SaslAuthenticateRequest(...)"  # the bytes may be a password
+
+
+class SaslAuthenticateResponse(Failure, frozen=True, kw_only=True, gc=False):
+    """The answer of the mechanism, and for how long a complete login is valid; 0 for ever."""
+
+    auth_bytes: bytes = b""
+    session_lifetime_ms: int = 0
 
 
 class CreateDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -53,20 +73,27 @@ class DescribeDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False)
 
 
 class RefusedResponse(Failure, frozen=True, kw_only=True, gc=False):
-    """Rejects a request for SASL or delegation tokens."""
+    """Rejects a request for delegation tokens."""
 
 
 failed = refused(RefusedResponse)
+failed_authenticate = refused(SaslAuthenticateResponse)
+
+
+def failed_handshake(_: SaslHandshakeRequest, error: ErrorResponse) -> SaslHandshakeResponse:
+    """Refuse a mechanism."""
+    return SaslHandshakeResponse(error=error.error)
+
 
 # -- SASL --
 
 HANDSHAKE_REQUEST = Struct(Field("mechanism", STRING), into=SaslHandshakeRequest)
-HANDSHAKE_RESPONSE = Struct(ERROR_CODE, Field("mechanisms", Array(STRING), attr=None))
-AUTHENTICATE_REQUEST = Struct(Field("auth_bytes", DATA, attr=None), into=SaslAuthenticateRequest)
+HANDSHAKE_RESPONSE = Struct(ERROR_CODE, Field("mechanisms", Array(STRING)))
+AUTHENTICATE_REQUEST = Struct(Field("auth_bytes", DATA), into=SaslAuthenticateRequest)
 AUTHENTICATE_RESPONSE = Struct(
     *FAILURE,
-    Field("auth_bytes", DATA, attr=None),
-    Field("session_lifetime_ms", INT64, since=1, default=0, attr=None),
+    Field("auth_bytes", DATA),
+    Field("session_lifetime_ms", INT64, since=1, default=0),
 )
 
 # -- delegation tokens: -1 stands for the times of a token that there is not --

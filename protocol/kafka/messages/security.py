@@ -71,18 +71,49 @@ class DescribeUserScramCredentialsRequest(Value, frozen=True, kw_only=True, gc=F
     users: tuple[str, ...] | None
 
 
-class DescribeUserScramCredentialsResponse(Failure, frozen=True, kw_only=True, gc=False):
-    """One result per user; no user has credentials."""
+class CredentialInfo(Value, frozen=True, kw_only=True, gc=False):
+    """A mechanism, by Kafka's number, for which a user has a credential."""
 
-    results: tuple[UserResult, ...] = ()
+    mechanism: int
+    iterations: int
+
+
+class UserCredentials(UserResult, frozen=True, kw_only=True, gc=False):
+    """The credentials of a user."""
+
+    credentials: tuple[CredentialInfo, ...] = ()
+
+
+class DescribeUserScramCredentialsResponse(Failure, frozen=True, kw_only=True, gc=False):
+    """One result per user."""
+
+    results: tuple[UserCredentials, ...] = ()
+
+
+class ScramDeletion(Value, frozen=True, kw_only=True, gc=False):
+    """A credential to delete."""
+
+    user: str
+    mechanism: int
+
+
+class ScramUpsertion(ScramDeletion, frozen=True, kw_only=True, gc=False):
+    """A credential to set."""
+
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+
+    def __repr__(self) -> str:
+        return "ScramUpsertion(...)"  # the salted password is a secret
 
 
 class AlterUserScramCredentialsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Delete or set the SCRAM credentials of the named users."""
 
     api: ClassVar[str] = "alter_user_scram_credentials"
-    deletions: tuple[str, ...]
-    upsertions: tuple[str, ...]
+    deletions: tuple[ScramDeletion, ...]
+    upsertions: tuple[ScramUpsertion, ...]
 
 
 class AlterUserScramCredentialsResponse(Value, frozen=True, kw_only=True, gc=False):
@@ -196,6 +227,7 @@ def _user(name: str) -> str:
     return name
 
 
+_NAME = Field("name", STRING, attr="user")
 _MECHANISM = Field("mechanism", INT8)
 _ITERATIONS = Field("iterations", INT32)
 DESCRIBE_SCRAM_REQUEST = Struct(
@@ -210,19 +242,22 @@ DESCRIBE_SCRAM_RESPONSE = Struct(
         array(
             Field("user", STRING),
             *FAILURE,
-            Field("credential_infos", array(_MECHANISM, _ITERATIONS), attr=None),
+            Field("credential_infos", array(_MECHANISM, _ITERATIONS), attr="credentials"),
         ),
     ),
 )
 failed_describe_scram = refused(DescribeUserScramCredentialsResponse)
 ALTER_SCRAM_REQUEST = Struct(
-    Field("deletions", array(Field("name", STRING), *ignored(_MECHANISM), into=_user)),
+    Field("deletions", array(_NAME, _MECHANISM, into=ScramDeletion)),
     Field(
         "upsertions",
         array(
-            Field("name", STRING),
-            *ignored(_MECHANISM, _ITERATIONS, Field("salt", DATA), Field("salted_password", DATA)),
-            into=_user,
+            _NAME,
+            _MECHANISM,
+            _ITERATIONS,
+            Field("salt", DATA),
+            Field("salted_password", DATA),
+            into=ScramUpsertion,
         ),
     ),
     into=AlterUserScramCredentialsRequest,
@@ -234,6 +269,6 @@ def failed_alter_scram(
     request: AlterUserScramCredentialsRequest, error: ErrorResponse
 ) -> AlterUserScramCredentialsResponse:
     """Refuse the change of each user."""
-    users = dict.fromkeys((*request.deletions, *request.upsertions))
+    users = dict.fromkeys([each.user for each in (*request.deletions, *request.upsertions)])
     results = [UserResult(user=user, error=error.error, message=error.message) for user in users]
     return AlterUserScramCredentialsResponse(results=tuple(results))

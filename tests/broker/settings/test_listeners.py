@@ -50,8 +50,16 @@ def test_brokers_use_the_first_kafka_listener_or_the_one_that_is_named() -> None
         (["listeners=HTTP://:1"], r"HTTP cannot be the name"),
         (["listeners=,"], r"listeners: expected NAME://HOST:PORT"),
         (["listeners=A://:1"], r"listeners: A has no security protocol in listener\.security\.protocol\.map"),
-        (["listeners=SASL_SSL://:1"], r"listeners: SASL_SSL: SASL_SSL is not supported"),
-        (["listener.security.protocol.map=kafka:SASL_PLAINTEXT"], r"SASL_PLAINTEXT is not supported"),
+        (["listener.security.protocol.map=native:SASL_SSL"], r"NATIVE: the native protocol has no SASL"),
+        (
+            ["listener.security.protocol.map=kafka:SASL_PLAINTEXT", "sasl.enabled.mechanisms=PLAIN"],
+            r"sasl\.enabled\.mechanisms: PLAIN would send passwords in clear",
+        ),
+        (
+            ["listener.security.protocol.map=kafka:SASL_SSL", "listener.name.kafka.sasl.enabled.mechanisms=GSSAPI"],
+            r"listener\.name\.kafka\.sasl\.enabled\.mechanisms: expected some of SCRAM-SHA-256.* not GSSAPI",
+        ),
+        (["listener.security.protocol.map=kafka:SASL_SSL", "sasl.enabled.mechanisms="], r"not none"),
         (["listener.security.protocol.map=kafka"], r"expected NAME:PROTOCOL"),
         (["listener.security.protocol.map=kafka:TLS"], r"expected NAME:PROTOCOL"),
         (["advertised.listeners=OTHER://a:1"], r"other is not a listener: expected one of kafka, native"),

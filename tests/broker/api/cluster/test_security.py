@@ -83,34 +83,6 @@ async def test_quotas_cannot_be_set(client: KafkaClient, version: int) -> None:
     assert "producer_byte_rate" in reply["entries"][0]["error_message"]
 
 
-async def test_nobody_has_credentials(client: KafkaClient) -> None:
-    for users in (None, ()):
-        reply = await client.ask("DescribeUserScramCredentials", users=users)
-        assert (reply["error_code"], reply["results"]) == (ErrorCode.NONE, ())
-    named = [{"name": name} for name in ("alice", "bob", "bob")]
-    reply = await client.ask("DescribeUserScramCredentials", users=named)
-    assert [(one["user"], one["error_code"]) for one in reply["results"]] == [
-        ("alice", ErrorCode.RESOURCE_NOT_FOUND),
-        ("bob", ErrorCode.DUPLICATE_RESOURCE),
-    ]
-
-
-async def test_credentials_cannot_be_set(client: KafkaClient) -> None:
-    """Kafka would set those of alice."""
-    upsertion = {"mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}
-    reply = await client.ask(
-        "AlterUserScramCredentials",
-        upsertions=[upsertion | {"name": name} for name in ("alice", "carol", "dave", "dave")],
-        deletions=[{"name": "bob", "mechanism": 1}, {"name": "carol", "mechanism": 1}],
-    )
-    assert {one["user"]: one["error_code"] for one in reply["results"]} == {
-        "alice": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-        "bob": ErrorCode.RESOURCE_NOT_FOUND,
-        "carol": ErrorCode.RESOURCE_NOT_FOUND,
-        "dave": ErrorCode.DUPLICATE_RESOURCE,
-    }
-
-
 async def test_sasl_and_tokens_are_refused_on_a_plain_listener(client: KafkaClient) -> None:
     reply = await client.ask("SaslHandshake", mechanism="PLAIN")
     assert (reply["error_code"], reply["mechanisms"]) == (ErrorCode.ILLEGAL_SASL_STATE, ())

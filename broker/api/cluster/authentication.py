@@ -1,0 +1,137 @@
+"""Log clients in: SaslHandshake and SaslAuthenticate, with the state of `security.sasl`.
+
+A failed login is answered `connection.failed.authentication.delay.ms` after its request, however long checking it took,
+so that the time does not tell whether a user exists. Source: SaslServerAuthenticator, KafkaApis.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from warmlog.broker.api.context import Context, Session
+from warmlog.broker.api.errors import RequestError
+from warmlog.broker.api.fair_queue import FairQueue
+from warmlog.broker.api.handler import Handler
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.security.sasl import (
+    IllegalStateError,
+    Login,
+    UnsupportedMechanismError,
+    Users,
+)
+from warmlog.broker.security.scram import PlainServer
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.messages.authentication import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from warmlog.protocol.scram import SaslError
+
+LOG_PAUSE_S: Final = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class AuthenticationApi:
+    """Answers the requests of connections that log in."""
+
+    def __init__(self, users: Users, metrics: Metrics) -> None:
+        self._users = users
+        self._logins: Counter[tuple[str, str, str]] = Counter()  # by listener, mechanism and result
+        self._checks = FairQueue(1)  # of passwords, by address
+        self._worker = trio.CapacityLimiter(1)
+        self._log_at = 0.0  # no line before this time of trio's clock
+        self._unlogged = 0
+        metrics.counter(
+            "warmlog_logins_total",
+            "Logins of clients with SASL.",
+            lambda: list(self._logins.items()),
+            ("listener", "mechanism", "result"),
+        )
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers by API."""
+        return {SaslHandshakeRequest.api: self.handshake, SaslAuthenticateRequest.api: self.authenticate}
+
+    async def handshake(self, request: SaslHandshakeRequest, context: Context) -> SaslHandshakeResponse:
+        """Begin a login with a mechanism."""
+        login = _login(context.session)
+        began_at = trio.current_time()
+        try:
+            login.choose(request.mechanism, self._users, is_raw=context.version == 0)
+        except SaslError as error:
+            await self._refused(login, error, began_at, context)
+            return SaslHandshakeResponse(error=_code(error), mechanisms=tuple(login.rules.mechanisms))
+        return SaslHandshakeResponse(mechanisms=tuple(login.rules.mechanisms))
+
+    async def authenticate(self, request: SaslAuthenticateRequest, context: Context) -> SaslAuthenticateResponse:
+        """Pass a token to the mechanism; with the last one, the session gets its principal."""
+        login = _login(context.session)
+        began_at = trio.current_time()
+        try:
+            answer = await self._respond(login, bytes(request.auth_bytes), context)
+            login.advanced()
+        except SaslError as error:
+            await self._refused(login, error, began_at, context)
+            message = f"login with {login.mechanism} failed: {error}"
+            return SaslAuthenticateResponse(error=_code(error), message=message)
+        if not login.is_complete:
+            return SaslAuthenticateResponse(auth_bytes=answer)
+        assert login.principal is not None
+        context.session.principal = login.principal
+        self._logins[context.session.listener, login.mechanism, "ok"] += 1
+        return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=int(login.rules.session_s * 1000))
+
+    async def _respond(self, login: Login, token: bytes, context: Context) -> bytes:
+        exchange = login.exchange
+        if not isinstance(exchange, PlainServer):
+            return exchange.respond(token)
+        exchange.begin(token)
+        exchange.end(is_right=await context.wait(self._check(exchange, login, context.session)))
+        return b""
+
+    async def _check(self, exchange: PlainServer, login: Login, session: Session) -> bool:
+        """Check a password in a worker, in turn with the passwords of other addresses."""
+        async with self._checks.slot(session.peer[0]):
+            if login.overdue(login.rules.clock()):  # the connection has closed meanwhile
+                return False
+            return await trio.to_thread.run_sync(exchange.check, limiter=self._worker)
+
+    async def _refused(self, login: Login, error: SaslError, began_at: float, context: Context) -> None:
+        """Count and log a failed login, and return when it may be answered."""
+        login.failed()
+        session = context.session
+        self._logins[session.listener, login.mechanism, "failed"] += 1
+        self._log(session, login, error)
+        await context.wait(trio.sleep_until(began_at + login.rules.failure_delay_s))
+
+    def _log(self, session: Session, login: Login, error: SaslError) -> None:
+        """Log a failed login. Rate-limited. Neither the name nor the mechanism that the client sent is logged."""
+        now = trio.current_time()
+        if now < self._log_at:
+            self._unlogged += 1
+            return
+        more, self._unlogged = self._unlogged, 0
+        self._log_at = now + LOG_PAUSE_S
+        since = f" ({more} more since the last line)" if more else ""
+        logger.warning("%s: %s:%d: login failed: %s: %s%s", session.listener, *session.peer, login.mechanism, error,
+                       since)  # fmt: skip
+
+
+def _login(session: Session) -> Login:
+    if session.login is None:
+        raise RequestError(ErrorCode.ILLEGAL_SASL_STATE, "this listener does not use SASL: connect without it")
+    return session.login
+
+
+def _code(error: SaslError) -> ErrorCode:
+    if isinstance(error, IllegalStateError):
+        return ErrorCode.ILLEGAL_SASL_STATE
+    if isinstance(error, UnsupportedMechanismError):
+        return ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    return ErrorCode.SASL_AUTHENTICATION_FAILED

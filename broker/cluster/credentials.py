@@ -1,0 +1,54 @@
+"""Users' credentials in the store."""
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from secrets import token_bytes
+from typing import Final, TypeAlias
+
+from warmlog.broker.cluster.image import ClusterImage
+from warmlog.broker.cluster.keys import LOGIN_SECRET_KEY, encode, scram_key
+from warmlog.broker.cluster.store import Compare, Delete, Operation, Put, Transaction
+from warmlog.broker.cluster.store_node import StoreNode
+from warmlog.broker.cluster.values import LoginSecret
+from warmlog.broker.security.sasl import Users
+from warmlog.broker.security.scram import ScramCredential, UnknownUsers
+
+PER_TRANSACTION: Final = 100
+SECRET_BYTES: Final = 32
+
+UserMechanism: TypeAlias = tuple[str, str]
+
+
+def users_of(node: StoreNode) -> Users:
+    """Return the users that a broker's image has. Before the first one is created, salts differ between brokers."""
+    own = token_bytes(SECRET_BYTES)
+    return Users(
+        lookup=lambda user, mechanism: node.image.credentials.get((user, mechanism)),
+        unknown=UnknownUsers(lambda: node.image.login_secret or own),
+    )
+
+
+async def change_credentials(
+    node: StoreNode, deleted: Collection[UserMechanism], changed: Mapping[UserMechanism, ScramCredential]
+) -> None:
+    """Delete and set credentials, up to PER_TRANSACTION of them at a time."""
+    for step in steps(deleted, changed):
+        await node.commit(partial(transaction, operations=step))
+
+
+def steps(
+    deleted: Collection[UserMechanism], changed: Mapping[UserMechanism, ScramCredential]
+) -> Iterator[list[Operation]]:
+    """Return what to write, by transaction."""
+    operations: list[Operation] = [Delete(scram_key(*each)) for each in deleted]
+    operations += [Put(scram_key(*key), encode(credential)) for key, credential in changed.items()]
+    for start in range(0, len(operations), PER_TRANSACTION):
+        yield operations[start : start + PER_TRANSACTION]
+
+
+def transaction(image: ClusterImage, operations: list[Operation]) -> Transaction:
+    """Return the transaction of a step, which creates the secret of unknown users if there is none."""
+    if image.login_secret:
+        return Transaction((), tuple(operations))
+    secret = Put(LOGIN_SECRET_KEY, encode(LoginSecret(secret=token_bytes(SECRET_BYTES))))
+    return Transaction((Compare(LOGIN_SECRET_KEY, image.revision_of(LOGIN_SECRET_KEY)),), (*operations, secret))

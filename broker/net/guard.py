@@ -1,0 +1,89 @@
+"""Wire formats of connections that have to log in: nothing but the login passes before it is complete.
+
+    CHOOSING, EXCHANGING    ApiVersions, SaslHandshake, SaslAuthenticate       hello, authenticate
+    COMPLETE                everything, until the login expires; then the login only
+
+Anything else raises, and the connection closes. One object per connection, on listeners with SASL only.
+"""
+
+from collections.abc import Sized
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
+
+from warmlog.broker.api.context import Context
+from warmlog.broker.net.wire import LOOP_WORK, Refusal, Wire
+from warmlog.broker.security.sasl import Login, Stage
+from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.frame import LENGTH
+from warmlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS_KEY
+from warmlog.protocol.kafka.codec.bounds import NO_LIMIT
+from warmlog.protocol.kafka.messages.authentication import SaslAuthenticateRequest
+from warmlog.protocol.response import Response
+
+HANDSHAKE_KEY: Final = 17
+AUTHENTICATE_KEY: Final = 36
+_ALLOWED: Final = frozenset({API_VERSIONS_KEY, HANDSHAKE_KEY, AUTHENTICATE_KEY})
+_KEY: Final = Struct(">h")
+
+
+class UnauthenticatedError(ProtocolError):
+    """A request that needs a login first."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class _RawToken(msgspec.Struct, frozen=True, gc=False):
+    """The `call` of a token without Kafka's headers."""
+
+    request: SaslAuthenticateRequest
+
+
+class KafkaGuard:
+    """Kafka's protocol, with a login."""
+
+    __slots__ = ("_inner", "_login", "name")
+
+    def __init__(self, inner: Wire, login: Login) -> None:
+        self._inner = inner
+        self._login = login
+        self.name = inner.name
+
+    def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Any]:
+        """Decode a frame that the login allows. Raises ProtocolError."""
+        login = self._login
+        if login.stage is not Stage.COMPLETE or login.expires_at is not None:
+            if login.is_raw and login.stage is Stage.EXCHANGING:
+                request = SaslAuthenticateRequest(auth_bytes=bytes(frame))
+                return _RawToken(request), request
+            self._check(frame)
+        return self._inner.decode(frame, context, limit)
+
+    def _check(self, frame: memoryview) -> None:
+        """Raise UnauthenticatedError for a request other than those of a login."""
+        login = self._login
+        if login.stage is Stage.COMPLETE and not login.has_expired():
+            return
+        key = _KEY.unpack_from(frame)[0] if len(frame) >= _KEY.size else -1
+        if key in _ALLOWED and (key != API_VERSIONS_KEY or login.stage is Stage.CHOOSING):
+            return
+        what = API_BY_KEY[key].name if key in API_BY_KEY else "an unknown request"
+        raise UnauthenticatedError(
+            f"{what} after the login has expired" if login.has_expired() else f"{what} before the login"
+        )
+
+    def encode(
+        self, call: Any, response: Response, *, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
+    ) -> list[Sized]:
+        """Encode the reply's frame; a failed login without Kafka's headers has none."""
+        if type(call) is not _RawToken:
+            return self._inner.encode(call, response, limit=limit, max_bytes=max_bytes)
+        answer: Any = response
+        if answer.error is not ErrorCode.NONE:
+            return []
+        return [LENGTH.pack(len(answer.auth_bytes)) + answer.auth_bytes]
+
+    def refusal(self, error: ProtocolError) -> Refusal | None:
+        """Return the reply to a frame that could not be decoded; None if the connection must close."""
+        return self._inner.refusal(error)

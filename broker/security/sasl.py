@@ -1,0 +1,164 @@
+"""The login of one connection, without I/O: which requests it may send, and who it belongs to.
+
+    CHOOSING ---- mechanism ----> EXCHANGING ---- last token is right ----> COMPLETE
+        ^                             |                                        |
+        |                             +---- anything wrong ----> FAILED        |
+        +------------------- a mechanism again (KIP-368) ----------------------+
+
+Invariants:
+1. Until COMPLETE, a connection may send what `allows` only. FAILED is final: its answer is sent, then it closes.
+2. A connection that authenticates again keeps its principal and mechanism, or fails.
+3. `deadline` applies until the first COMPLETE, `expires_at` afterwards, both in seconds of the caller's clock.
+
+Source: org.apache.kafka.common.security.authenticator.SaslServerAuthenticator, KIP-43, KIP-152, KIP-368.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from secrets import token_urlsafe
+from typing import Final
+
+from warmlog.broker.security.principal import Principal
+from warmlog.broker.security.scram import Lookup, PlainServer, ScramServer, UnknownUsers
+from warmlog.protocol.scram import MECHANISMS, SaslError
+
+PLAIN: Final = "PLAIN"
+NO_MECHANISM: Final = "none"
+NONCE_BYTES: Final = 24
+REAUTHENTICATION_PAUSE_S: Final = 1.0  # at least between two logins of a connection, as in Kafka
+
+Exchange = ScramServer | PlainServer
+
+
+class Stage(Enum):
+    """How far a login is."""
+
+    CHOOSING = auto()
+    EXCHANGING = auto()
+    COMPLETE = auto()
+    FAILED = auto()
+
+
+class IllegalStateError(SaslError):
+    """A message that is not allowed at this stage."""
+
+
+class UnsupportedMechanismError(SaslError):
+    """A mechanism that the listener does not enable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Where credentials are looked up."""
+
+    lookup: Lookup
+    unknown: UnknownUsers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginRules:
+    """What a listener asks of its clients. `session_s`: how long a login is valid, 0 for ever."""
+
+    mechanisms: Sequence[str]
+    is_encrypted: bool
+    max_frame_bytes: int
+    timeout_s: float
+    failure_delay_s: float
+    session_s: float
+    clock: Callable[[], float]
+
+
+class Login:
+    """The login of one connection."""
+
+    __slots__ = ("_authenticated_at", "_exchange", "_mechanism", "deadline", "expires_at", "is_raw", "principal",
+                 "rules", "stage")  # fmt: skip
+
+    def __init__(self, rules: LoginRules) -> None:
+        self.rules = rules
+        self.stage = Stage.CHOOSING
+        self.deadline = rules.clock() + rules.timeout_s
+        self.expires_at: float | None = None
+        self.is_raw = False  # whether tokens come without Kafka's headers (SaslHandshake v0)
+        self.principal: Principal | None = None  # of the last complete exchange
+        self._authenticated_at = 0.0
+        self._mechanism = NO_MECHANISM
+        self._exchange: Exchange | None = None
+
+    @property
+    def mechanism(self) -> str:
+        """The chosen mechanism, NO_MECHANISM before."""
+        return self._mechanism
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether any request is allowed, unless the login has expired."""
+        return self.stage is Stage.COMPLETE
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the connection must close."""
+        return self.stage is Stage.FAILED
+
+    @property
+    def max_frame_bytes(self) -> int | None:
+        """The limit of frames, None for the listener's."""
+        return None if self.principal is not None else self.rules.max_frame_bytes
+
+    def overdue(self, now: float) -> bool:
+        """Whether the client has taken too long to log in."""
+        return self.principal is None and now > self.deadline
+
+    def has_expired(self) -> bool:
+        """Whether the client had to authenticate again before now."""
+        return self.expires_at is not None and self.rules.clock() > self.expires_at
+
+    def choose(self, mechanism: str, users: Users, *, is_raw: bool = False) -> None:
+        """Begin an exchange. Raises SaslError, and then has failed."""
+        if self.stage is Stage.COMPLETE:
+            if self.rules.clock() - self._authenticated_at < REAUTHENTICATION_PAUSE_S:
+                raise self._fail(IllegalStateError("authenticated less than a second ago"))
+            if mechanism != self._mechanism:
+                raise self._fail(IllegalStateError("a connection cannot change its SASL mechanism"))
+        elif self.stage is not Stage.CHOOSING:
+            raise self._fail(IllegalStateError("a SASL exchange has begun already"))
+        if mechanism not in self.rules.mechanisms:
+            raise self._fail(UnsupportedMechanismError(
+                f"unsupported SASL mechanism; the listener enables {', '.join(self.rules.mechanisms)}"
+            ))  # fmt: skip
+        self._mechanism, self.is_raw, self.stage = mechanism, is_raw, Stage.EXCHANGING
+        if mechanism == PLAIN:
+            self._exchange = PlainServer(users.lookup, users.unknown)
+        else:
+            nonce = token_urlsafe(NONCE_BYTES)
+            self._exchange = ScramServer(MECHANISMS[mechanism], users.lookup, users.unknown, nonce)
+
+    @property
+    def exchange(self) -> Exchange:
+        """The exchange in progress. Raises SaslError if there is none, and then has failed."""
+        if self.stage is not Stage.EXCHANGING or self._exchange is None:
+            raise self._fail(IllegalStateError("no SASL exchange is in progress"))
+        return self._exchange
+
+    def advanced(self) -> None:
+        """Complete the login if its exchange is complete. Raises SaslError for another principal, and has failed."""
+        exchange = self._exchange
+        if exchange is None or not exchange.is_complete:
+            return
+        principal = Principal(exchange.user)
+        if self.principal not in {None, principal}:
+            raise self._fail(SaslError("a connection cannot change its principal"))
+        rules = self.rules
+        self.principal, self._exchange, self.is_raw = principal, None, False
+        self.stage = Stage.COMPLETE
+        self._authenticated_at = rules.clock()
+        self.expires_at = self._authenticated_at + rules.session_s if rules.session_s else None
+
+    def failed(self) -> None:
+        """Give up: the connection must close."""
+        self.stage, self._exchange = Stage.FAILED, None
+
+    def _fail(self, error: SaslError) -> SaslError:
+        self.failed()
+        return error

@@ -1,0 +1,195 @@
+"""The broker's side of SCRAM, and of PLAIN with the credentials of SCRAM. No clock, no I/O.
+
+Invariants:
+1. An unknown user gets the answers that a known one with another password gets. Its salt is a function of its name.
+2. What a client sends is never part of an error's text.
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from warmlog.protocol.scram import (
+    MECHANISMS,
+    MIN_ITERATIONS,
+    Mechanism,
+    SaslError,
+    decode,
+    encode,
+    fields_of,
+    text_of,
+    unescape,
+    xor,
+)
+
+SALT_BYTES: Final = 24
+MAX_NAME: Final = 1024  # characters of a user name or a nonce
+WRONG: Final = "invalid credentials"
+
+
+class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
+    """What is stored for a user and a mechanism. Whoever reads it can try passwords, and pretend to be the broker."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    @classmethod
+    def of_salted(cls, mechanism: Mechanism, salted: bytes, salt: bytes, iterations: int) -> "ScramCredential":
+        """Derive it from a salted password."""
+        return cls(
+            salt=salt,
+            stored_key=mechanism.stored_key(salted),
+            server_key=mechanism.server_key(salted),
+            iterations=iterations,
+        )
+
+    def __repr__(self) -> str:
+        return f"ScramCredential(iterations={self.iterations}, ...)"
+
+
+Lookup = Callable[[str, str], ScramCredential | None]  # (user, mechanism)
+
+
+class UnknownUsers:
+    """Credentials of users that do not exist. No password fits them."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: Callable[[], bytes]) -> None:
+        self._secret = secret
+
+    def credential(self, user: str, mechanism: Mechanism) -> ScramCredential:
+        """Return the credential that a user appears to have."""
+        seed = mechanism.mac(self._secret(), f"{mechanism.name} {user}".encode())
+        return ScramCredential(
+            salt=mechanism.mac(seed, b"salt")[:SALT_BYTES],
+            stored_key=mechanism.mac(seed, b"stored key"),
+            server_key=mechanism.mac(seed, b"server key"),
+            iterations=MIN_ITERATIONS,
+        )
+
+
+class ScramServer:
+    """One exchange: call `respond` with each message of the client. `user` is known when `is_complete`."""
+
+    __slots__ = ("_bare", "_binding", "_challenge", "_credential", "_lookup", "_mechanism", "_nonce", "_unknown",
+                 "is_complete", "user")  # fmt: skip
+
+    def __init__(self, mechanism: Mechanism, lookup: Lookup, unknown: UnknownUsers, nonce: str) -> None:
+        self._mechanism = mechanism
+        self._lookup = lookup
+        self._unknown = unknown
+        self._nonce = nonce  # this server's part, then the whole
+        self._credential: ScramCredential | None = None
+        self._bare = self._binding = self._challenge = ""
+        self.user = ""
+        self.is_complete = False
+
+    def respond(self, message: bytes) -> bytes:
+        """Return the answer to a message. Raises SaslError, after which the exchange is over."""
+        if self.is_complete:
+            raise SaslError("the exchange is complete")
+        return self._first(text_of(message)) if self._credential is None else self._final(text_of(message))
+
+    def _first(self, message: str) -> bytes:
+        """Answer `n,[a=NAME],n=USER,r=NONCE[,EXTENSIONS]` with the salt."""
+        flag, _, rest = message.partition(",")
+        authorized, _, bare = rest.partition(",")
+        if flag not in {"n", "y"}:
+            raise SaslError("channel binding is not supported" if flag.startswith("p=") else "invalid SCRAM message")
+        fields = fields_of(bare, "n", "r")
+        user = unescape(fields["n"])
+        if authorized and (not authorized.startswith("a=") or unescape(authorized[2:]) != user):
+            raise SaslError("a client cannot act for another user")
+        if bare.count(",") > 1:
+            raise SaslError("extensions of SCRAM, such as delegation tokens, are not supported")
+        if len(user) > MAX_NAME or len(fields["r"]) > MAX_NAME:
+            raise SaslError("a user name or a nonce is too long")
+        self.user = user
+        self._bare = bare
+        self._binding = encode(f"{flag},{authorized},".encode())
+        self._nonce = fields["r"] + self._nonce
+        self._credential = found = _known(self._lookup, self._unknown, user, self._mechanism)
+        self._challenge = f"r={self._nonce},s={encode(found.salt)},i={found.iterations}"
+        return self._challenge.encode()
+
+    def _final(self, message: str) -> bytes:
+        """Check `c=HEADER,r=NONCE,p=PROOF`."""
+        assert self._credential is not None
+        credential, mechanism = self._credential, self._mechanism
+        bare, comma, proof_text = message.rpartition(",p=")
+        fields = fields_of(bare, "c", "r")
+        if not comma or fields["c"] != self._binding:
+            raise SaslError("invalid SCRAM message")
+        if fields["r"] != self._nonce:
+            raise SaslError("the nonce is not the one of this exchange")
+        proof = decode(proof_text)
+        if len(proof) != mechanism.key_bytes:
+            raise SaslError(WRONG)
+        signed = f"{self._bare},{self._challenge},{bare}".encode()
+        client_key = xor(proof, mechanism.mac(credential.stored_key, signed))
+        if not hmac.compare_digest(mechanism.hash(client_key), credential.stored_key):
+            raise SaslError(WRONG)
+        self.is_complete = True
+        return f"v={encode(mechanism.mac(credential.server_key, signed))}".encode()
+
+
+class PlainServer:
+    """PLAIN (RFC 4616): `begin` with the message, `check` in a worker thread, then `end` with its result."""
+
+    __slots__ = ("_credential", "_lookup", "_mechanism", "_password", "_unknown", "is_complete", "user")
+
+    def __init__(self, lookup: Lookup, unknown: UnknownUsers) -> None:
+        self._lookup = lookup
+        self._unknown = unknown
+        self._credential: ScramCredential | None = None
+        self._mechanism = next(iter(MECHANISMS.values()))
+        self._password = ""
+        self.user = ""
+        self.is_complete = False
+
+    def begin(self, message: bytes) -> None:
+        """Read `[NAME] NUL USER NUL PASSWORD`. Raises SaslError."""
+        if self.is_complete or self._credential is not None:
+            raise SaslError("the exchange is complete")
+        try:
+            authorized, user, password = message.decode().split("\0")
+        except ValueError:  # UnicodeDecodeError is one
+            raise SaslError("invalid PLAIN message") from None
+        if not user or not password:
+            raise SaslError("a PLAIN message needs a user name and a password")
+        if authorized not in {"", user}:
+            raise SaslError("a client cannot act for another user")
+        if max(len(user), len(password)) > MAX_NAME:
+            raise SaslError("a user name or a password is too long")
+        self.user, self._password = user, password
+        for mechanism in MECHANISMS.values():
+            found = self._lookup(user, mechanism.name)
+            if found is not None:
+                self._mechanism, self._credential = mechanism, found
+                return
+        self._credential = self._unknown.credential(user, self._mechanism)
+
+    def check(self) -> bool:
+        """Return whether the password is right. Slow on purpose (PBKDF2), without the GIL."""
+        credential, mechanism = self._credential, self._mechanism
+        assert credential is not None
+        salted = mechanism.salted_password(self._password, credential.salt, credential.iterations)
+        return hmac.compare_digest(mechanism.stored_key(salted), credential.stored_key)
+
+    def end(self, *, is_right: bool) -> None:
+        """Complete the exchange. Raises SaslError for a wrong password."""
+        self._password = ""
+        if not is_right:
+            raise SaslError(WRONG)
+        self.is_complete = True
+
+
+def _known(lookup: Lookup, unknown: UnknownUsers, user: str, mechanism: Mechanism) -> ScramCredential:
+    """Return a user's credential. The work is the same whether there is one or not."""
+    found, fake = lookup(user, mechanism.name), unknown.credential(user, mechanism)
+    return fake if found is None else found

@@ -1,0 +1,53 @@
+"""The settings of SASL, as they apply to one listener."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from warmlog.broker.settings.listeners import native_names, security_of, value_for
+from warmlog.broker.settings.types import SettingError, parts
+
+if TYPE_CHECKING:
+    from warmlog.broker.settings.settings import Settings
+
+PLAIN: Final = "PLAIN"
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", PLAIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslSettings:
+    """How clients of a listener authenticate."""
+
+    mechanisms: tuple[str, ...]
+    is_encrypted: bool
+    max_frame_bytes: int
+    timeout_ms: int
+    failure_delay_ms: int
+    session_ms: int
+
+
+def sasl_settings(settings: "Settings", listener: str) -> SaslSettings | None:
+    """Return the settings of SASL for a listener, None for one without SASL. Raises SettingError."""
+    security = security_of(settings, listener)
+    if not security.startswith("SASL_"):
+        return None
+    if listener in native_names(settings):
+        raise SettingError(f"listeners: {listener.upper()}: the native protocol has no SASL; use PLAINTEXT or SSL")
+    is_encrypted = security == "SASL_SSL"
+    name, text = value_for(settings, listener, "sasl.enabled.mechanisms")
+    mechanisms = tuple(dict.fromkeys(parts(text)))
+    unknown = [each for each in mechanisms if each not in MECHANISMS]
+    if unknown or not mechanisms:
+        raise SettingError(f"{name}: expected some of {', '.join(MECHANISMS)}, not {unknown[0] if unknown else 'none'}")
+    if PLAIN in mechanisms and not is_encrypted and not settings.warmlog_sasl_plain_without_tls:
+        raise SettingError(
+            f"{name}: PLAIN would send passwords in clear over the {listener} listener, which is SASL_PLAINTEXT: use "
+            "SASL_SSL or SCRAM, or set warmlog.sasl.plain.without.tls=true"
+        )
+    return SaslSettings(
+        mechanisms=mechanisms,
+        is_encrypted=is_encrypted,
+        max_frame_bytes=settings.sasl_server_max_receive_size,
+        timeout_ms=settings.warmlog_sasl_timeout_ms,
+        failure_delay_ms=settings.connection_failed_authentication_delay_ms,
+        session_ms=settings.connections_max_reauth_ms,
+    )

@@ -1,0 +1,194 @@
+"""The broker's side of SCRAM and PLAIN, without a connection."""
+
+import base64
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmlog.broker.security.scram import PlainServer, ScramCredential, ScramServer, UnknownUsers
+from warmlog.protocol.scram import MECHANISMS, SCRAM_SHA_256, SCRAM_SHA_512, Mechanism, SaslError, ScramClient
+
+SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+UNKNOWN = UnknownUsers(lambda: b"secret")
+NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+
+
+def credential(mechanism: Mechanism, password: str) -> ScramCredential:
+    salted = mechanism.salted_password(password, SALT, 4096)
+    return ScramCredential.of_salted(mechanism, salted, SALT, 4096)
+
+
+STORED = {("user", name): credential(mechanism, "pencil") for name, mechanism in MECHANISMS.items()}
+STORED["=,comma=", "SCRAM-SHA-256"] = credential(SCRAM_SHA_256, "pencil")
+
+
+def lookup(user: str, mechanism: str) -> ScramCredential | None:
+    return STORED.get((user, mechanism))
+
+
+def server(mechanism: Mechanism = SCRAM_SHA_256) -> ScramServer:
+    return ScramServer(mechanism, lookup, UNKNOWN, NONCE)
+
+
+def log_in(mechanism: Mechanism, user: str, password: str) -> ScramServer:
+    side, client = server(mechanism), ScramClient(mechanism, user, password, "rOprNGfwEbeRWgbNEkqO")
+    client.verify(side.respond(client.final(side.respond(client.first()))))
+    return side
+
+
+def test_the_example_of_rfc_7677() -> None:
+    side = server()
+    assert side.respond(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == (
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    assert not side.is_complete
+    assert side.respond(
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    ) == (b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+    assert (side.is_complete, side.user) == (True, "user")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values())
+def test_only_the_right_password_fits(mechanism: Mechanism) -> None:
+    assert log_in(mechanism, "user", "pencil").is_complete
+    for user, password in (("user", "pencil "), ("nobody", "pencil"), ("USER", "pencil")):
+        with pytest.raises(SaslError, match="invalid credentials"):
+            log_in(mechanism, user, password)
+
+
+def test_names_with_separators() -> None:
+    assert log_in(SCRAM_SHA_256, "=,comma=", "pencil").user == "=,comma="
+
+
+def test_an_unknown_user_gets_the_same_salt_each_time_and_another_one_for_each_name_and_secret() -> None:
+    def challenge(user: str, unknown: UnknownUsers = UNKNOWN, mechanism: Mechanism = SCRAM_SHA_256) -> bytes:
+        side = ScramServer(mechanism, lookup, unknown, NONCE)
+        return side.respond(f"n,,n={user},r=abc".encode())
+
+    assert challenge("bob") == challenge("bob")
+    other = UnknownUsers(lambda: b"other")
+    sha_512 = challenge("bob", UNKNOWN, SCRAM_SHA_512)
+    assert len({challenge("bob"), challenge("eve"), challenge("bob", other), sha_512}) == 4
+    assert challenge("bob").endswith(b",i=4096")
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (b"p=tls-unique,,n=user,r=abc", "channel binding"),
+        (b"n,a=bob,n=user,r=abc", "another user"),
+        (b"n,x,n=user,r=abc", "another user"),
+        (b"n,,m=must,n=user,r=abc", "expected a SCRAM message"),
+        (b"n,,n=user,r=abc,tokenauth=true", "extensions"),
+        (b"n,,n=,r=abc", "expected a SCRAM message"),
+        (b"n,,n=user,r=", "expected a SCRAM message"),
+        (b"n,,n=us=er,r=abc", "invalid user name"),
+        (b"n,,n=us\0er,r=abc", "zero byte"),
+        (b"n,,n=" + b"u" * 5000 + b",r=abc", "too long"),
+        (b"n,,n=user,r=" + b"u" * 5000, "too long"),
+        (b"", "invalid SCRAM message"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
+)
+def test_a_first_message_is_refused(first: bytes, why: str) -> None:
+    with pytest.raises(SaslError, match=why):
+        server().respond(first)
+
+
+def test_a_client_may_name_itself_and_support_channel_binding() -> None:
+    for header in ("y,,", "n,a=user,"):
+        side, client = server(), ScramClient(SCRAM_SHA_256, "user", "pencil", "abc")
+        challenge = side.respond(header.encode() + client.first().removeprefix(b"n,,"))
+        binding = base64.b64encode(header.encode()).decode()
+        bare = f"c={binding},{challenge.decode().split(',')[0]}"
+        message = b",".join((client.first().removeprefix(b"n,,"), challenge, bare.encode()))
+        salted = SCRAM_SHA_256.salted_password("pencil", SALT, 4096)
+        signature = SCRAM_SHA_256.mac(SCRAM_SHA_256.stored_key(salted), message)
+        key = SCRAM_SHA_256.client_key(salted)
+        proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
+        side.respond(f"{bare},p={proof}".encode())
+        assert side.is_complete
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda final: final.replace(b"r=abc", b"r=abd"),
+        lambda final: final.replace(b"c=biws", b"c=eSws"),
+        lambda final: final.replace(b",p=", b",q="),
+        lambda final: final[:-4],
+        lambda final: final.partition(b",p=")[0] + b",p=",
+        lambda final: final.partition(b",p=")[0] + b",p=%%",
+        lambda final: final.partition(b",p=")[0] + b",p=AAAA",
+        lambda _: b"",
+        lambda _: b"n,,n=user,r=abc",
+    ],
+)
+def test_a_final_message_is_refused(change: Callable[[bytes], bytes]) -> None:
+    side, client = server(), ScramClient(SCRAM_SHA_256, "user", "pencil", "abc")
+    final = client.final(side.respond(client.first()))
+    with pytest.raises(SaslError):
+        side.respond(change(final))
+    assert not side.is_complete
+
+
+def test_a_final_message_counts_once() -> None:
+    side, client = server(), ScramClient(SCRAM_SHA_256, "user", "pencil", "abc")
+    final = client.final(side.respond(client.first()))
+    side.respond(final)
+    with pytest.raises(SaslError):
+        side.respond(final)
+    with pytest.raises(SaslError):  # nor in another exchange
+        other = ScramServer(SCRAM_SHA_256, lookup, UNKNOWN, "another nonce")
+        other.respond(client.first())
+        other.respond(final)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=3))
+def test_no_bytes_log_in_or_raise_anything_else(messages: list[bytes]) -> None:
+    side = server()
+    for message in messages:
+        with suppress(SaslError):
+            side.respond(message)
+    assert not side.is_complete
+
+
+def plain(message: bytes) -> PlainServer:
+    side = PlainServer(lookup, UNKNOWN)
+    side.begin(message)
+    side.end(is_right=side.check())
+    return side
+
+
+def test_plain_checks_the_password_of_any_mechanism() -> None:
+    assert plain(b"\0user\0pencil").user == "user"
+    assert plain(b"user\0user\0pencil").is_complete
+    for message in (b"\0user\0Pencil", b"\0nobody\0pencil"):
+        with pytest.raises(SaslError, match="invalid credentials"):
+            plain(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\0",
+        b"\0user\0",
+        b"\0\0pencil",
+        b"bob\0user\0pencil",
+        b"\0user\0pencil\0",
+        b"\xff\0user\0p",
+        b"\0" + b"u" * 5000 + b"\0p",
+    ],
+)
+def test_a_plain_message_is_refused(message: bytes) -> None:
+    with pytest.raises(SaslError):
+        plain(message)
+
+
+def test_secrets_are_in_no_text() -> None:
+    found = STORED["user", "SCRAM-SHA-256"]
+    assert repr(found) == str(found) == "ScramCredential(iterations=4096, ...)"
