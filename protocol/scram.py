@@ -18,7 +18,7 @@ import hashlib
 import hmac
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -27,6 +27,7 @@ from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16_384  # Kafka's limit for credentials
+PLAIN: Final = "PLAIN"
 GS2_HEADER: Final = "n,,"
 
 
@@ -177,3 +178,17 @@ def decode(text: str) -> bytes:
 def xor(left: bytes, right: bytes) -> bytes:
     """Return the exclusive or of two texts of equal length."""
     return (int.from_bytes(left, "big") ^ int.from_bytes(right, "big")).to_bytes(len(left), "big")
+
+
+def log_in(mechanism: str, user: str, password: str, nonce: str) -> Generator[bytes, bytes, None]:
+    """Yield the messages of a client, SCRAM's or PLAIN's; send the server's answer to each. Raises SaslError.
+
+    Sending an answer takes milliseconds (PBKDF2).
+    """
+    if mechanism == PLAIN:
+        yield b"\0".join((b"", user.encode(), password.encode()))
+        return
+    if mechanism not in MECHANISMS:
+        raise SaslError(f"unknown SASL mechanism {mechanism!r}; choose one of {', '.join((*MECHANISMS, PLAIN))}")
+    client = ScramClient(MECHANISMS[mechanism], user, password, nonce)
+    client.verify((yield client.final((yield client.first()))))

@@ -21,9 +21,8 @@ from typing import Final
 
 from warmlog.broker.security.principal import Principal
 from warmlog.broker.security.scram import Lookup, PlainServer, ScramServer, UnknownUsers
-from warmlog.protocol.scram import MECHANISMS, SaslError
+from warmlog.protocol.scram import MECHANISMS, PLAIN, SaslError
 
-PLAIN: Final = "PLAIN"
 NO_MECHANISM: Final = "none"
 NONCE_BYTES: Final = 24
 REAUTHENTICATION_PAUSE_S: Final = 1.0  # at least between two logins of a connection, as in Kafka

@@ -5,6 +5,9 @@ native = "broker1:9091,broker2:9091"
 kafka = "broker1:9092,broker2:9092"
 tls_ca = "ca.pem"
 tls_certificate = "client.pem"
+user = "alice"
+password_file = "/home/alice/.config/warmlog/password"
+mechanism = "SCRAM-SHA-512"
 """
 
 import os
@@ -20,6 +23,9 @@ VARIABLES = {
     "kafka": "WARMLOG_KAFKA",
     "tls_ca": "WARMLOG_TLS_CA",
     "tls_certificate": "WARMLOG_TLS_CERTIFICATE",
+    "user": "WARMLOG_USER",
+    "password_file": "WARMLOG_PASSWORD_FILE",
+    "mechanism": "WARMLOG_SASL_MECHANISM",
 }
 
 

@@ -3,6 +3,7 @@
 import click
 
 from warmlog.cli.command_groups import LazyGroup, RootGroup
+from warmlog.cli.login import use_login
 from warmlog.cli.profiles import use_profile
 from warmlog.cli.tls import use_file
 from warmlog.protocol.version import VERSION
@@ -16,6 +17,7 @@ COMMANDS = {
     "cluster": ("warmlog.cli.root", "cluster", "Describe the brokers of a cluster and their partitions."),
     "partition": ("warmlog.cli.root", "partition", "Move replicas between brokers and disks; elect leaders."),
     "broker": ("warmlog.cli.root", "broker", "Show data directories; remove a broker that is gone."),
+    "user": ("warmlog.cli.root", "user", "Create, list and delete users that log in with a password."),
     "config": ("warmlog.cli.root", "config", "Show and change settings of topics, brokers and groups."),
     "acl": ("warmlog.cli.root", "acl", "List, add and remove access control lists."),
     "records": ("warmlog.cli.root", "records", "Delete records of a partition before an offset."),
@@ -72,6 +74,12 @@ BROKER_COMMANDS = {
         "Show the data directories of brokers, and what is being moved to them.",
     ),
     "remove": ("warmlog.cli.admin.broker", "remove", "Forget a broker that is gone for good."),
+}
+
+USER_COMMANDS = {
+    "create": ("warmlog.cli.admin.user", "create", "Create a user, or change its password."),
+    "list": ("warmlog.cli.admin.user", "list_users", "List users and their mechanisms."),
+    "delete": ("warmlog.cli.admin.user", "delete", "Delete a user."),
 }
 
 CONFIG_COMMANDS = {
@@ -165,10 +173,35 @@ TLS_OPTIONS = [
     ),
 ]
 
+LOGIN_OPTIONS = [
+    click.Option(
+        ["--user"],
+        metavar="NAME",
+        expose_value=False,
+        callback=use_login,
+        help="Log in as this user. [env var: WARMLOG_USER]",
+    ),
+    click.Option(
+        ["--password-file"],
+        metavar="FILE",
+        expose_value=False,
+        callback=use_login,
+        help="File with the user's password in its first line; not every user of the machine may read it. "
+        "[env var: WARMLOG_PASSWORD_FILE, or WARMLOG_PASSWORD with the password]",
+    ),
+    click.Option(
+        ["--mechanism"],
+        metavar="NAME",
+        expose_value=False,
+        callback=use_login,
+        help="SASL mechanism: SCRAM-SHA-512 (the default), SCRAM-SHA-256 or PLAIN. [env var: WARMLOG_SASL_MECHANISM]",
+    ),
+]
+
 root = RootGroup(
     name="warmlog",
     table=COMMANDS,
-    params=[VERSION_OPTION, PROFILE_OPTION, *TLS_OPTIONS],
+    params=[VERSION_OPTION, PROFILE_OPTION, *TLS_OPTIONS, *LOGIN_OPTIONS],
     help="A log broker: Kafka's storage engine, started in half a second.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,
@@ -181,6 +214,7 @@ partition = LazyGroup(
     name="partition", table=PARTITION_COMMANDS, help="Move replicas between brokers and disks; elect leaders."
 )
 broker = LazyGroup(name="broker", table=BROKER_COMMANDS, help="Show data directories; remove a broker that is gone.")
+user = LazyGroup(name="user", table=USER_COMMANDS, help="Create, list and delete users that log in with a password.")
 config = LazyGroup(name="config", table=CONFIG_COMMANDS, help="Show and change settings of topics, brokers and groups.")
 acl = LazyGroup(name="acl", table=ACL_COMMANDS, help="List, add and remove access control lists.")
 records = LazyGroup(name="records", table=RECORDS_COMMANDS, help="Delete records of a partition before an offset.")

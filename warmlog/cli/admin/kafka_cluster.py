@@ -7,12 +7,14 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from secrets import token_urlsafe
 from time import monotonic, sleep
 from typing import Any, TypeAlias
 
 import click
 
 from warmlog.cli.failure import Failure
+from warmlog.cli.login import Login, login_from
 from warmlog.cli.options import Command, bootstrap
 from warmlog.cli.tls import context_from
 from warmlog.protocol.errors import ErrorCode, ProtocolError
@@ -23,6 +25,7 @@ from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS, METADATA
 from warmlog.protocol.response import MetadataResponse
+from warmlog.protocol.scram import SaslError, log_in
 from warmlog.protocol.version import VERSION
 
 Fields: TypeAlias = Mapping[str, Any]
@@ -39,6 +42,8 @@ def _api(key: int) -> PeerApi[Fields, Fields]:
     return PeerApi(API_BY_KEY[key], 0, LAST_VERSION, bound=False)
 
 
+SASL_HANDSHAKE = PeerApi(API_BY_KEY[17], 1, 1, bound=False)
+SASL_AUTHENTICATE = _api(36)
 DELETE_RECORDS = _api(21)
 DESCRIBE_ACLS = _api(29)
 CREATE_ACLS = _api(30)
@@ -50,6 +55,8 @@ ELECT_LEADERS = _api(43)
 INCREMENTAL_ALTER_CONFIGS = _api(44)
 ALTER_REASSIGNMENTS = _api(45)
 LIST_REASSIGNMENTS = _api(46)
+DESCRIBE_CREDENTIALS = _api(50)
+ALTER_CREDENTIALS = _api(51)
 UNREGISTER_BROKER = _api(64)
 
 
@@ -79,11 +86,33 @@ class _Connection:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=host)
             while not self._protocol.is_ready:
                 self.ask(API_VERSIONS, ApiVersionsRequest(software_name="warmlog", software_version=VERSION))
+            self._log_in(login_from(os.environ))
         except Failure:
             self.close()
             raise
         except OSError as error:
             raise Failure(f"cannot connect to {self._address}: {error.strerror or error}") from error
+
+    def _log_in(self, login: Login | None) -> None:
+        if login is None:
+            return
+        begun = self.ask(SASL_HANDSHAKE, {"mechanism": login.mechanism})
+        if begun["error_code"] == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            raise Failure(f"{self._address} does not enable {login.mechanism}, but {', '.join(begun['mechanisms'])}")
+        if begun["error_code"] == ErrorCode.ILLEGAL_SASL_STATE:
+            raise Failure(f"{self._address}: the listener has no SASL: connect without --user")
+        _check_login(begun)
+        tokens = log_in(login.mechanism, login.user, login.password, token_urlsafe())
+        try:
+            token = next(tokens)
+            while True:
+                answer = self.ask(SASL_AUTHENTICATE, {"auth_bytes": token})
+                _check_login(answer)
+                token = tokens.send(bytes(answer["auth_bytes"]))
+        except StopIteration:
+            return
+        except SaslError as error:
+            raise Failure(f"{self._address}: {error}") from None
 
     def ask(self, api: PeerApi[Any, Any], request: Any) -> Any:
         """Send a request and return the response."""
@@ -116,6 +145,12 @@ class _Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _check_login(response: Fields) -> None:
+    problem = problem_of(response)
+    if problem is not None:
+        raise Failure(problem)
 
 
 class KafkaCluster:

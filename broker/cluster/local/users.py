@@ -1,0 +1,24 @@
+"""Create a user in a data directory whose broker does not run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from warmlog.broker.cluster.credentials import steps, transaction
+from warmlog.broker.cluster.local.metadata_file import MetadataFile
+from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from warmlog.broker.security.scram import ScramCredential
+
+
+def create_user(data_dir: Path, node_id: int, user: str, credentials: Mapping[str, ScramCredential]) -> None:
+    """Set a user's credentials, by mechanism; the directory may be new.
+
+    Raises DataDirectoryError for one that is in use, or of another broker; MetadataError.
+    """
+    changed = {(user, mechanism): credential for mechanism, credential in credentials.items()}
+    with DataDirectories.open([data_dir], node_id=node_id):
+        metadata = MetadataFile(data_dir / METADATA_FILE, node_id)
+        try:
+            image = metadata.image()
+            metadata.store.commit([transaction(image, step) for step in steps((), changed)], ())
+        finally:
+            metadata.close()

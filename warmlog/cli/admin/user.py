@@ -1,0 +1,190 @@
+"""`warmlog user`: who may log in, with SCRAM credentials."""
+
+import secrets
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from warmlog.cli.admin.kafka_cluster import (
+    ALTER_CREDENTIALS,
+    DESCRIBE_CREDENTIALS,
+    Fields,
+    kafka_cluster,
+    kafka_option,
+    problem_of,
+)
+from warmlog.cli.failure import CannotStart, Failure
+from warmlog.cli.login import read_password
+from warmlog.cli.options import json_option
+from warmlog.cli.output import Column, print_json, print_line, print_table
+from warmlog.protocol.scram import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Mechanism
+
+COLUMNS = (Column("user"), Column("mechanisms"))
+SALT_BYTES = 24
+DEFAULT_ITERATIONS = 8192
+_NUMBERS: Mapping[int, str] = {each.number: each.name for each in MECHANISMS.values()}
+
+
+def mechanism_option(help_text: str) -> Callable[[Any], Any]:
+    """Add `--mechanism`, repeatable."""
+    return click.option("--mechanism", "mechanisms", type=click.Choice(list(MECHANISMS)), multiple=True, help=help_text)
+
+
+@click.command(short_help="Create a user, or change its password.")
+@click.argument("user")
+@click.option(
+    "--new-password-file",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="File with the password in its first line; `-` is standard input. Default: ask for it.",
+)
+@mechanism_option("SCRAM mechanism; repeatable. Default: both.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
+    default=DEFAULT_ITERATIONS,
+    show_default=True,
+    help="Rounds of hashing: what a guess at a stolen credential costs.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Create the user in a data directory whose broker does not run, as before its first start.",
+)
+@click.option(
+    "--node-id",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="With --data-dir: node.id of the broker.",
+)
+@kafka_option
+def create(
+    user: str,
+    new_password_file: Path | None,
+    mechanisms: tuple[str, ...],
+    iterations: int,
+    data_dir: Path | None,
+    node_id: int,
+    kafka: str,
+) -> None:
+    """Create a user, or change its password. It can log in to listeners with SASL_SSL or SASL_PLAINTEXT."""
+    if not user or "\0" in user:
+        raise click.BadParameter("a user needs a name without zero bytes.", param_hint="USER")
+    password = _new_password(new_password_file)
+    chosen = [MECHANISMS[name] for name in mechanisms or MECHANISMS]
+    salt = secrets.token_bytes(SALT_BYTES)
+    salted = {each: each.salted_password(password, salt, iterations) for each in chosen}
+    if data_dir is not None:
+        _create_offline(data_dir, node_id, user, _Hashed(salted, salt, iterations))
+    else:
+        with kafka_cluster(kafka) as cluster:
+            for mechanism, hashed in salted.items():  # a user may occur only once in a request
+                upsertion = {
+                    "name": user,
+                    "mechanism": mechanism.number,
+                    "iterations": iterations,
+                    "salt": salt,
+                    "salted_password": hashed,
+                }
+                _check(cluster.ask_controller(ALTER_CREDENTIALS, {"deletions": (), "upsertions": (upsertion,)}))
+    print_line(f"user {user} can log in with {' and '.join(each.name for each in chosen)}")
+
+
+@click.command("list", short_help="List users and their mechanisms.")
+@kafka_option
+@json_option("One JSON object per user: user, mechanisms (with their iterations).")
+def list_users(kafka: str, as_json: bool) -> None:
+    """List users and the mechanisms with which they can log in."""
+    with kafka_cluster(kafka) as cluster:
+        results = _described(cluster.ask_controller(DESCRIBE_CREDENTIALS, {"users": None}))
+    if as_json:
+        for user, mechanisms in results.items():
+            print_json({"user": user, "mechanisms": mechanisms})
+        return
+    print_table(COLUMNS, [(user, " ".join(mechanisms)) for user, mechanisms in results.items()])
+
+
+@click.command(short_help="Delete a user.")
+@click.argument("user")
+@mechanism_option("Only the credential for this mechanism; repeatable.")
+@kafka_option
+def delete(user: str, mechanisms: tuple[str, ...], kafka: str) -> None:
+    """Delete a user. Connections on which it has logged in stay open."""
+    with kafka_cluster(kafka) as cluster:
+        found = _described(cluster.ask_controller(DESCRIBE_CREDENTIALS, {"users": ({"name": user},)}))[user]
+        missing = [name for name in mechanisms if name not in found]
+        if missing:
+            raise Failure(f"user {user} has no credential for {missing[0]}")
+        for name in mechanisms or found:
+            deletion = {"name": user, "mechanism": MECHANISMS[name].number}
+            _check(cluster.ask_controller(ALTER_CREDENTIALS, {"deletions": (deletion,), "upsertions": ()}))
+    print_line(f"user {user} deleted" if not mechanisms else f"user {user}: deleted {' and '.join(mechanisms)}")
+
+
+def _new_password(file: Path | None) -> str:
+    """Return the password of a new user. Raises CannotStart."""
+    if file is None:
+        if not sys.stdin.isatty():
+            raise CannotStart("--new-password-file: needed where there is no terminal to ask at; `-` is standard input")
+        password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        return password
+    if str(file) != "-":
+        return read_password(file)
+    line = sys.stdin.readline().removesuffix("\n")
+    if not line:
+        raise CannotStart("--new-password-file: standard input has no password")
+    return line
+
+
+class _Hashed(NamedTuple):
+    """A password, hashed for several mechanisms."""
+
+    salted: Mapping[Mechanism, bytes]
+    salt: bytes
+    iterations: int
+
+
+def _create_offline(data_dir: Path, node_id: int, user: str, hashed: _Hashed) -> None:
+    """Write credentials into a data directory. Raises Failure."""
+    from warmlog.broker.cluster.local.users import create_user  # a client needs nothing of the broker
+    from warmlog.broker.log.errors import LogError
+    from warmlog.broker.metadata.errors import MetadataError
+    from warmlog.broker.security.scram import ScramCredential
+
+    credentials = {
+        mechanism.name: ScramCredential.of_salted(mechanism, salted, hashed.salt, hashed.iterations)
+        for mechanism, salted in hashed.salted.items()
+    }
+    try:
+        create_user(data_dir, node_id, user, credentials)
+    except (LogError, MetadataError) as error:
+        raise Failure(str(error)) from error
+
+
+def _results(response: Fields) -> Iterable[Fields]:
+    results: Iterable[Fields] = response["results"]
+    return results
+
+
+def _check(response: Fields) -> None:
+    """Raise the error of a response's only result."""
+    for result in _results(response):
+        if (problem := problem_of(result)) is not None:
+            raise Failure(problem)
+
+
+def _described(response: Fields) -> dict[str, dict[str, int]]:
+    """Return the mechanisms and iterations of each user. Raises Failure."""
+    _check(response)
+    return {
+        result["user"]: {
+            _NUMBERS.get(each["mechanism"], f"mechanism {each['mechanism']}"): each["iterations"]
+            for each in result["credential_infos"]
+        }
+        for result in sorted(_results(response), key=lambda result: str(result["user"]))
+    }
