@@ -47,9 +47,12 @@ from warmlog.broker.replication.following.fetcher import FetchLimits
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.broker.replication.peers.connection import PeerSettings
+from warmlog.broker.replication.peers.login import PasswordFileError as PeerPasswordError
+from warmlog.broker.replication.peers.login import PeerLogin
 from warmlog.broker.replication.replicas import Replicas, judge
 from warmlog.broker.replication.self_fencing import SelfFencing
 from warmlog.broker.settings.listeners import inter_broker_listener
+from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.types import as_text
 from warmlog.protocol.version import VERSION
@@ -135,7 +138,9 @@ class ClusterMember:
             peer_listener=inter_broker_listener(settings),
         )
         self.brokers = ClusterBrokers(
-            self.node, PeerSettings(client_id=f"broker-{settings.node_id}", tls=tls), random=random
+            self.node,
+            PeerSettings(client_id=f"broker-{settings.node_id}", tls=tls, login=_login(settings)),
+            random=random,
         )
         self._random = random
         self._controller: Controller | None = None
@@ -422,6 +427,22 @@ def _account(settings: Settings, *, is_encrypted: bool) -> Account:
         return Account(settings.warmlog_cluster_etcd_user, settings.warmlog_cluster_etcd_password_file)
     except PasswordFileError as error:
         raise ClusterStartError(str(error)) from None
+
+
+def _login(settings: Settings) -> PeerLogin | None:
+    """Return how this broker logs in to others, None without SASL. Raises ClusterStartError."""
+    if sasl_settings(settings, inter_broker_listener(settings)) is None:
+        return None
+    login = PeerLogin(
+        settings.warmlog_inter_broker_user,
+        settings.warmlog_inter_broker_password_file,
+        settings.sasl_mechanism_inter_broker_protocol,
+    )
+    try:
+        login.password()
+    except PeerPasswordError as error:
+        raise ClusterStartError(str(error)) from None
+    return login
 
 
 def _reading(read: Callable[[], float]) -> list[tuple[tuple[str, ...], float]]:

@@ -51,7 +51,7 @@ from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.maintenance.log_moves import LogMoves
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
-from warmlog.broker.net.guard import KafkaGuard
+from warmlog.broker.net.guard import guarded
 from warmlog.broker.net.listener import Bound, Limits, Listener, declare_listener_metrics
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
@@ -146,7 +146,7 @@ class Frontend:
         for each in bound:
             rules = _login_rules(settings, each.plan.name)
             of_listener = services(
-                name=each.plan.name, wire=wires[each.plan.protocol], login_rules=rules, guard=KafkaGuard
+                name=each.plan.name, wire=wires[each.plan.protocol], login_rules=rules, guard=guarded
             )
             listeners.append(Listener(each, of_listener, limits))
         declare_listener_metrics(core.metrics, listeners, requests, replies)

@@ -7,15 +7,16 @@ See `cluster.local.adoption` for what is added.
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
 from warmlog.broker.cluster.decisions import Refusal
 from warmlog.broker.cluster.image import ClusterImage
-from warmlog.broker.cluster.local.adoption import adopt, history_of_adopted
+from warmlog.broker.cluster.local.adoption import adopt, adopt_credentials, history_of_adopted
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.store import Transaction
 from warmlog.broker.cluster.values import NO_EPOCH, Member
 from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
 from warmlog.broker.log.directory.data_directories import DataDirectories
@@ -32,30 +33,35 @@ logger = logging.getLogger(__name__)
 async def grow(node: ClusterNode, directories: DataDirectories, file: MetadataFile, own: ClusterImage) -> int:
     """Add the topics of a broker's own store to the cluster's, and return the first epoch of its history there.
 
-    NO_EPOCH for a member of the cluster that has only settings of its own, of a time before it was one: they are
-    dropped. Raises CannotJoinError, StoreMismatchError, StoreRefusedError, MetadataError, LogError, OSError.
+    NO_EPOCH for a member of the cluster without topics of its own: settings, of a time before it was one, are dropped,
+    and users, who were created while it did not run, are added.
+
+    Raises CannotJoinError, StoreMismatchError, StoreRefusedError, MetadataError, LogError, OSError.
     """
     await node.load()
     if not own.topics and node.id in node.image.known:
+        await _propose(node, lambda: adopt_credentials(own, node.image))
         await trio.to_thread.run_sync(file.clear)
         return NO_EPOCH
     epochs = await trio.to_thread.run_sync(leader_epochs, directories, own)
-    delays = delays_s(node.random)
     since = node.image.revision
-    while True:
-        steps = adopt(own, node.image, Member(node.id, since), epochs)
+    await _propose(node, lambda: adopt(own, node.image, Member(node.id, since), epochs))
+    await trio.to_thread.run_sync(file.clear)
+    logger.info("broker %d brings %d topics into the cluster", node.id, len(own.topics))
+    return history_of_adopted(own, node.image, node.id)
+
+
+async def _propose(node: ClusterNode, decide: Callable[[], Sequence[Transaction] | Refusal]) -> None:
+    """Commit what is missing in the cluster's store, until nothing is. Raises CannotJoinError, StoreMismatchError."""
+    delays = delays_s(node.random)
+    while steps := decide():
         if isinstance(steps, Refusal):
             raise CannotJoinError(steps.reason)
-        if not steps:
-            break
         for step in steps:
             if not await node.propose(step):  # unknown, or another broker was faster
                 await trio.sleep(next(delays))
                 break
         await node.load()
-    await trio.to_thread.run_sync(file.clear)
-    logger.info("broker %d brings %d topics into the cluster", node.id, len(own.topics))
-    return history_of_adopted(own, node.image, node.id)
 
 
 def leader_epochs(directories: DataDirectories, own: ClusterImage) -> Mapping[tuple[str, int], int]:

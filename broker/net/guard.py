@@ -13,13 +13,15 @@ from typing import Any, Final
 import msgspec
 
 from warmlog.broker.api.context import Context
-from warmlog.broker.net.wire import LOOP_WORK, Refusal, Wire
+from warmlog.broker.net.wire import LOOP_WORK, KafkaWire, Refusal, Wire
 from warmlog.broker.security.sasl import Login, Stage
-from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.errors import ErrorCode, FrameError, ProtocolError
 from warmlog.protocol.frame import LENGTH
 from warmlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS_KEY
 from warmlog.protocol.kafka.codec.bounds import NO_LIMIT
 from warmlog.protocol.kafka.messages.authentication import SaslAuthenticateRequest
+from warmlog.protocol.native.login import AuthenticateRequest
+from warmlog.protocol.request import HelloRequest
 from warmlog.protocol.response import Response
 
 HANDSHAKE_KEY: Final = 17
@@ -32,6 +34,16 @@ class UnauthenticatedError(ProtocolError):
     """A request that needs a login first."""
 
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class LoginRequiredError(FrameError):
+    """The same on a native listener, whose clients get an error before the connection closes."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    def __init__(self, request_id: int, message: str) -> None:
+        super().__init__(message)
+        self.request_id = request_id
 
 
 class _RawToken(msgspec.Struct, frozen=True, gc=False):
@@ -87,3 +99,33 @@ class KafkaGuard:
     def refusal(self, error: ProtocolError) -> Refusal | None:
         """Return the reply to a frame that could not be decoded; None if the connection must close."""
         return self._inner.refusal(error)
+
+
+class NativeGuard:
+    """The native protocol, with a login."""
+
+    __slots__ = ("_inner", "_login", "encode", "name", "refusal")
+
+    def __init__(self, inner: Wire, login: Login) -> None:
+        self._inner = inner
+        self._login = login
+        self.name = inner.name
+        self.encode = inner.encode
+        self.refusal = inner.refusal
+
+    def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Any]:
+        """Decode a frame that the login allows. Raises ProtocolError."""
+        login = self._login
+        request_id, request = self._inner.decode(frame, context, limit)
+        is_open = login.stage is Stage.COMPLETE and not login.has_expired()
+        if is_open or isinstance(request, AuthenticateRequest):
+            return request_id, request
+        if isinstance(request, HelloRequest) and login.stage is Stage.CHOOSING:
+            return request_id, request
+        why = "the login has expired" if login.has_expired() else "the listener needs a login"
+        raise LoginRequiredError(request_id, f"{request.api}: {why}: authenticate with a user and a password first")
+
+
+def guarded(inner: Wire, login: Login) -> Wire:
+    """Return a connection's wire format with a login."""
+    return KafkaGuard(inner, login) if inner.name == KafkaWire.name else NativeGuard(inner, login)

@@ -126,6 +126,11 @@ BROKER_TEXTS: Mapping[str, str] = {
     "connection.failed.authentication.delay.ms": "How long after its begin a failed login is answered, at least.",
     "connections.max.reauth.ms": "How long a login is valid before the client has to authenticate again on its "
     "connection, which is closed otherwise. 0: for ever.",
+    "sasl.mechanism.inter.broker.protocol": "SASL mechanism by which brokers log in to each other, where their "
+    "listener has SASL.",
+    "warmlog.inter.broker.user": "User as which this broker logs in to the others of its cluster.",
+    "warmlog.inter.broker.password.file": "File with the password of warmlog.inter.broker.user in its first line. It "
+    "is read for each connection.",
     "warmlog.sasl.plain.without.tls": "Whether PLAIN may be enabled for SASL_PLAINTEXT, where passwords are sent in "
     "clear.",
     "warmlog.sasl.timeout.ms": "Close a connection that has not authenticated after this time, TLS handshake included.",

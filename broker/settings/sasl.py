@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from warmlog.broker.settings.listeners import native_names, security_of, value_for
+from warmlog.broker.settings.listeners import inter_broker_listener, listener_names, security_of, value_for
 from warmlog.broker.settings.types import SettingError, parts
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ def sasl_settings(settings: "Settings", listener: str) -> SaslSettings | None:
     security = security_of(settings, listener)
     if not security.startswith("SASL_"):
         return None
-    if listener in native_names(settings):
-        raise SettingError(f"listeners: {listener.upper()}: the native protocol has no SASL; use PLAINTEXT or SSL")
     is_encrypted = security == "SASL_SSL"
     name, text = value_for(settings, listener, "sasl.enabled.mechanisms")
     mechanisms = tuple(dict.fromkeys(parts(text)))
@@ -51,3 +49,28 @@ def sasl_settings(settings: "Settings", listener: str) -> SaslSettings | None:
         failure_delay_ms=settings.connection_failed_authentication_delay_ms,
         session_ms=settings.connections_max_reauth_ms,
     )
+
+
+def check_sasl(settings: "Settings") -> None:
+    """Raise SettingError for settings of SASL that are invalid, or lack others."""
+    found = {name: sasl_settings(settings, name) for name in listener_names(settings)}
+    user, file = settings.warmlog_inter_broker_user, settings.warmlog_inter_broker_password_file
+    if bool(user) != bool(file):
+        raise SettingError("warmlog.inter.broker.user: belongs together with warmlog.inter.broker.password.file")
+    if not settings.warmlog_cluster_etcd:
+        return
+    name = inter_broker_listener(settings)
+    of_brokers = found.get(name)
+    if of_brokers is None:
+        return
+    if not user:
+        raise SettingError(
+            f"warmlog.inter.broker.user: needed, with warmlog.inter.broker.password.file, as the {name} listener, over "
+            "which brokers reach each other, has SASL"
+        )
+    mechanism = settings.sasl_mechanism_inter_broker_protocol
+    if mechanism not in of_brokers.mechanisms:
+        raise SettingError(
+            f"sasl.mechanism.inter.broker.protocol: {mechanism} is not enabled for the {name} listener, which has "
+            f"{', '.join(of_brokers.mechanisms)}"
+        )

@@ -18,9 +18,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from warmlog.broker.settings.kafka_settings import check_at_startup
-from warmlog.broker.settings.listeners import advertised_addresses, check_listeners, is_of_listener, listener_names
+from warmlog.broker.settings.listeners import advertised_addresses, check_listeners, is_of_listener
 from warmlog.broker.settings.mirrors import chosen_by, source_addresses
-from warmlog.broker.settings.sasl import sasl_settings
+from warmlog.broker.settings.sasl import check_sasl
 from warmlog.broker.settings.types import (
     MAX_INT32,
     BufferBytes,
@@ -39,6 +39,7 @@ from warmlog.broker.settings.types import (
     Ratio,
     ReplicaSelector,
     Retention,
+    SaslMechanism,
     SegmentBytes,
     SettingError,
     TimestampType,
@@ -93,6 +94,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sasl_server_max_receive_size: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 512 << 10
     connection_failed_authentication_delay_ms: Delay = 100
     connections_max_reauth_ms: Millis = 0
+    sasl_mechanism_inter_broker_protocol: SaslMechanism = "SCRAM-SHA-512"  # Kafka: GSSAPI
+    warmlog_inter_broker_user: str = ""
+    warmlog_inter_broker_password_file: str = ""
     warmlog_sasl_plain_without_tls: bool = False
     warmlog_sasl_timeout_ms: PositiveMillis = 10_000
 
@@ -456,16 +460,19 @@ def _check_etcd(settings: Settings) -> None:
             raise SettingError(f"{name}: needs https:// endpoints in warmlog.cluster.etcd")
 
 
+def _check_super_users(text: str) -> None:
+    for principal in text.split(";"):
+        if principal.strip() and not all(principal.strip().partition(":")):
+            raise SettingError(f"super.users: expected TYPE:NAME;..., such as User:alice, not {principal.strip()!r}")
+
+
 def check_together(settings: Settings) -> None:
     """Raise SettingError for settings that are each in range and conflict with each other."""
     if not settings.data_paths:
         raise SettingError(f"log.dirs: expected a directory, not {settings.data_dirs!r}")
     check_listeners(settings)
-    for principal in settings.super_users.split(";"):
-        if principal.strip() and not all(principal.strip().partition(":")):
-            raise SettingError(f"super.users: expected TYPE:NAME;..., such as User:alice, not {principal.strip()!r}")
-    for name in listener_names(settings):
-        sasl_settings(settings, name)
+    _check_super_users(settings.super_users)
+    check_sasl(settings)
     if source_addresses(settings.warmlog_mirror_from):
         for name in ("warmlog.mirror.topics", "warmlog.mirror.groups"):
             chosen_by(name, settings.effective(name))

@@ -40,6 +40,7 @@ Lz4Level = Annotated[int, Meta(ge=1, le=17)]
 ZstdLevel = Annotated[int, Meta(ge=-131072, le=22)]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 Compression = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
+SaslMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
 ReplicaSelector = Literal["", "org.apache.kafka.common.replica.RackAwareReplicaSelector"]
 
 LIST_TYPES = (CleanupPolicy,)

@@ -36,6 +36,7 @@ from warmlog.protocol.native.groups import (
     JoinConsumerGroupRequest,
     JoinConsumerGroupResponse,
 )
+from warmlog.protocol.native.login import AuthenticateRequest, AuthenticateResponse
 from warmlog.protocol.native.mirrors import (
     DescribeMirrorRequest,
     DescribeMirrorResponse,
@@ -88,12 +89,13 @@ from warmlog.protocol.transaction_requests import (
 # Oldest first. Version 2 adds group operations, version 3 describe_producer and explain, version 4 the aborted
 # transactions in replies to fetches of committed records, version 5 transactions of producers, version 6 mirrors,
 # version 7 find_coordinator, version 8 the replication factor of new topics, version 9 racks and
-# eligible replicas in metadata.
-VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+# eligible replicas in metadata, version 10 authenticate.
+VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 FIRST_WITH_COMMITTED_FETCH = 4
 FIRST_WITH_COORDINATORS = 7
 FIRST_WITH_REPLICATION_FACTOR = 8
 FIRST_WITH_RACKS = 9
+FIRST_WITH_LOGIN = 10
 
 NativeRequest: TypeAlias = (
     Request
@@ -118,6 +120,7 @@ NativeRequest: TypeAlias = (
     | DescribeMirrorRequest
     | PromoteTopicsRequest
     | FindCoordinatorRequest
+    | AuthenticateRequest
 )
 
 
@@ -183,6 +186,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(DescribeMirrorRequest, DescribeMirrorResponse, DescribeMirrorResponse),
     Operation(PromoteTopicsRequest, PromoteTopicsResponse, PromoteTopicsResponse),
     Operation(FindCoordinatorRequest, FindCoordinatorResponse, FindCoordinatorResponse),
+    Operation(AuthenticateRequest, AuthenticateResponse, AuthenticateResponse),
 )
 OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
 

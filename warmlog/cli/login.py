@@ -9,6 +9,7 @@ from typing import NamedTuple
 import click
 
 from warmlog.cli.failure import CannotStart
+from warmlog.protocol.scram import MECHANISMS, PLAIN
 
 USER, PASSWORD, PASSWORD_FILE = "WARMLOG_USER", "WARMLOG_PASSWORD", "WARMLOG_PASSWORD_FILE"  # names
 MECHANISM = "WARMLOG_SASL_MECHANISM"
@@ -43,7 +44,10 @@ def login_from(environ: Mapping[str, str]) -> Login | None:
     password = read_password(Path(file)) if file else environ.get(PASSWORD, "")
     if not password:
         raise CannotStart(f"--user: needs --password-file, or {PASSWORD} in the environment")
-    return Login(user, password, environ.get(MECHANISM) or DEFAULT_MECHANISM)
+    mechanism = environ.get(MECHANISM) or DEFAULT_MECHANISM
+    if mechanism not in {*MECHANISMS, PLAIN}:
+        raise CannotStart(f"--mechanism: expected one of {', '.join((*MECHANISMS, PLAIN))}, not {mechanism}")
+    return Login(user, password, mechanism)
 
 
 def read_password(path: Path) -> str:

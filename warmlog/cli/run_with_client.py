@@ -4,17 +4,18 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack, cast
 
 import click
 
 from warmlog.cli.failure import Failure
+from warmlog.cli.login import login_from
 from warmlog.cli.progress import ERASE_LINE
 from warmlog.cli.tls import context_from
 
 if TYPE_CHECKING:
     from warmlog.client import AsyncClient
-    from warmlog.client.settings import SettingNames
+    from warmlog.client.settings import Mechanism, SettingNames
 
 T = TypeVar("T")
 CLIENT_NAME = "warmlog command line"
@@ -33,6 +34,10 @@ def run_with_client(
 
     settings.setdefault("client", CLIENT_NAME)
     settings.setdefault("tls", context_from(os.environ))
+    if (login := login_from(os.environ)) is not None:
+        settings.setdefault("username", login.user)
+        settings.setdefault("password", login.password)
+        settings.setdefault("mechanism", cast("Mechanism", login.mechanism))
     _show_outages()
 
     async def connect_and_run() -> T:

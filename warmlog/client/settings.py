@@ -6,15 +6,17 @@ Names follow Kafka's, with the unit appended.
 import re
 import ssl
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypedDict
 
 from warmlog.protocol.records.layout import Codec
+from warmlog.protocol.scram import MECHANISMS, PLAIN
 
 DEFAULT_PORT = 9091
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 
 Acks: TypeAlias = Literal[0, 1, -1, "all"]
+Mechanism: TypeAlias = Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -35,6 +37,9 @@ class SettingNames(TypedDict, total=False):
     fetch_partition_bytes: int
     fetch_max_wait_ms: int
     tls: ssl.SSLContext | None
+    username: str | None
+    password: str | None
+    mechanism: Mechanism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,8 @@ class Settings:
     while the last one is read, so a stream uses twice that. `fetch_max_wait_ms`: how long the broker holds a fetch
     while there are no records. `tls`: encrypts connections and checks the hosts that they lead to, as
     `ssl.create_default_context(cafile="ca.pem")` does; None: they are not encrypted.
+    `username`, `password`: log in with these, by the SASL `mechanism`. Without encryption, use SCRAM: PLAIN sends the
+    password itself.
     """
 
     client: str = ""
@@ -67,6 +74,9 @@ class Settings:
     fetch_partition_bytes: int = 1 << 20  # Kafka's max.partition.fetch.bytes
     fetch_max_wait_ms: int = 500  # Kafka's fetch.max.wait.ms
     tls: ssl.SSLContext | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    mechanism: Mechanism = "SCRAM-SHA-512"
 
     def __post_init__(self) -> None:
         if self.acks not in {0, 1, -1, "all"}:
@@ -77,6 +87,10 @@ class Settings:
         for name in ("linger_ms", "fetch_max_wait_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password belong together")
+        if self.mechanism not in {*MECHANISMS, PLAIN}:
+            raise ValueError(f"mechanism must be one of {', '.join((*MECHANISMS, PLAIN))}, not {self.mechanism!r}")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be greater than 0")

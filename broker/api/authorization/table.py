@@ -162,5 +162,6 @@ ROWS: Mapping[str, Row] = {
     "api_versions": _open("ApiVersions"),
     "sasl_handshake": _open("SaslHandshake"),
     "sasl_authenticate": _open("SaslAuthenticate"),
+    "authenticate": _open("authenticate"),
 }
 # fmt: on

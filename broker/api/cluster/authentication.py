@@ -1,4 +1,4 @@
-"""Log clients in: SaslHandshake and SaslAuthenticate, with the state of `security.sasl`.
+"""Log clients in: SaslHandshake, SaslAuthenticate and `authenticate`, with the state of `security.sasl`.
 
 A failed login is answered `connection.failed.authentication.delay.ms` after its request, however long checking it took,
 so that the time does not tell whether a user exists. Source: SaslServerAuthenticator, KafkaApis.
@@ -19,6 +19,7 @@ from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.security.sasl import (
     IllegalStateError,
     Login,
+    Stage,
     UnsupportedMechanismError,
     Users,
 )
@@ -30,6 +31,8 @@ from warmlog.protocol.kafka.messages.authentication import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from warmlog.protocol.native.login import AuthenticateRequest, AuthenticateResponse
+from warmlog.protocol.response import ErrorResponse
 from warmlog.protocol.scram import SaslError
 
 LOG_PAUSE_S: Final = 10.0
@@ -56,14 +59,20 @@ class AuthenticationApi:
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by API."""
-        return {SaslHandshakeRequest.api: self.handshake, SaslAuthenticateRequest.api: self.authenticate}
+        return {
+            SaslHandshakeRequest.api: self.handshake,
+            SaslAuthenticateRequest.api: self.authenticate,
+            AuthenticateRequest.api: self.authenticate_native,
+        }
 
-    async def handshake(self, request: SaslHandshakeRequest, context: Context) -> SaslHandshakeResponse:
+    async def handshake(
+        self, request: SaslHandshakeRequest, context: Context, *, may_be_raw: bool = True
+    ) -> SaslHandshakeResponse:
         """Begin a login with a mechanism."""
         login = _login(context.session)
         began_at = trio.current_time()
         try:
-            login.choose(request.mechanism, self._users, is_raw=context.version == 0)
+            login.choose(request.mechanism, self._users, is_raw=may_be_raw and context.version == 0)
         except SaslError as error:
             await self._refused(login, error, began_at, context)
             return SaslHandshakeResponse(error=_code(error), mechanisms=tuple(login.rules.mechanisms))
@@ -86,6 +95,26 @@ class AuthenticationApi:
         context.session.principal = login.principal
         self._logins[context.session.listener, login.mechanism, "ok"] += 1
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=int(login.rules.session_s * 1000))
+
+    async def authenticate_native(
+        self, request: AuthenticateRequest, context: Context
+    ) -> AuthenticateResponse | ErrorResponse:
+        """Do both in one request: the first token chooses the mechanism, which cannot change afterwards."""
+        login = _login(context.session)
+        if login.stage is not Stage.EXCHANGING:
+            chosen = await self.handshake(SaslHandshakeRequest(mechanism=request.mechanism), context, may_be_raw=False)
+            if chosen.error is not ErrorCode.NONE:
+                known = ", ".join(chosen.mechanisms)
+                return ErrorResponse(error=chosen.error, message=f"login refused; the listener's mechanisms: {known}")
+        elif login.mechanism != request.mechanism:
+            login.failed()
+            return ErrorResponse(error=ErrorCode.ILLEGAL_SASL_STATE, message="the SASL mechanism has changed")
+        found = await self.authenticate(SaslAuthenticateRequest(auth_bytes=request.token), context)
+        if found.error is not ErrorCode.NONE:
+            return ErrorResponse(error=found.error, message=found.message or "")
+        return AuthenticateResponse(
+            token=found.auth_bytes, complete=login.is_complete, session_lifetime_ms=found.session_lifetime_ms
+        )
 
     async def _respond(self, login: Login, token: bytes, context: Context) -> bytes:
         exchange = login.exchange

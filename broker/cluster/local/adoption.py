@@ -6,6 +6,7 @@
     configs, features, gone       the same, unless the cluster has other values
     acls/ID                       the same
     producer-ids                  the higher one
+    scram, login-secret           the same, unless the cluster has them: of a member as well
 
 Nothing is taken over from a broker that did not stop cleanly, as only a clean stop tells the leader epoch of each log;
 each begins the next one. The next attempt finds what was committed before a crash, and continues from there.
@@ -17,18 +18,21 @@ from warmlog.broker.cluster.decisions import Refusal
 from warmlog.broker.cluster.image import ClusterImage, PartitionKey
 from warmlog.broker.cluster.keys import (
     FEATURES_KEY,
+    LOGIN_SECRET_KEY,
     PRODUCER_IDS_KEY,
     acl_key,
     configs_key,
     encode,
     gone_key,
     partition_key,
+    scram_key,
     topic_key,
 )
 from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
 from warmlog.broker.cluster.values import (
     Configs,
     Features,
+    LoginSecret,
     Member,
     PartitionState,
     ProducerIds,
@@ -55,6 +59,11 @@ def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) 
     return list(_in_steps(cluster, _missing(own, cluster, me, epochs)))
 
 
+def adopt_credentials(own: ClusterImage, cluster: ClusterImage) -> Sequence[Transaction]:
+    """Return transactions that add the users that a cluster lacks."""
+    return list(_in_steps(cluster, _credentials(own, cluster)))
+
+
 def history_of_adopted(own: ClusterImage, cluster: ClusterImage, broker: int) -> int:
     """Return the first epoch of the history of adopted replicas: the lowest of their entries.
 
@@ -74,6 +83,7 @@ def _missing(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epoch
             yield from _topic(name, topic, cluster, me, epochs)
     for topic_id in own.gone:
         yield Put(gone_key(topic_id, me.broker), b"")
+    yield from _credentials(own, cluster)
     for scope, configs in own.configs.items():
         there = cluster.configs[scope].values if scope in cluster.configs else {}
         if configs.values.keys() - there.keys():
@@ -86,6 +96,14 @@ def _missing(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epoch
             yield Put(acl_key(each_id), encode(StoredAcl(**acl._asdict())))
     if own.producer_ids.next_id > cluster.producer_ids.next_id:
         yield Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=own.producer_ids.next_id)))
+
+
+def _credentials(own: ClusterImage, cluster: ClusterImage) -> Iterator[Put]:
+    for key, credential in own.credentials.items():
+        if key not in cluster.credentials:
+            yield Put(scram_key(*key), encode(credential))
+    if own.login_secret and not cluster.login_secret:
+        yield Put(LOGIN_SECRET_KEY, encode(LoginSecret(secret=own.login_secret)))
 
 
 def _topic(name: str, topic: TopicState, cluster: ClusterImage, me: Member, epochs: Epochs) -> Iterator[Put]:

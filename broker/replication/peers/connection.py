@@ -26,6 +26,7 @@ from warmlog.broker.replication.peers.errors import (
     PeerUnavailableError,
     PeerUnsupportedError,
 )
+from warmlog.broker.replication.peers.login import PeerLogin
 from warmlog.broker.replication.peers.peer_socket import PeerSocket
 from warmlog.protocol.errors import FrameError
 from warmlog.protocol.frame import DEFAULT_MAX_FRAME_BYTES, FrameReader
@@ -55,6 +56,7 @@ class PeerSettings:
     request_timeout_s: float = 30.0  # Kafka's request.timeout.ms
     max_response_bytes: int = DEFAULT_MAX_FRAME_BYTES
     tls: Callable[[], ssl.SSLContext] | None = None  # the context for a new connection
+    login: PeerLogin | None = None
 
 
 class _Answer:
@@ -99,7 +101,7 @@ class PeerConnection:
     ) -> "PeerConnection":
         """Connect and learn the peer's versions; the nursery runs the connection. Raises PeerError."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        connection = None
+        connection, is_usable = None, False
         try:
             with trio.fail_after(settings.connect_timeout_s):
                 tls = None if settings.tls is None else settings.tls()
@@ -107,15 +109,18 @@ class PeerConnection:
                 connection = cls(sock, address, settings, failed)
                 nursery.start_soon(connection.run)
                 await connection._greet()
+                if settings.login is not None:
+                    await settings.login.run(connection.ask, address)
         except trio.TooSlowError:
             raise PeerUnavailableError(f"{address}: no connection in {settings.connect_timeout_s:g} s") from None
         except OSError as error:
             raise PeerUnavailableError(f"{address}: cannot connect: {error}") from None
         else:
             connection.answered = 0
+            is_usable = True
             return connection
         finally:
-            if connection is not None and not connection._protocol.is_ready:
+            if connection is not None and not is_usable:
                 connection.close()
 
     @property

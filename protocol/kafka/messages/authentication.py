@@ -88,12 +88,13 @@ def failed_handshake(_: SaslHandshakeRequest, error: ErrorResponse) -> SaslHands
 # -- SASL --
 
 HANDSHAKE_REQUEST = Struct(Field("mechanism", STRING), into=SaslHandshakeRequest)
-HANDSHAKE_RESPONSE = Struct(ERROR_CODE, Field("mechanisms", Array(STRING)))
+HANDSHAKE_RESPONSE = Struct(ERROR_CODE, Field("mechanisms", Array(STRING)), into=SaslHandshakeResponse)
 AUTHENTICATE_REQUEST = Struct(Field("auth_bytes", DATA), into=SaslAuthenticateRequest)
 AUTHENTICATE_RESPONSE = Struct(
     *FAILURE,
     Field("auth_bytes", DATA),
     Field("session_lifetime_ms", INT64, since=1, default=0),
+    into=SaslAuthenticateResponse,
 )
 
 # -- delegation tokens: -1 stands for the times of a token that there is not --

@@ -10,18 +10,21 @@ from warmlog.broker.cluster.decisions import Refusal
 from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
 from warmlog.broker.cluster.keys import (
     FEATURES_KEY,
+    LOGIN_SECRET_KEY,
     PRODUCER_IDS_KEY,
     configs_key,
     encode,
     gone_key,
     partition_key,
+    scram_key,
     topic_key,
 )
-from warmlog.broker.cluster.local.adoption import adopt, history_of_adopted
+from warmlog.broker.cluster.local.adoption import adopt, adopt_credentials, history_of_adopted
 from warmlog.broker.cluster.store import MAX_OPERATIONS, Put, Transaction
 from warmlog.broker.cluster.values import (
     Configs,
     Features,
+    LoginSecret,
     Member,
     PartitionState,
     ProducerIds,
@@ -30,6 +33,7 @@ from warmlog.broker.cluster.values import (
     TopicStatus,
 )
 from warmlog.broker.metadata.topic import Mirror
+from warmlog.broker.security.scram import ScramCredential
 
 ME = Member(7, 5)
 SPACE = UUID("11111111-2222-3333-4444-555555555555")
@@ -150,3 +154,20 @@ async def test_what_cannot_go_along_is_refused() -> None:
     refused = adopt(own({"t": topic("t")}), known, ME, {("t", 0): 0})
     assert isinstance(refused, Refusal)
     assert "was part of this cluster before" in refused.reason
+
+
+async def test_users_go_along_and_do_not_replace_those_of_the_cluster() -> None:
+    def put(user: str, salt: bytes) -> Put:
+        credential = ScramCredential(salt=salt, stored_key=b"s", server_key=b"k", iterations=4096)
+        return Put(scram_key(user, "SCRAM-SHA-256"), encode(credential))
+
+    secret = Put(LOGIN_SECRET_KEY, encode(LoginSecret(secret=b"mine")))
+    mine = own({}, put("alice", b"mine"), put("bob", b"mine"), secret)
+    cluster = MemoryCluster()
+    cluster.commit(Transaction((), (put("bob", b"theirs"),)))
+    for step in adopt_credentials(mine, image_of(cluster)):
+        assert cluster.commit(step).succeeded
+    image = image_of(cluster)
+    assert {user: each.salt for (user, _), each in image.credentials.items()} == {"alice": b"mine", "bob": b"theirs"}
+    assert image.login_secret == b"mine"
+    assert not adopt_credentials(mine, image)

@@ -50,7 +50,6 @@ def test_brokers_use_the_first_kafka_listener_or_the_one_that_is_named() -> None
         (["listeners=HTTP://:1"], r"HTTP cannot be the name"),
         (["listeners=,"], r"listeners: expected NAME://HOST:PORT"),
         (["listeners=A://:1"], r"listeners: A has no security protocol in listener\.security\.protocol\.map"),
-        (["listener.security.protocol.map=native:SASL_SSL"], r"NATIVE: the native protocol has no SASL"),
         (
             ["listener.security.protocol.map=kafka:SASL_PLAINTEXT", "sasl.enabled.mechanisms=PLAIN"],
             r"sasl\.enabled\.mechanisms: PLAIN would send passwords in clear",

@@ -14,6 +14,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.frame import LENGTH_SIZE
 from warmlog.protocol.native import explain as native_explain
 from warmlog.protocol.native import groups as native_groups
+from warmlog.protocol.native import login as native_login
 from warmlog.protocol.native import mirrors as native_mirrors
 from warmlog.protocol.native import producers as native_producers
 from warmlog.protocol.native.codec import decode_request, decode_response, encode_request, encode_response
@@ -30,6 +31,7 @@ MODULES = (
     transaction_requests,
     native_groups,
     native_explain,
+    native_login,
     native_mirrors,
     native_producers,
 )
@@ -55,6 +57,7 @@ SCALARS: dict[type, set[str]] = {
     inspect.StrType: {"text"},
     inspect.BoolType: {"bool"},
     inspect.MemoryViewType: {"bin"},
+    inspect.BytesType: {"bin"},
     inspect.CustomType: {"bin"},
 }
 OPS = {operation.name: operation for operation in OPERATIONS}

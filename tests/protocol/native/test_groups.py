@@ -26,6 +26,7 @@ SIMPLE: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {
     ),
     inspect.StrType: lambda _: st.text(max_size=8),
     inspect.BoolType: lambda _: st.booleans(),
+    inspect.BytesType: lambda _: st.binary(max_size=8),
     inspect.NoneType: lambda _: st.none(),
 }
 

@@ -42,7 +42,7 @@ def _api(key: int) -> PeerApi[Fields, Fields]:
     return PeerApi(API_BY_KEY[key], 0, LAST_VERSION, bound=False)
 
 
-SASL_HANDSHAKE = PeerApi(API_BY_KEY[17], 1, 1, bound=False)
+SASL_HANDSHAKE: PeerApi[Fields, Fields] = PeerApi(API_BY_KEY[17], 1, 1, bound=False)
 SASL_AUTHENTICATE = _api(36)
 DELETE_RECORDS = _api(21)
 DESCRIBE_ACLS = _api(29)

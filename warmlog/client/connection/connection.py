@@ -12,6 +12,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from math import inf
+from secrets import token_urlsafe
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
@@ -26,13 +27,16 @@ from warmlog.client.errors import (
     ConnectionLostError,
     RequestTimeoutError,
     WarmlogError,
+    broker_error,
 )
 from warmlog.client.settings import DEFAULT_PORT, Settings
-from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.frame import DEFAULT_MAX_FRAME_BYTES
-from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.native.login import AuthenticateRequest, AuthenticateResponse
+from warmlog.protocol.native.messages import FIRST_WITH_LOGIN, NativeRequest
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import HelloResponse
+from warmlog.protocol.scram import SaslError, log_in
 
 R = TypeVar("R", bound=Value)
 
@@ -124,7 +128,7 @@ class Connection:
         try:
             with anyio.fail_after(settings.connect_timeout_s):
                 connection = cls(await AsyncSocket.connect(host, port, settings.tls), address, tasks, settings)
-                await connection._exchange_hello(settings.client)
+                await connection._exchange_hello(settings)
         except TimeoutError:
             raise ConnectError(f"cannot connect to {address} within {settings.connect_timeout_s:g} s") from None
         except ssl.SSLCertVerificationError as problem:
@@ -146,13 +150,30 @@ class Connection:
             raise error from problem
         return connection
 
-    async def _exchange_hello(self, client: str) -> None:
+    async def _exchange_hello(self, settings: Settings) -> None:
+        """Exchange hello, and log in. Raises WarmlogError."""
         self._start(self._receive_loop)
         try:
-            self.hello = await self.ask(Session.hello(client), HelloResponse)
+            self.hello = await self.ask(Session.hello(settings.client), HelloResponse)
+            if settings.username is not None:
+                await self._log_in(settings.username, settings.password or "", settings.mechanism)
         except BaseException:
             self.close()
             raise
+
+    async def _log_in(self, user: str, password: str, mechanism: str) -> None:
+        if self.version < FIRST_WITH_LOGIN:
+            raise broker_error(ErrorCode.UNSUPPORTED_VERSION, "the broker is too old for logins: update it")
+        tokens = log_in(mechanism, user, password, token_urlsafe())
+        try:
+            token = next(tokens)
+            while True:
+                answer = await self.ask(AuthenticateRequest(mechanism=mechanism, token=token), AuthenticateResponse)
+                token = tokens.send(answer.token)
+        except StopIteration:
+            return
+        except SaslError as problem:
+            raise broker_error(problem.code, str(problem), about=self.address) from None
 
     @property
     def closed(self) -> bool:

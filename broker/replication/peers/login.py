@@ -1,0 +1,77 @@
+"""How a broker logs in to the inter-broker listener of another."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Any, Final
+
+import trio
+
+from warmlog.broker.replication.peers.errors import PeerUnavailableError
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.api import API_BY_KEY
+from warmlog.protocol.kafka.messages.authentication import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.scram import SaslError, log_in
+
+PASSWORD_FILE: Final = "warmlog.inter.broker.password.file"  # noqa: S105  # a setting's name
+_HANDSHAKE: PeerApi[SaslHandshakeRequest, SaslHandshakeResponse] = PeerApi(API_BY_KEY[17], 1, 1)
+_AUTHENTICATE: PeerApi[SaslAuthenticateRequest, SaslAuthenticateResponse] = PeerApi(API_BY_KEY[36], 0, 2)
+
+Ask = Callable[[PeerApi[Any, Any], Any], Awaitable[Any]]
+
+
+class PasswordFileError(Exception):
+    """The password cannot be read. `str()` is one line that names the setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLogin:
+    """A broker's user. The file is read for each connection, so that a changed password needs no restart."""
+
+    user: str
+    password_file: str
+    mechanism: str
+
+    def password(self) -> str:
+        """Read the password. Raises PasswordFileError."""
+        try:
+            found = Path(self.password_file).read_text(encoding="utf-8").partition("\n")[0]
+        except OSError as error:
+            raise PasswordFileError(f"{PASSWORD_FILE}: {self.password_file}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise PasswordFileError(f"{PASSWORD_FILE}: {self.password_file} is not text in UTF-8") from None
+        if not found:
+            raise PasswordFileError(f"{PASSWORD_FILE}: {self.password_file} is empty")
+        return found
+
+    async def run(self, ask: Ask, address: str) -> None:
+        """Log in on a connection. Raises PeerUnavailableError: a user or a password may be corrected meanwhile."""
+        begun: SaslHandshakeResponse = await ask(_HANDSHAKE, SaslHandshakeRequest(mechanism=self.mechanism))
+        if begun.error is not ErrorCode.NONE:
+            raise PeerUnavailableError(f"{address}: login with {self.mechanism}: {begun.error.name}")
+        try:
+            password = await trio.to_thread.run_sync(self.password)
+            tokens = log_in(self.mechanism, self.user, password, token_urlsafe())
+            token: bytes | None = next(tokens)
+            while token is not None:
+                answer: SaslAuthenticateResponse = await ask(_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=token))
+                if answer.error is not ErrorCode.NONE:
+                    raise PeerUnavailableError(f"{address}: {answer.message}")
+                token = await trio.to_thread.run_sync(_next, tokens.send, bytes(answer.auth_bytes))
+        except (SaslError, PasswordFileError) as error:
+            raise PeerUnavailableError(f"{address}: {error}") from None
+
+
+def _next(send: Callable[[bytes], bytes], answer: bytes) -> bytes | None:
+    """Return the next token, None after the last one: StopIteration cannot leave a thread."""
+    try:
+        return send(answer)
+    except StopIteration:
+        return None
