@@ -125,7 +125,7 @@ class ScramServer:
         fields = fields_of(bare, "c", "r")
         if not comma or fields["c"] != self._binding:
             raise SaslError("invalid SCRAM message")
-        if fields["r"] != self._nonce:
+        if not fields["r"].endswith(self._nonce):  # like Kafka, since older versions of librdkafka repeat their part
             raise SaslError("the nonce is not the one of this exchange")
         proof = decode(proof_text)
         if len(proof) != mechanism.key_bytes:

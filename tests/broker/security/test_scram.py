@@ -113,6 +113,21 @@ def test_a_client_may_name_itself_and_support_channel_binding() -> None:
         assert side.is_complete
 
 
+def test_a_client_may_repeat_its_part_of_the_nonce() -> None:
+    """As older versions of librdkafka do; Kafka accepts it. The proof covers the nonce that is sent."""
+    side, mine = server(), "rOprNGfwEbeRWgbNEkqO"
+    bare = f"n=user,r={mine}"
+    challenge = side.respond(f"n,,{bare}".encode())
+    final = f"c=biws,r={mine}{mine}{NONCE}"
+    salted = SCRAM_SHA_256.salted_password("pencil", SALT, 4096)
+    signature = SCRAM_SHA_256.mac(
+        SCRAM_SHA_256.stored_key(salted), b",".join((bare.encode(), challenge, final.encode()))
+    )
+    proof = bytes(a ^ b for a, b in zip(SCRAM_SHA_256.client_key(salted), signature, strict=True))
+    side.respond(f"{final},p={base64.b64encode(proof).decode()}".encode())
+    assert side.is_complete
+
+
 @pytest.mark.parametrize(
     "change",
     [
