@@ -29,6 +29,7 @@ def test_the_script_of_each_shell_calls_the_command(shell: str) -> None:
                 "consume",
                 "group",
                 "cluster",
+                "user",
                 "mirror",
                 "log",
                 "tls",
