@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, DATA, FLOAT64, INT8, INT16, INT32, STRING, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import FAILURE, THROTTLE_TIME, ignored, refused
+from warmlog.protocol.kafka.messages.common import FAILURE, THROTTLE_TIME, refused
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
 

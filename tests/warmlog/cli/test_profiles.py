@@ -40,7 +40,10 @@ def test_a_profile_names_the_addresses_of_a_cluster(
         ("[other]", "no profile 'test' in "),
         ("test = 5", "no profile 'test' in "),
         ("[test]\nnativ = 'h:1'", "nativ is not one of native, kafka"),
-        ("[test]\nnative = 5", "native is not one of native, kafka, tls_ca, tls_certificate, user, password_file, mechanism with a text"),
+        (
+            "[test]\nnative = 5",
+            "native is not one of native, kafka, tls_ca, tls_certificate, user, password_file, mechanism with a text",
+        ),
         ("[test", "profiles.toml: "),
     ],
 )

@@ -450,7 +450,6 @@ async def test_settings_that_only_kafka_has_are_kept_over_a_restart(
         (BROKER, NODE, "num.io.threads", "many", ErrorCode.INVALID_REQUEST),
         (BROKER, NODE, "listener.name.internal.no.such", "1", ErrorCode.INVALID_REQUEST),
         (BROKER, NODE, "security.inter.broker.protocol", "SSL", ErrorCode.INVALID_REQUEST),  # at startup only
-        (BROKER, NODE, "sasl.enabled.mechanisms", "PLAIN", ErrorCode.INVALID_REQUEST),
         (BROKER, "", "sasl.kerberos.kinit.cmd", "x", ErrorCode.INVALID_REQUEST),  # of one broker only
         (BROKER, NODE, "ssl.keystore.password", "x", ErrorCode.INVALID_REQUEST),  # of a listener only
         (BROKER, NODE, "listener.name.kafka.ssl.key.password", "x", ErrorCode.INVALID_REQUEST),  # at startup only
