@@ -232,7 +232,7 @@ def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
     if not settings.authorizer_class_name:
         return None
     super_users = parse_super_users(settings.super_users)
-    return Authorizer(lambda: node.image.acls, super_users, allows_unnamed=settings.allow_everyone_if_no_acl_found)
+    return Authorizer(node.image.acls, super_users, allows_unnamed=settings.allow_everyone_if_no_acl_found)
 
 
 def _login_rules(settings: Settings, listener: str) -> LoginRules | None:

@@ -117,7 +117,9 @@ class AclIndex:
             return
         host = None if acl.host == WILDCARD else host_of(acl.host).text
         entry = _Entry(acl, host, network_of(acl.host))
-        found = self._types.setdefault(acl.resource_type, _OfType())
+        found = self._types.get(acl.resource_type)
+        if found is None:
+            found = self._types[acl.resource_type] = _OfType()
         found.patterns(acl.pattern).setdefault(acl.name, {}).setdefault(acl.principal, {})[acl] = entry
         found.of_principal.setdefault((acl.principal, acl.permission), {})[acl] = entry
 

@@ -15,7 +15,13 @@ Network: TypeAlias = IPv4Network | IPv6Network
 E = TypeVar("E", bound=IntEnum)
 
 
-class ResourceType(IntEnum):
+class _Number(IntEnum):
+    """A number of the wire, with the hash of a plain one: Enum's own is computed in Python."""
+
+    __hash__ = int.__hash__
+
+
+class ResourceType(_Number):
     """Types of resources that ACLs protect; ANY occurs in filters alone."""
 
     UNKNOWN = 0
@@ -28,7 +34,7 @@ class ResourceType(IntEnum):
     USER = 7
 
 
-class PatternType(IntEnum):
+class PatternType(_Number):
     """How an ACL names resources; ANY and MATCH occur in filters alone."""
 
     UNKNOWN = 0
@@ -38,7 +44,7 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-class Operation(IntEnum):
+class Operation(_Number):
     """Operations on resources; ANY occurs in filters alone."""
 
     UNKNOWN = 0
@@ -59,7 +65,7 @@ class Operation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class Permission(IntEnum):
+class Permission(_Number):
     """Whether an ACL denies or allows; ANY occurs in filters alone."""
 
     UNKNOWN = 0

@@ -11,7 +11,7 @@ A session keeps the decisions made for it, until an ACL changes.
 Source: org.apache.kafka.metadata.authorizer.StandardAuthorizerData.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from warmlog.broker.security.acl_index import AclIndex
@@ -46,20 +46,15 @@ class Decisions:
 class Authorizer:
     """Decides by the current ACLs. Belongs to the event loop."""
 
-    def __init__(self, acls: Callable[[], AclIndex], super_users: Iterable[str], *, allows_unnamed: bool) -> None:
-        """`acls`: the current ones. `allows_unnamed`: whether a resource that no ACL names is open to all."""
+    def __init__(self, acls: AclIndex, super_users: Iterable[str], *, allows_unnamed: bool) -> None:
+        """`acls` follows the metadata store. `allows_unnamed`: whether a resource that no ACL names is open to all."""
         self._acls = acls
         self._super_users = frozenset(super_users)
         self._allows_unnamed = allows_unnamed
 
-    @property
-    def revision(self) -> int:
-        """Return a number that changes whenever a decision may."""
-        return self._acls().revision
-
     def decisions(self, known: Decisions | None, principal: Principal, address: str) -> Decisions:
         """Return the decisions kept for a session if they are still valid, or empty ones."""
-        revision = self._acls().revision
+        revision = self._acls.revision
         if known is not None and known.revision == revision and known.principal is principal:
             return known
         host = host_of(address) if known is None else known.host
@@ -72,7 +67,7 @@ class Authorizer:
         question = operation, resource_type, name
         answer = decisions.known.get(question)
         if answer is None:
-            found = self._acls().decide(decisions.name, decisions.host, operation, resource_type, name)
+            found = self._acls.decide(decisions.name, decisions.host, operation, resource_type, name)
             answer = self._allows_unnamed if found is None else found
             if len(decisions.known) >= MAX_DECISIONS:
                 decisions.known.clear()
@@ -86,6 +81,6 @@ class Authorizer:
         question = operation, resource_type, None
         answer = decisions.known.get(question)
         if answer is None:
-            answer = self._acls().allows_some(decisions.name, decisions.host, operation, resource_type)
+            answer = self._acls.allows_some(decisions.name, decisions.host, operation, resource_type)
             decisions.known[question] = answer
         return answer

@@ -1,7 +1,7 @@
 """Stand between the dispatcher and the handlers, and check produce and fetch on their direct paths."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -21,6 +21,8 @@ from warmlog.protocol.request import PartitionRecords, ProduceRequest
 from warmlog.protocol.response import ProducedPartition
 
 Refused = dict[int, ProducedPartition]  # by place in the request
+NONE_REFUSED: Final[Refused] = {}
+WRITE: Final = Operation.WRITE  # looked up once: it is asked for with each produce
 
 
 class Guard:
@@ -46,7 +48,16 @@ class Guard:
 
     def refused_produce(self, request: ProduceRequest, context: Context) -> Refused:
         """Return the results of the partitions to which the sender may not write; usually there are none."""
-        access, refused = self.access(context.session), dict[int, ProducedPartition]()
+        access, exists = Access(self._authorizer, context.session), self._partitions.has
+        may = access.topic
+        if not request.is_transactional:
+            for asked in request.partitions:
+                topic = asked.topic
+                if not (may(WRITE, topic) and exists(topic) and topic not in INTERNAL_TOPICS):
+                    break
+            else:
+                return NONE_REFUSED
+        refused: Refused = {}
         is_open = self._may_begin(access, request)
         for place, asked in enumerate(request.partitions):
             if not is_open or not self._may_write(access, asked.topic, context):

@@ -12,6 +12,8 @@ from warmlog.broker.cluster.keys import (
     FEATURES_KEY,
     LOGIN_SECRET_KEY,
     PRODUCER_IDS_KEY,
+    acl_id,
+    acl_key,
     configs_key,
     encode,
     gone_key,
@@ -29,12 +31,15 @@ from warmlog.broker.cluster.values import (
     PartitionState,
     ProducerIds,
     Registration,
+    StoredAcl,
     TopicState,
     TopicStatus,
 )
 from warmlog.broker.metadata.topic import Mirror
+from warmlog.broker.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from warmlog.broker.security.scram import ScramCredential
 
+ACL = Acl(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:a", "*", Operation.READ, Permission.ALLOW)
 ME = Member(7, 5)
 SPACE = UUID("11111111-2222-3333-4444-555555555555")
 
@@ -74,6 +79,7 @@ async def test_everything_goes_along() -> None:
         Put(FEATURES_KEY, encode(Features(levels={"f": 1}))),
         Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=3000))),
         Put(gone_key(uuid5(SPACE, "old"), 7), b""),
+        Put(acl_key(acl_id(ACL)), encode(StoredAcl(**ACL._asdict()))),
     )
     cluster = MemoryCluster()
     cluster.commit(Transaction((), (Put(configs_key(""), encode(Configs(values={"b": "theirs"}))),)))
@@ -91,6 +97,7 @@ async def test_everything_goes_along() -> None:
     }
     assert image.features.levels == {"f": 1}
     assert image.producer_ids.next_id == 3000
+    assert ACL in image.acls
     assert image.gone == {uuid5(SPACE, "gone"): {7}, uuid5(SPACE, "old"): {7}}
     assert steps(mine, cluster) == []
 

@@ -31,8 +31,12 @@ def state(*replicas: int) -> PartitionState:
 
 def seen(image: ClusterImage) -> dict[str, object]:
     """Everything that an image tells; holders of nothing are left out."""
-    fields = {name: value for name, value in vars(image).items() if name != "held"}
-    return {**fields, "held": {broker: keys for broker, keys in image.held.items() if keys}}
+    fields = {name: value for name, value in vars(image).items() if name not in {"held", "acls"}}
+    return {
+        **fields,
+        "acls": dict(image.acls.items()),
+        "held": {broker: keys for broker, keys in image.held.items() if keys},
+    }
 
 
 def test_epochs_and_revisions_are_those_of_the_keys() -> None:

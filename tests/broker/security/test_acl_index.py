@@ -153,7 +153,7 @@ def test_an_address_has_one_form() -> None:
 
 def authorizer_of(*acls: Acl, allows_unnamed: bool = False) -> tuple[Authorizer, AclIndex]:
     index = index_of(*acls)
-    return Authorizer(lambda: index, {"User:admin"}, allows_unnamed=allows_unnamed), index
+    return Authorizer(index, {"User:admin"}, allows_unnamed=allows_unnamed), index
 
 
 def test_a_super_user_is_not_denied() -> None:
