@@ -19,18 +19,19 @@ _Change = tuple[UUID, Acl | None]  # an id, and the ACL to create or None to del
 
 async def create_acls(node: StoreNode, acls: Sequence[Acl]) -> None:
     """Create the ACLs that do not exist yet. Raises StoreError."""
-    await _commit(node, [(acl_id(acl), acl) for acl in dict.fromkeys(acls)])
+    wanted = list(dict.fromkeys(acls))
+    for start in range(0, len(wanted), MAX_OPERATIONS):
+        await _commit(node, [(acl_id(acl), acl) for acl in wanted[start : start + MAX_OPERATIONS]])
 
 
 async def delete_acls(node: StoreNode, ids: Sequence[UUID]) -> None:
     """Delete the ACLs with these ids, where they exist. Raises StoreError."""
-    await _commit(node, [(each, None) for each in ids])
+    for start in range(0, len(ids), MAX_OPERATIONS):
+        await _commit(node, [(each, None) for each in ids[start : start + MAX_OPERATIONS]])
 
 
 async def _commit(node: StoreNode, changes: Sequence[_Change]) -> None:
-    for start in range(0, len(changes), MAX_OPERATIONS):
-        piece = changes[start : start + MAX_OPERATIONS]
-        await node.commit(lambda image, piece=piece: _transaction(image, piece))  # type: ignore[misc]
+    await node.commit(lambda image: _transaction(image, changes))
 
 
 def _transaction(image: ClusterImage, changes: Sequence[_Change]) -> Transaction | None:

@@ -50,6 +50,9 @@ class Certificates:
                 issued = self.authority.issue(name, subject=f"/CN={name}")
                 context.load_cert_chain(issued.certificate, issued.key)
             self.contexts[name] = context
+        unmapped = self.authority.issue("unmapped", subject="/O=nobody")
+        self.contexts["unmapped"] = ssl.create_default_context(cafile=str(self.authority.ca))
+        self.contexts["unmapped"].load_cert_chain(unmapped.certificate, unmapped.key)
 
 
 def acl(

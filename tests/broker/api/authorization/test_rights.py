@@ -72,6 +72,17 @@ async def test_lists_have_only_what_may_be_described(certificates: Certificates,
         assert [each["group_id"] for each in (await client.ask("ListGroups"))["groups"]] == [GROUP]
 
 
+async def test_a_certificate_to_which_no_rule_applies_is_refused(
+    certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with secured(certificates, tmp_path / "data") as broker:
+        client = await broker.client("unmapped")  # with TLS 1.3, the client's part of the handshake is over
+        with trio.fail_after(LIMIT_S), pytest.raises((trio.BrokenResourceError, AssertionError)):
+            await client.ask("ApiVersions", 0)
+    assert "no rule of ssl.principal.mapping.rules applies to 'O=nobody'" in caplog.text
+
+
 async def test_the_operations_on_the_cluster_are_those_allowed(certificates: Certificates, tmp_path: Path) -> None:
     async with secured(certificates, tmp_path / "data") as broker:
         client = await broker.client("half")
