@@ -132,11 +132,7 @@ def check_acl(acl: tuple[int, str, int, str, str, int, int]) -> Acl:
         raise InvalidAclError(f"the only resource of type CLUSTER is {CLUSTER_NAME}, not {name!r}")
     if ":" not in principal:
         raise InvalidAclError(f"a principal is written TYPE:NAME, such as User:alice, not {principal!r}")
-    if "/" in host:
-        try:
-            ip_network(host, strict=False)
-        except ValueError as error:
-            raise InvalidAclError(f"the host {host!r} is not a range of addresses: {error}") from None
+    _check_host(host)
     return Acl(
         kind,
         name,
@@ -146,6 +142,22 @@ def check_acl(acl: tuple[int, str, int, str, str, int, int]) -> Acl:
         _known(Operation, operation, "operation", Operation.ALL),
         _known(Permission, permission, "permission type", Permission.DENY),
     )
+
+
+def _check_host(host: str) -> None:
+    """Raise InvalidAclError for an empty host, and for a range that Kafka 4.4 does not accept."""
+    if not host:
+        raise InvalidAclError("the host is empty; * is any host")
+    if "/" not in host:
+        return
+    try:
+        network = ip_network(host, strict=False)
+    except ValueError as error:
+        raise InvalidAclError(f"the host {host!r} is not a range of addresses: {error}") from None
+    if not host.rpartition("/")[2].isdecimal():
+        raise InvalidAclError(f"the host {host!r} is not a range of addresses: expected ADDRESS/BITS")
+    if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped is not None:
+        raise InvalidAclError(f"the host {host!r} is not a range of addresses: write it as one of IPv4")
 
 
 def check_filter(asked: AclFilter) -> None:

@@ -214,3 +214,28 @@ def test_kafka_acls_says_what_it_says_of_kafka(tmp_path: Path) -> None:
             assert lines(here[name]) == lines(output), name
     assert "User:alice" in theirs["list"].output
     assert here["refused"].status == theirs["refused"].status
+
+
+# -- hosts --
+
+HOSTS = (
+    "*", "10.0.0.0/8", "10.0.0.1/8", "10.0.0.0/0", "::1/128", "fe80::/10", "1.2.3.4", "nonsense", "", "/", "abc/8",
+    "10.0.0.0/40", "10.0.0.0/", "10.0.0/8", "10.0.0.0/255.0.0.0", "10.0.0.0/-1", "10.0.0.0/08", " 10.0.0.0/8",
+    "::ffff:10.0.0.0/104", "localhost/8",
+)  # fmt: skip
+
+
+async def accepted(bootstrap: str) -> dict[str, set[int]]:
+    async with connected(bootstrap, ADMIN) as admin:
+        return {
+            host: codes(await admin.ask("CreateAcls", creations=[creation(Kind.TOPIC, "t", Op.READ, ALLOW, host)]))
+            for host in HOSTS
+        }
+
+
+async def test_the_same_hosts_are_accepted(tmp_path: Path) -> None:
+    settings = {"authorizer.class.name": STANDARD, "super.users": "User:ANONYMOUS"}
+    with KafkaNode(tmp_path / "kafka", settings={**SETTINGS, **settings}, version=WIRE_VERSION) as node:
+        theirs = await accepted(node.bootstrap)
+    with Broker(settings=settings) as broker:
+        assert await accepted(broker.kafka) == theirs
