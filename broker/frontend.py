@@ -1,5 +1,6 @@
 """Connect clients to the broker: the handlers of all requests, what connections share, and the listeners."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -62,8 +63,9 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.process import connections_limit
 from warmlog.broker.security.authorizer import Authorizer, parse_super_users
+from warmlog.broker.security.principal import ANONYMOUS
 from warmlog.broker.security.sasl import LoginRules
-from warmlog.broker.settings.listeners import KAFKA, NATIVE
+from warmlog.broker.settings.listeners import KAFKA, NATIVE, inter_broker_listener, security_of, value_for
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
@@ -71,6 +73,8 @@ from warmlog.broker.transactions.service import TransactionService
 from warmlog.protocol.kafka.api import Codec as KafkaCodec
 from warmlog.protocol.response import HelloResponse
 from warmlog.protocol.version import VERSION
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from warmlog.broker.mirror.service import Mirror  # most brokers never need it
@@ -232,6 +236,8 @@ def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
     if not settings.authorizer_class_name:
         return None
     super_users = parse_super_users(settings.super_users)
+    if not node.is_alone and str(ANONYMOUS) not in super_users:
+        _warn_of_anonymous_brokers(settings)
     return Authorizer(node.image.acls, super_users, allows_unnamed=settings.allow_everyone_if_no_acl_found)
 
 
@@ -249,3 +255,16 @@ def _login_rules(settings: Settings, listener: str) -> LoginRules | None:
         session_s=found.session_ms / 1000,
         clock=perf_counter,
     )
+
+
+def _warn_of_anonymous_brokers(settings: Settings) -> None:
+    """Log a warning if other brokers cannot show who they are: they may not be allowed to replicate."""
+    listener = inter_broker_listener(settings)
+    security, (_, client_auth) = security_of(settings, listener), value_for(settings, listener, "ssl.client.auth")
+    if security == "PLAINTEXT" or (security == "SSL" and client_auth == "none"):
+        logger.warning(
+            "%s listener: other brokers are %s there, and replicate only with CLUSTER_ACTION on the cluster; "
+            "encrypt it, and set ssl.client.auth, to let them show certificates",
+            listener,
+            ANONYMOUS,
+        )
