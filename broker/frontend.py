@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -80,6 +80,9 @@ if TYPE_CHECKING:
     from warmlog.broker.mirror.service import Mirror  # most brokers never need it
 
 
+LOGIN_BYTES: Final = 16 << 20  # of frames of more than 4 KiB that are received before logins are complete
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
     """The parts of the broker that handlers serve requests from."""
@@ -113,6 +116,7 @@ class Frontend:
         codec = KafkaCodec(topic_names=core.partitions.topic_name)
         requests = MemoryBudget(settings.queued_max_request_bytes, self._turn.run_beside)
         replies = MemoryBudget(settings.warmlog_queued_max_reply_bytes, self._turn.run_beside)
+        logins = MemoryBudget(max(LOGIN_BYTES, 2 * settings.sasl_server_max_receive_size), self._turn.run_beside)
         producers, transactional_ids = self._newcomers()
         dispatcher = Dispatcher(
             core.partitions,
@@ -136,6 +140,7 @@ class Frontend:
             dispatcher=dispatcher,
             metrics=core.metrics,
             requests=requests,
+            logins=logins,
             replies=replies,
             slices=SlicePath(core.reads),
             pacer=Pacer(),

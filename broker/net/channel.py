@@ -80,8 +80,6 @@ class Channel:
             max_frame_bytes=services.max_frame_bytes,
             max_requests=services.max_requests,
         )
-        if session.login is not None:
-            self._limit_frames(session.login)
         self.is_due = self.is_left_over = False  # see Served
         self.is_closed = False
         self._transport = transport
@@ -92,7 +90,8 @@ class Channel:
         self._closed = closed
         self._sender = Sender(transport, session, services, self)
         self._reply_share = Share(self, session.peer[0], self.connection.sending)  # of `Services.replies`
-        self._request_share = Share(self, session.peer[0], self.connection.receiving)  # of `Services.requests`
+        self._request_share = Share(self, session.peer[0], self.connection.receiving)  # of `_requests`
+        self._requests = services.requests if session.login is None else services.logins
         self._large = LargeWork(self.connection, services, self, self._reply_share)
         self._interest = READING
         self._lacks_room = False  # the frame being received waits for memory
@@ -106,6 +105,8 @@ class Channel:
         self._is_stopping = False
         self._is_broken = False  # no more requests are begun; the channel closes once all are answered
         self._is_leaving = False  # all that will be sent is sent; the peer's bytes are dropped until it closes
+        if session.login is not None:
+            self._limit_frames(session.login)
         services.turn.add(self, self._fd, READING)
         if received:
             services.metrics.bytes_in.add(self._take(received))
@@ -210,7 +211,7 @@ class Channel:
             self.close()
         elif not self._is_leaving:
             self._is_leaving = True
-            self._services.requests.release(self._request_share)
+            self._requests.release(self._request_share)
             self.connection.sending.begin(perf_counter())
             self._transport.shutdown(socket.SHUT_WR)
             self._set_interest(READING)
@@ -264,7 +265,7 @@ class Channel:
         self._services.slices.forget(self._session)
         self._services.dispatcher.forget(self._session)
         self._request_share.holder = self._reply_share.holder = None  # breaks a reference cycle
-        self._services.requests.release(self._request_share)
+        self._requests.release(self._request_share)
         self._large.close()
         if not self._large.is_encoding:
             self._services.replies.release(self._reply_share)
@@ -337,7 +338,7 @@ class Channel:
         A request that waits, for data or for other clients, is not in progress: its connection is closed rather than
         one that moves a message.
         """
-        connection, share, requests = self.connection, self._request_share, self._services.requests
+        connection, share, requests = self.connection, self._request_share, self._requests
         held = connection.held_bytes + self._transport.received_bytes
         if held <= UNCOUNTED_BYTES:
             if share.size:
@@ -494,6 +495,9 @@ class Channel:
         """Apply what the state of a login allows; after a failed one, close with its reply."""
         limit = login.max_frame_bytes
         self.connection.reader.max_frame_bytes = self._services.max_frame_bytes if limit is None else limit
+        if login.principal is not None and self._requests is not self._services.requests:
+            self._requests.release(self._request_share)
+            self._requests = self._services.requests
         if login.has_failed:
             self.connection.must_close = True
 

@@ -30,6 +30,7 @@ class Services:
         "dispatcher",
         "log_at",
         "login_rules",
+        "logins",
         "max_frame_bytes",
         "max_reply_bytes",
         "max_requests",
@@ -49,11 +50,13 @@ class Services:
         self, *, name: str, wire: Wire, turn: ServingTurn, dispatcher: Dispatcher, metrics: Metrics,
         requests: MemoryBudget, replies: MemoryBudget, slices: SlicePath, pacer: Pacer, max_frame_bytes: int,
         max_reply_bytes: int, max_requests: int, slow_peer_s: float, slow_peer_bytes: int,
-        login_rules: LoginRules | None = None, guard: Callable[[Wire, Login], Wire] | None = None,
+        login_rules: LoginRules | None = None, logins: MemoryBudget | None = None,
+        guard: Callable[[Wire, Login], Wire] | None = None,
     ) -> None:  # fmt: skip
         self.name = name  # the listener's
         self.wire = wire
         self.login_rules = login_rules  # None: clients do not log in
+        self.logins = requests if logins is None else logins  # in place of `requests` before a login is complete
         self._guard = guard
         self.turn = turn
         self.dispatcher = dispatcher
