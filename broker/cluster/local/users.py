@@ -9,13 +9,17 @@ from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDir
 from warmlog.broker.security.scram import ScramCredential
 
 
-def create_user(data_dir: Path, node_id: int, user: str, credentials: Mapping[str, ScramCredential]) -> None:
+def create_user(
+    data_dir: Path, user: str, credentials: Mapping[str, ScramCredential], *, node_id: int, cluster_id: str | None
+) -> None:
     """Set a user's credentials, by mechanism; the directory may be new.
+
+    `cluster_id`: of a new directory, by default a random one.
 
     Raises DataDirectoryError for one that is in use, or of another broker; MetadataError.
     """
     changed = {(user, mechanism): credential for mechanism, credential in credentials.items()}
-    with DataDirectories.open([data_dir], node_id=node_id):
+    with DataDirectories.open([data_dir], node_id=node_id, cluster_id=cluster_id):
         metadata = MetadataFile(data_dir / METADATA_FILE, node_id)
         try:
             image = metadata.image()

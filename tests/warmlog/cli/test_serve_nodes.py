@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import trio
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from trio.testing import wait_all_tasks_blocked
@@ -25,6 +26,7 @@ from tests.broker.cluster.certificates import Authority
 from warmlog.broker.cluster.local import STORE
 from warmlog.broker.settings.settings import Settings
 from warmlog.cli.nodes import NODES, Node, Plan
+from warmlog.cli.root import root
 
 FREE = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0")
 NODE = re.compile(r"node (\d+) kafka=(\S+) native=(\S+) http=(\S+)\n")
@@ -231,6 +233,47 @@ def test_nodes_fetch_from_each_other_by_tls(tmp_path: Path) -> None:
         assert consumed(plain, "t", RECORDS) == list(range(RECORDS))
         assert running.stop() == 0
     assert "refused: TLS" not in running.log.read_text()
+
+
+def test_nodes_log_in_to_each_other(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("s3cret\n")
+    password.chmod(0o600)
+    created = CliRunner().invoke(
+        root,
+        [
+            "user",
+            "create",
+            "broker",
+            "--new-password-file",
+            str(password),
+            "--data-dir",
+            str(tmp_path / "data" / NODES / "1"),
+            "--cluster-id",
+            Settings().warmlog_cluster_id,
+        ],
+    )
+    assert created.exit_code == 0, created.output
+    options = [
+        "listeners=SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+        "inter.broker.listener.name=SASL_PLAINTEXT",
+        "warmlog.inter.broker.user=broker",
+        f"warmlog.inter.broker.password.file={password}",
+    ]
+    assigned = [word for option in options for word in ("--set", option)]
+    with nodes(tmp_path / "data", 3, *assigned, addresses=("--http", "none")) as running:
+        lines = [dict(word.split("=") for word in line.split() if "=" in word) for line in running.lines[1:4]]
+        plain = lines[0]["plaintext"]
+        admin = AdminClient({"bootstrap.servers": plain})
+        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(LIMIT_S)
+        produce(plain, "t", 0)
+        assert consumed(plain, "t", RECORDS) == list(range(RECORDS))
+        for line in lines:  # each node knows the user
+            login = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "broker", "sasl.password": "s3cret"}
+            address = {"bootstrap.servers": line["sasl_plaintext"], "security.protocol": "SASL_PLAINTEXT"}
+            assert AdminClient({**address, **login}).list_topics(timeout=LIMIT_S).brokers
+        assert running.stop() == 0
+    assert "s3cret" not in running.log.read_text()
 
 
 def test_default_ports_of_nodes_do_not_collide(tmp_path: Path) -> None:

@@ -62,6 +62,9 @@ def mechanism_option(help_text: str) -> Callable[[Any], Any]:
     show_default=True,
     help="With --data-dir: node.id of the broker.",
 )
+@click.option(
+    "--cluster-id", metavar="ID", help="With --data-dir: warmlog.cluster.id, if the broker is to be part of a cluster."
+)
 @kafka_option
 def create(
     user: str,
@@ -70,6 +73,7 @@ def create(
     iterations: int,
     data_dir: Path | None,
     node_id: int,
+    cluster_id: str | None,
     kafka: str,
 ) -> None:
     """Create a user, or change its password. It can log in to listeners with SASL_SSL or SASL_PLAINTEXT."""
@@ -80,7 +84,7 @@ def create(
     salt = secrets.token_bytes(SALT_BYTES)
     salted = {each: each.salted_password(password, salt, iterations) for each in chosen}
     if data_dir is not None:
-        _create_offline(data_dir, node_id, user, _Hashed(salted, salt, iterations))
+        _create_offline(data_dir, user, _Hashed(salted, salt, iterations), node_id=node_id, cluster_id=cluster_id)
     else:
         with kafka_cluster(kafka) as cluster:
             for mechanism, hashed in salted.items():  # a user may occur only once in a request
@@ -149,7 +153,7 @@ class _Hashed(NamedTuple):
     iterations: int
 
 
-def _create_offline(data_dir: Path, node_id: int, user: str, hashed: _Hashed) -> None:
+def _create_offline(data_dir: Path, user: str, hashed: _Hashed, *, node_id: int, cluster_id: str | None) -> None:
     """Write credentials into a data directory. Raises Failure."""
     from warmlog.broker.cluster.local.users import create_user  # a client needs nothing of the broker
     from warmlog.broker.log.errors import LogError
@@ -161,7 +165,7 @@ def _create_offline(data_dir: Path, node_id: int, user: str, hashed: _Hashed) ->
         for mechanism, salted in hashed.salted.items()
     }
     try:
-        create_user(data_dir, node_id, user, credentials)
+        create_user(data_dir, user, credentials, node_id=node_id, cluster_id=cluster_id)
     except (LogError, MetadataError) as error:
         raise Failure(str(error)) from error
 
