@@ -3,6 +3,8 @@
     CHOOSING, EXCHANGING    ApiVersions, SaslHandshake, SaslAuthenticate       hello, authenticate
     COMPLETE                everything, until the login expires; then the login only
 
+The native protocol allows everything while a client authenticates again, since its clients send requests all the time.
+
 Anything else raises, and the connection closes. One object per connection, on listeners with SASL only.
 """
 
@@ -117,7 +119,7 @@ class NativeGuard:
         """Decode a frame that the login allows. Raises ProtocolError."""
         login = self._login
         request_id, request = self._inner.decode(frame, context, limit)
-        is_open = login.stage is Stage.COMPLETE and not login.has_expired()
+        is_open = login.principal is not None and login.stage is not Stage.FAILED and not login.has_expired()
         if is_open or isinstance(request, AuthenticateRequest):
             return request_id, request
         if isinstance(request, HelloRequest) and login.stage is Stage.CHOOSING:

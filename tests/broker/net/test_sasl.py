@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
@@ -242,6 +243,33 @@ async def test_a_failed_login_is_answered_late_and_delays_no_other(tmp_path: Pat
         async with kafka_client(broker.addresses.named["sasl"]) as client:
             assert (await log_in(client))["error_code"] == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_garbage_in_place_of_a_login_closes_its_connection_only(broker: Running) -> None:
+    random = Random(7)
+    scram = ScramClient(SCRAM_SHA_256, "alice", PASSWORD, "nonce")
+    address = broker.addresses.named["sasl"]
+
+    async def send(data: bytes) -> None:
+        async with kafka_client(address) as client:
+            with suppress(trio.BrokenResourceError):
+                await client.stream.send_all(data)
+                await client.stream.send_eof()
+                with trio.fail_after(LIMIT_S):
+                    while await client.stream.receive_some():
+                        pass
+
+    handshake = bytes.fromhex("0011 0001 00000001 ffff") + b"\0\x0dSCRAM-SHA-256"
+    first = bytes.fromhex("0024 0000 00000002 ffff") + len(scram.first()).to_bytes(4) + scram.first()
+    whole = b"".join(len(each).to_bytes(4) + each for each in (handshake, first))
+    async with trio.open_nursery() as nursery:
+        for _ in range(MANY):
+            data = bytearray(whole)
+            for _ in range(random.randrange(1, 8)):
+                data[random.randrange(len(data))] = random.randrange(256)
+            nursery.start_soon(send, bytes(data[: random.randrange(len(data))]))
+    async with kafka_client(address) as client:
+        assert (await log_in(client))["error_code"] == 0
 
 
 async def test_a_listener_without_sasl_says_so(broker: Running) -> None:

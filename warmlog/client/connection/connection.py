@@ -11,6 +11,7 @@ Invariants:
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from math import inf
 from secrets import token_urlsafe
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -39,6 +40,9 @@ from warmlog.protocol.response import HelloResponse
 from warmlog.protocol.scram import SaslError, log_in
 
 R = TypeVar("R", bound=Value)
+
+RENEW_AFTER = 0.85  # of the time that a login is valid
+MIN_RENEWAL_S = 1.1  # brokers refuse a login within a second of the last one
 
 
 class Reply(Generic[R]):
@@ -156,22 +160,36 @@ class Connection:
         try:
             self.hello = await self.ask(Session.hello(settings.client), HelloResponse)
             if settings.username is not None:
-                await self._log_in(settings.username, settings.password or "", settings.mechanism)
+                lifetime_s = await self._log_in(settings.username, settings.password or "", settings.mechanism)
+                if lifetime_s:
+                    self._start(partial(self._renew_login, settings, lifetime_s))
         except BaseException:
             self.close()
             raise
 
-    async def _log_in(self, user: str, password: str, mechanism: str) -> None:
+    async def _renew_login(self, settings: Settings, lifetime_s: float) -> None:
+        """Authenticate again before each end of the login, while other requests are sent."""
+        while not self.closed:
+            await anyio.sleep(max(lifetime_s * RENEW_AFTER, MIN_RENEWAL_S))
+            try:
+                lifetime_s = await self._log_in(settings.username or "", settings.password or "", settings.mechanism)
+            except WarmlogError as error:
+                self._end(ConnectionLostError(f"{self.address}: the login could not be renewed: {error.message}"))
+
+    async def _log_in(self, user: str, password: str, mechanism: str) -> float:
+        """Log in, and return for how many seconds that is valid, 0 for ever. Raises WarmlogError."""
         if self.version < FIRST_WITH_LOGIN:
             raise broker_error(ErrorCode.UNSUPPORTED_VERSION, "the broker is too old for logins: update it")
         tokens = log_in(mechanism, user, password, token_urlsafe())
+        lifetime_ms = 0
         try:
             token = next(tokens)
             while True:
                 answer = await self.ask(AuthenticateRequest(mechanism=mechanism, token=token), AuthenticateResponse)
+                lifetime_ms = answer.session_lifetime_ms
                 token = tokens.send(answer.token)
         except StopIteration:
-            return
+            return lifetime_ms / 1000
         except SaslError as problem:
             raise broker_error(problem.code, str(problem), about=self.address) from None
 

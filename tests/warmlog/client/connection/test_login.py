@@ -8,8 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.broker.clients import RawClient, running
+from warmlog.broker.security import sasl
 from warmlog.cli.root import root
 from warmlog.client import Client, WarmlogError, connect
+from warmlog.client.connection import connection
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.native.login import AuthenticateRequest
 from warmlog.protocol.request import MetadataRequest
@@ -71,6 +73,26 @@ def test_commands_log_in(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARMLOG_PASSWORD", "wrong")
     found = CliRunner().invoke(root, ["--user", "alice", "topic", "list", "--native", native])
     assert (found.exit_code, "invalid credentials" in found.stderr) == (1, True)
+
+
+async def test_a_login_is_renewed_while_records_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sasl, "REAUTHENTICATION_PAUSE_S", 0.0)
+    monkeypatch.setattr(connection, "MIN_RENEWAL_S", 0.0)
+    create_user(tmp_path / "data")
+    given = {**SECURED, "connections.max.reauth.ms": "1000"}
+    async with running(tmp_path / "data", given, http="127.0.0.1:0") as broker:
+        name = 'warmlog_logins_total{listener="native",mechanism="SCRAM-SHA-512",result="ok"}'
+        async with connect(broker.addresses.native, **LOGIN) as client:
+            await client.produce("t", value=b"1")
+            first = (await broker.scrape())[name]
+            while (await broker.scrape())[name] < first + 4:
+                await client.produce("t", value=b"1")
+        assert 'warmlog_logins_total{listener="native",mechanism="SCRAM-SHA-512",result="failed"}' not in (
+            await broker.scrape()
+        )
+    assert "lost" not in caplog.text
 
 
 def test_a_user_and_a_password_belong_together() -> None:
