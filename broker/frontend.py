@@ -1,9 +1,10 @@
 """Connect clients to the broker: the handlers of all requests, what connections share, and the listeners."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from random import SystemRandom
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -65,7 +66,7 @@ from warmlog.broker.process import connections_limit
 from warmlog.broker.security.authorizer import Authorizer, parse_super_users
 from warmlog.broker.security.principal import ANONYMOUS
 from warmlog.broker.security.sasl import LoginRules
-from warmlog.broker.settings.listeners import KAFKA, NATIVE, inter_broker_listener, security_of, value_for
+from warmlog.broker.settings.listeners import KAFKA, NATIVE, inter_broker_listener, join_address, security_of, value_for
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
@@ -159,6 +160,7 @@ class Frontend:
             )
             listeners.append(Listener(each, of_listener, limits))
         declare_listener_metrics(core.metrics, listeners, requests, replies)
+        _warn_of_open_listeners(bound, settings)
         return listeners
 
     def _families(self, codec: KafkaCodec, transactional_ids: Newcomers) -> list[Family]:
@@ -260,6 +262,22 @@ def _login_rules(settings: Settings, listener: str) -> LoginRules | None:
         session_s=found.session_ms / 1000,
         clock=perf_counter,
     )
+
+
+def _warn_of_open_listeners(bound: Iterable[Bound], settings: Settings) -> None:
+    """Log a warning for each listener at which other machines can do everything without a login."""
+    if settings.authorizer_class_name:
+        return
+    for plan, address in [(each.plan, each.sock.getsockname()) for each in bound]:
+        asks = plan.is_tls and value_for(settings, plan.name, "ssl.client.auth")[1] == "required"
+        if asks or plan.security.startswith("SASL") or ip_address(address[0].partition("%")[0]).is_loopback:
+            continue
+        logger.warning(
+            "%s listener: whoever reaches %s may read, change and delete everything; `warmlog serve --secure` encrypts "
+            "and asks for logins",
+            plan.name,
+            join_address(*address[:2]),
+        )
 
 
 def _warn_of_anonymous_brokers(settings: Settings) -> None:

@@ -100,7 +100,7 @@ RECORDS_COMMANDS = {
 
 TLS_COMMANDS = {
     "create": (
-        "warmlog.cli.admin.certificates",
+        "warmlog.cli.security.certificates",
         "create",
         "Make a certificate authority, and certificates for brokers and clients.",
     ),

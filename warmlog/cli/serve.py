@@ -51,6 +51,12 @@ SERVE_OPTIONS = (
     ),
     click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting; repeatable."),
     click.option(
+        "--secure",
+        "is_secure",
+        is_flag=True,
+        help="Encrypt and ask for logins; the first start makes certificates and the user admin.",
+    ),
+    click.option(
         "--log-level",
         type=click.Choice(LOG_LEVELS),
         default="info",
@@ -83,6 +89,9 @@ def serve(nodes: int | None, **options: Any) -> None:
 
     When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`. With --nodes, it
     names the first node, and a line for each node comes before it.
+
+    With --secure, the certificates and the login of the user admin are in a directory beside the data directory:
+    DIR-secrets. The first start prints how clients use them. Other users get rights by `warmlog acl`.
     """
     if nodes is None:
         serve_with(**options)
@@ -100,6 +109,7 @@ def serve_with(
     assignments: tuple[str, ...],
     log_level: str,
     log_json: bool,
+    is_secure: bool = False,
     until_eof: bool = False,
 ) -> None:
     """Run a broker with the values of `serve_options`. Raises CannotStart, Failure."""
@@ -107,6 +117,8 @@ def serve_with(
     settings = read_settings(config, data_dir, assignments)
     if os.path.exists(settings.data_paths[0] / STORE):  # False if it cannot be read, which the broker reports
         raise CannotStart(f"{settings.data_paths[0]}: holds the nodes of a cluster; serve it with --nodes")
+    if is_secure:
+        settings = read_settings(config, data_dir, (*secured(settings, kafka=kafka, native=native), *assignments))
     run_broker(settings, kafka=kafka, native=native, http=http, until_eof=until_eof)
 
 
@@ -118,12 +130,15 @@ def serve_nodes(
     assignments: tuple[str, ...],
     log_level: str,
     log_json: bool,
+    is_secure: bool,
     until_eof: bool,
     kafka: str | None,
     native: str | None,
     http: str,
 ) -> None:
     """Run a cluster of brokers on this machine. Raises CannotStart, Failure."""
+    if is_secure:
+        raise CannotStart("--secure: cannot be combined with --nodes; set listeners, users and ACLs yourself")
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
     with importing():
@@ -163,6 +178,18 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
         return load_settings(config, os.environ, assignments, data_dir=data_dir)
     except SettingError as error:
         raise CannotStart(str(error)) from error
+
+
+def secured(settings: "Settings", *, kafka: str | None, native: str | None) -> tuple[str, ...]:
+    """Return the settings of a broker that encrypts and asks for logins. Raises CannotStart, Failure."""
+    with importing():
+        from warmlog.cli.security.secure import introduction, secure
+
+    found = secure(settings, kafka=kafka, native=native)
+    if found.is_new:
+        for line in introduction(found, is_terminal=sys.stdout.isatty()):
+            click.echo(line)
+    return found.assignments
 
 
 def run_broker(

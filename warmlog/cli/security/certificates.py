@@ -79,13 +79,24 @@ def create(
     A second run uses the authority that is there, and makes only what is missing. The name of a client is the common
     name of its certificate.
     """
+    for file in make(directory, hosts=hosts, broker=broker, clients=clients, days=days):
+        if as_json:
+            print_json({"path": str(file.path), "new": file.is_new})
+        else:
+            print_line(f"{file.path}  {'made' if file.is_new else 'kept'}")
+
+
+def make(
+    directory: Path, *, hosts: Sequence[str] = (), broker: str = "broker", clients: Sequence[str] = (), days: int = 365
+) -> list[Made]:
+    """Make the files that are missing. `hosts` of the broker: by default, this machine's names. Raises Failure."""
     try:
         import cryptography as _  # noqa: F401  # takes time that no other command need spend
     except ImportError:
         raise Failure("the package cryptography is missing: pip install 'warmlog[tls]'") from None
     for name in (broker, *clients):
         _check_name(name)
-    names = [_general_name(host) for host in hosts or _own_hosts()]
+    names = [_general_name(host) for host in hosts or own_hosts()]
     broker_file = directory / f"{broker}.pem"
     if hosts and broker_file.exists():
         raise Failure(f"{broker_file} exists: remove it to make another one, or choose another --broker")
@@ -96,11 +107,7 @@ def create(
         made += [_signed(directory / f"client-{client}.pem", client, authority, days, ()) for client in clients]
     except OSError as error:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
-    for file in made:
-        if as_json:
-            print_json({"path": str(file.path), "new": file.is_new})
-        else:
-            print_line(f"{file.path}  {'made' if file.is_new else 'kept'}")
+    return made
 
 
 def _check_name(name: str) -> None:
@@ -111,7 +118,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _own_hosts() -> list[str]:
+def own_hosts() -> list[str]:
     """Return the names by which clients on this machine, and in its network, reach it."""
     return sorted({"localhost", "127.0.0.1", "::1", socket.gethostname()})
 
@@ -149,8 +156,8 @@ def _authority(directory: Path) -> tuple[Authority, list[Made]]:
     if not ca.exists():
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _certificate("warmlog CA", key, None, CA_DAYS, ())
-        _write(ca_key, _pem_key(key), secret=True)
-        _write(ca, _pem(certificate), secret=False)
+        write(ca_key, _pem_key(key), secret=True)
+        write(ca, _pem(certificate), secret=False)
         return Authority(certificate, key), [Made(ca, is_new=True), Made(ca_key, is_new=True)]
     try:
         certificate = x509.load_pem_x509_certificate(ca.read_bytes())
@@ -172,7 +179,7 @@ def _signed(path: Path, name: str, authority: Authority, days: int, names: Seque
         return Made(path, is_new=False)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _certificate(name, key, authority, days, names)
-    _write(path, _pem_key(key) + _pem(certificate), secret=True)
+    write(path, _pem_key(key) + _pem(certificate), secret=True)
     return Made(path, is_new=True)
 
 
@@ -246,7 +253,7 @@ def _pem_key(key: "EllipticCurvePrivateKey") -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _write(path: Path, data: bytes, *, secret: bool) -> None:
+def write(path: Path, data: bytes, *, secret: bool) -> None:
     """Write a file that does not exist yet; a secret one can never be read by others. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if secret else 0o644)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,0 +1,123 @@
+"""`warmlog serve --secure`, as a process: what a first start makes, and who gets in."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.warmlog.cli.test_tls import run
+
+LIMIT_S = 60
+
+
+@contextmanager
+def served(directory: Path, *options: str) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The lines before `ready`, and the addresses, of a broker that runs meanwhile."""
+    command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", "data", "--secure"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WARMLOG_")}
+    free = ["--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "none"]
+    with subprocess.Popen(
+        [*command, *free, *options], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean
+    ) as process:
+        assert process.stdout is not None
+        try:
+            lines = []
+            for line in process.stdout:
+                if line.startswith("ready "):
+                    break
+                lines.append(line.rstrip("\n"))
+            else:
+                raise AssertionError(f"no ready line: {process.communicate()[1]}")
+            yield lines, dict(pair.split("=", 1) for pair in line.split()[1:])
+        finally:
+            process.terminate()
+            process.communicate(timeout=LIMIT_S)
+
+
+def properties(secrets: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in (secrets / "admin.properties").read_text().splitlines())
+
+
+def metadata(address: str, secrets: Path, user: str, password: str) -> list[str]:
+    """The topics that a client of librdkafka sees."""
+    client = AdminClient({
+        "bootstrap.servers": address, "security.protocol": "SASL_SSL", "ssl.ca.location": str(secrets / "ca.pem"),
+        "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": user, "sasl.password": password, "log_level": 0,
+    })  # fmt: skip
+    return sorted(client.list_topics(timeout=LIMIT_S).topics)
+
+
+def test_a_first_start_makes_what_clients_need_and_the_next_keeps_it(tmp_path: Path) -> None:
+    secrets = tmp_path / "data-secrets"
+    with served(tmp_path) as (lines, addresses):
+        assert [line.partition(":")[0] for line in lines] == ["secured", "secured", "power cut"]
+        password = (secrets / "admin.password").read_text().strip()
+        assert password not in "\n".join(lines)
+        assert f'password="{password}"' in properties(secrets)["sasl.jaas.config"]
+        assert {path.name: path.stat().st_mode & 0o077 for path in secrets.iterdir()} == {
+            "admin.password": 0, "admin.properties": 0, "broker.pem": 0, "ca-key.pem": 0, "ca.pem": 0o044,
+        }  # fmt: skip
+        login = ("--tls-ca", secrets / "ca.pem", "--user", "admin", "--password-file", secrets / "admin.password")
+        assert run(*login, "topic", "create", "t", "--native", addresses["native"])[0] == 0
+        assert metadata(addresses["kafka"], secrets, "admin", password) == ["t"]
+        (tmp_path / "bob").write_text("builder\n")
+        (tmp_path / "bob").chmod(0o600)
+        created = run(*login, "user", "create", "bob", "--new-password-file", tmp_path / "bob",
+                      "--kafka", addresses["kafka"])  # fmt: skip
+        assert created[0] == 0
+        assert metadata(addresses["kafka"], secrets, "bob", "builder") == []
+        assert run("topic", "list", "--native", addresses["native"])[0] != 0
+        assert run("--tls-ca", secrets / "ca.pem", "topic", "list", "--native", addresses["native"])[0] != 0
+    before = {path: path.read_bytes() for path in secrets.iterdir()}
+    with served(tmp_path) as (lines, addresses):
+        assert [line.partition(":")[0] for line in lines] == ["power cut"]
+        assert metadata(addresses["kafka"], secrets, "admin", password) == ["t"]
+    assert {path: path.read_bytes() for path in secrets.iterdir()} == before
+
+
+@pytest.mark.parametrize("missing", ["admin.properties", "broker.pem"])
+def test_what_is_missing_is_made_again(tmp_path: Path, missing: str) -> None:
+    secrets = tmp_path / "data-secrets"
+    with served(tmp_path):
+        pass
+    password = (secrets / "admin.password").read_text().strip()
+    (secrets / missing).unlink()
+    with served(tmp_path) as (_, addresses):
+        assert (secrets / missing).exists()
+        assert metadata(addresses["kafka"], secrets, "admin", password) == []
+
+
+def test_a_broker_with_two_data_directories_that_was_open_becomes_secure(tmp_path: Path) -> None:
+    dirs = ("--set", "log.dirs=data,more")
+    command = [sys.executable, "-m", "warmlog", "serve", *dirs, "--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0"]
+    with subprocess.Popen([*command, "--http", "none"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        native = dict(pair.split("=", 1) for pair in lines[1].split()[1:])["native"]
+        assert run("topic", "create", "t", "--partitions", "4", "--native", native)[0] == 0
+        process.terminate()
+        process.communicate(timeout=LIMIT_S)
+    with served(tmp_path, *dirs) as (_, addresses):
+        secrets = tmp_path / "data-secrets"
+        password = (secrets / "admin.password").read_text().strip()
+        assert metadata(addresses["kafka"], secrets, "admin", password) == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--nodes", "2"), "--secure: cannot be combined with --nodes"),
+        (("--set", "listeners=SSL://127.0.0.1:0"), "--secure: cannot be combined with the setting listeners"),
+        (("--kafka", "nonsense"), "nonsense: expected HOST:PORT"),
+    ],
+)
+def test_what_it_cannot_secure_is_named(tmp_path: Path, options: tuple[str, ...], problem: str) -> None:
+    status, printed = run("serve", "--secure", "--data-dir", tmp_path / "data", *options)
+    assert (status, len(printed.splitlines())) == (2, 1)
+    assert problem in printed
+    assert not (tmp_path / "data-secrets").exists()

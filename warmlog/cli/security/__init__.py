@@ -1,0 +1,1 @@
+"""What makes a broker secure before its first start: certificates, and an administrator."""

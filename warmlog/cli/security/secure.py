@@ -1,0 +1,126 @@
+"""`warmlog serve --secure`: certificates, an administrator and ACLs, made at the first start.
+
+    DATA-secrets/        beside the data directory, in which Kafka accepts no other directories
+        ca.pem, ca-key.pem, broker.pem    see `certificates`
+        admin.password                    of the user admin, who may do everything
+        admin.properties                  how Kafka's clients and tools log in as admin; written last
+
+A start makes what is missing and keeps the rest, so that one that was interrupted is completed by the next.
+"""
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from warmlog.broker.cluster.local.users import create_user
+from warmlog.broker.log.errors import LogError
+from warmlog.broker.metadata.errors import MetadataError
+from warmlog.broker.security.authorizer import STANDARD_AUTHORIZER
+from warmlog.broker.security.scram import ScramCredential
+from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE, parse_address, parse_listeners
+from warmlog.broker.settings.types import SettingError
+from warmlog.cli.failure import CannotStart, Failure
+from warmlog.cli.login import read_password
+from warmlog.cli.security.certificates import make, own_hosts, write
+from warmlog.protocol.scram import MECHANISMS
+
+if TYPE_CHECKING:
+    from warmlog.broker.settings.settings import Settings
+
+ADMIN: Final = "admin"
+MECHANISM: Final = "SCRAM-SHA-512"
+ITERATIONS: Final = 8192
+PASSWORD_BYTES: Final = 24
+SALT_BYTES: Final = 24
+WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # no client connects to these
+
+
+class Secured(NamedTuple):
+    """What `secure` has prepared.
+
+    `assignments`: settings as `KEY=VALUE`, for those that the user has not set. `properties`: the file for clients.
+    `is_new`: whether this start has made it.
+    """
+
+    assignments: tuple[str, ...]
+    properties: Path
+    is_new: bool
+
+
+def secure(settings: "Settings", *, kafka: str | None, native: str | None) -> Secured:
+    """Prepare a broker that has not started yet. Raises CannotStart, Failure."""
+    if settings.listeners or settings.warmlog_cluster_etcd:
+        name = "listeners" if settings.listeners else "warmlog.cluster.etcd"
+        raise CannotStart(
+            f"--secure: cannot be combined with the setting {name}; set listeners, users and ACLs yourself"
+        )
+    data = settings.data_paths[0].absolute()
+    directory = data.with_name(f"{data.name}-secrets")
+    make(directory, hosts=() if (directory / "broker.pem").exists() else _hosts(settings, kafka, native))
+    properties = directory / f"{ADMIN}.properties"
+    is_new = not properties.exists()
+    if is_new:
+        _make_admin(settings, data, directory / f"{ADMIN}.password", properties, directory / "ca.pem")
+    assignments = (
+        "listener.security.protocol.map=kafka:SASL_SSL,native:SASL_SSL",
+        f"ssl.keystore.location={directory / 'broker.pem'}",
+        f"authorizer.class.name={STANDARD_AUTHORIZER}",
+        f"super.users=User:{ADMIN}",
+    )
+    return Secured(assignments, properties, is_new)
+
+
+def introduction(secured: Secured, *, is_terminal: bool) -> Sequence[str]:
+    """Return the lines for the user after the first start. The password is for terminals only: others keep a log."""
+    properties, directory = secured.properties, secured.properties.parent
+    lines = [f"secured: clients log in as {ADMIN} with {properties}"]
+    if is_terminal:
+        lines += ["", *properties.read_text().splitlines(), ""]
+    options = f"--tls-ca {directory / 'ca.pem'} --user {ADMIN} --password-file {directory / f'{ADMIN}.password'}"
+    return [*lines, f"secured: warmlog {options} topic list"]
+
+
+def _hosts(settings: "Settings", kafka: str | None, native: str | None) -> list[str]:
+    """Return what clients may call the broker. Raises CannotStart."""
+    try:
+        given = [
+            parse_address(each)[0] for each in (kafka or DEFAULT_KAFKA, native or DEFAULT_NATIVE) if each != "none"
+        ]
+        advertised = parse_listeners("advertised.listeners", settings.advertised_listeners)
+    except SettingError as error:
+        raise CannotStart(str(error)) from error
+    found = {*own_hosts(), *given, *[host for host, _ in advertised.values()]}
+    return sorted(found - WILDCARDS)
+
+
+def _make_admin(settings: "Settings", data: Path, password_file: Path, properties: Path, ca: Path) -> None:
+    """Create the administrator. Raises CannotStart, Failure."""
+    try:
+        if not password_file.exists():
+            write(password_file, f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode(), secret=True)
+        password = read_password(password_file)
+        salt = secrets.token_bytes(SALT_BYTES)
+        credentials = {
+            name: ScramCredential.of_salted(
+                mechanism, mechanism.salted_password(password, salt, ITERATIONS), salt, ITERATIONS
+            )
+            for name, mechanism in MECHANISMS.items()
+        }
+        create_user(data, ADMIN, credentials, node_id=settings.node_id, cluster_id=None)
+        write(properties, _properties(password, ca).encode(), secret=True)
+    except OSError as error:
+        raise Failure(f"{error.filename or password_file.parent}: {error.strerror}") from None
+    except (LogError, MetadataError) as error:
+        raise Failure(str(error)) from error
+
+
+def _properties(password: str, ca: Path) -> str:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    return (
+        "security.protocol=SASL_SSL\n"
+        f"sasl.mechanism={MECHANISM}\n"
+        f'sasl.jaas.config={module} required username="{ADMIN}" password="{password}";\n'
+        "ssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={ca}\n"
+    )
