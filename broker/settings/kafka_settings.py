@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 ResourceKind = Literal["group", "client-metrics"]
 # A broker that ignored one of these would listen elsewhere than its configuration says, or let in those it shuts out.
 _PROTECTING = frozenset({
-    "sasl.enabled.mechanisms",
     "security.inter.broker.protocol",
 })  # fmt: skip
 _OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(.+)")
