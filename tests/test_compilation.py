@@ -10,15 +10,14 @@ import pytest
 from warmlog import compilation
 from warmlog.compilation import SUFFIX, stale_modules
 
-MODULES = ("broker/log/append", "broker/log/appender", "protocol/records/codec")
+MODULES = ("broker/log/segments/tail", "broker/log/appends/appender", "protocol/records/codec")
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Two modules of mypyc, one of Cython and one that is not compiled, each library newer than its source."""
-    (tmp_path / "broker" / "log").mkdir(parents=True)
-    (tmp_path / "protocol" / "records").mkdir(parents=True)
     for module in (*MODULES, "broker/app"):
+        (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
         change(tmp_path / f"{module}.py", at=1)
     for library in (*MODULES, *(f"{module}__mypyc" for module in MODULES[:2])):
         change(tmp_path / f"{library}{SUFFIX}", at=2)
@@ -37,8 +36,8 @@ def test_libraries_newer_than_their_sources_are_used(checkout: Path) -> None:
 
 
 def test_after_an_edit_of_one_module_of_mypyc_all_of_them_run_as_python(checkout: Path) -> None:
-    change(checkout / "broker/log/append.py", at=3)
-    assert stale_modules(str(checkout)) == {"warmlog.broker.log.append", "warmlog.broker.log.appender"}
+    change(checkout / "broker/log/segments/tail.py", at=3)
+    assert stale_modules(str(checkout)) == {"warmlog.broker.log.segments.tail", "warmlog.broker.log.appends.appender"}
 
 
 def test_after_an_edit_of_a_module_of_cython_it_runs_as_python(checkout: Path) -> None:

@@ -78,13 +78,13 @@ async def read_partition(
     `takes`: which records to replay, besides control records. The records of a batch that cannot be read are skipped,
     and reported. Raises OSError, LogError, StorageError, and CorruptBatchError for a damaged batch.
     """
-    replay = Replay(partition.log.log_end_offset if end is None else end)
+    replay = Replay(partition.log.offsets.log_end_offset if end is None else end)
     async for header, found in _batches_of(partition, replay.end):
         records = found if takes is _any or header.is_control else [each for each in found if takes(each)]
         for start in range(0, len(records), PIECE):
             replay.take(header, records[start : start + PIECE])
             await trio.lowlevel.checkpoint()
-    while partition.log.high_watermark < replay.end:
+    while partition.log.offsets.high_watermark < replay.end:
         await _change_of(partition)
     return replay
 
@@ -102,7 +102,7 @@ async def _change_of(partition: Partition) -> None:
 
 async def _batches_of(partition: Partition, end: int) -> AsyncIterator[tuple[BatchHeader, list[Record]]]:
     """Yield every batch below `end`, control batches included."""
-    offset = partition.log.log_start_offset
+    offset = partition.log.offsets.log_start_offset
     while offset < end:
         try:
             found = partition.read(offset, READ_BYTES, min_one_message=True, to_log_end=True)
@@ -131,6 +131,6 @@ def _load(part: FileSlice, log: PartitionLog) -> Loaded:
         try:
             loaded.append((header, decode_batch(data, position, header, max_decompressed_size=MAX_BATCH_OPENED)))
         except ProtocolError as error:
-            log.note_unreadable("coordinator", header.base_offset, error)
+            log.reads.note_unreadable("coordinator", header.base_offset, error)
             loaded.append((header, []))
     return loaded

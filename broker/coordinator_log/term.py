@@ -51,7 +51,7 @@ class Term:
         """Begin a term of a partition that has its leader epoch."""
         self.partition = partition
         self.index = partition.index
-        self.leader_epoch = partition.log.leader_epoch
+        self.leader_epoch = partition.log.epochs.current
         self.state = TermState.LOADING
         self.loading = trio.CancelScope()
         self.unsettled: dict[Unsettled, None] = {}  # in the order of the log
@@ -65,7 +65,7 @@ class Term:
     def is_empty(self) -> bool:
         """Whether the partition has no records to load."""
         log = self.partition.log
-        return log.log_end_offset == log.log_start_offset
+        return log.offsets.log_end_offset == log.offsets.log_start_offset
 
     @property
     def error(self) -> ErrorCode:

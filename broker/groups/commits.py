@@ -320,7 +320,7 @@ class OffsetCommits:
 
     def _remove_topic(self, shard: GroupShard, topic: str) -> Iterator[bool]:
         """Remove the offsets of a topic, and append their tombstones. Yield between steps of about a millisecond."""
-        end = shard.term.partition.log.log_end_offset  # what is written later is committed for a new topic
+        end = shard.term.partition.log.offsets.log_end_offset  # what is written later is committed for a new topic
         groups = chain(shard.pending.remove_topic(topic, end), shard.offsets.remove_topic(topic, end))
         while step := list(islice(groups, GROUPS_PER_STEP)):
             for name, partitions in step:

@@ -126,7 +126,7 @@ class GroupService:
             for index, entry in committed.items():
                 partition = self._partitions.local(topic, index)
                 if partition is not None:
-                    lag += max(0, partition.log.high_watermark - entry.value.offset)
+                    lag += max(0, partition.log.offsets.high_watermark - entry.value.offset)
             yield (group, topic), lag
 
     def _committed(self) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -2,7 +2,8 @@
 
 Synchronous: it knows neither trio nor metrics nor wire formats. It returns values, callers count them. `partition_log`
 is the entry module. Read in this order: `io.disk`, `io.residency`, `io.files`; `index.search`, `index.mapped`,
-`index.offset`, `index.time`; `append`, `segment`, `segments`; `active_writer`, `appender`, `reading`, `time_search`,
-`flush`; `partition_log`; then `recovery.rebuild`, `recovery.load`, `recovery.truncate`, and the data directories around
-the logs: `directory.data_directory`, `directory.checkpoint`.
+`index.offset`, `index.time`; `segments.tail`, `segments.segment`, `segments.segment_map`; `log_state`;
+`appends.appender`, `appends.log_appends`, `appends.durability`; `reads.reading`, `reads.time_search`; `partition_log`;
+then `recovery.rebuild`, `recovery.load`, `recovery.truncate`, and the data directories around the logs:
+`directory.data_directory`, `directory.checkpoint`.
 """

@@ -52,7 +52,7 @@ class IndexOrderError(LogError):
 class IndexCorruptError(LogError):
     """An index does not match its log file.
 
-    `PartitionLog.rebuild_indexes(base_offset)`, called in a worker, rebuilds it.
+    `LogReads.rebuild_indexes(base_offset)`, called in a worker, rebuilds it.
     """
 
     def __init__(self, base_offset: int, reason: str) -> None:

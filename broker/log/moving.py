@@ -25,7 +25,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
 
-from warmlog.broker.log.arrival import Arrival, read_arrival, write_arrival
+from warmlog.broker.log.directory.arrival import Arrival, read_arrival, write_arrival
 from warmlog.broker.log.directory.checkpoint import CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA, write_epochs
 from warmlog.broker.log.index.mapped import MappedIndex
 from warmlog.broker.log.io.directory_names import (

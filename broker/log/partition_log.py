@@ -1,14 +1,20 @@
 """One log: the entry point of the storage engine. Batches are appended at the end and read from anywhere.
 
-    LogState         offsets, segments, settings, leader epochs        `log_state`
-    AppendableLog    plan, write, commit, roll                         `appendable_log`
-    PartitionLog     open, read, flush, reopen, move, truncate, close  here
+    PartitionLog     open, reconfigure, reopen, move, close        here
+      .offsets       log start, last stable offset, high watermark, log end        `log_state`
+      .appends       plan, write, commit                           `appends.log_appends`
+      .rolls         begin a new segment                           `appends.rolls`
+      .durability    flush, the recovery point                     `appends.durability`
+      .truncation    advance the log start, cut the log end        `appends.truncation`
+      .reads         slices, offsets by time, descriptions         `reads.log_reads`
+      .old_segments  retention                                     `retention.removal`
+      .cleaning      compaction                                    `compaction.plan`
 
 Call everything on the event loop, where it touches memory only (a commit adds at most three small pwrites), except
 methods marked "for a worker". Those may run while the event loop plans, commits and reads the same log; `write`,
-`prepare_roll` and `finish_roll` only one at a time.
+`rolls.prepare` and `rolls.finish` only one at a time.
 
-Invariants, besides those of the other two modules:
+Invariants, besides those of the other modules:
 1. Readers see committed batches only.
 2. After a failed sync, or a failed write that was not for want of space, the log rejects appends, because its file may
    differ from the state in memory. Reads continue. Appends are accepted again once the end of the log was rebuilt
@@ -23,52 +29,102 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from warmlog.broker.log.append import PlannedAppend, RollReason
-from warmlog.broker.log.appendable_log import AppendableLog
-from warmlog.broker.log.appender import PreparedRoll
+from warmlog.broker.log.appends.appender import Appender
+from warmlog.broker.log.appends.durability import Durability
+from warmlog.broker.log.appends.log_appends import LogAppends
+from warmlog.broker.log.appends.rolls import LogRolls
+from warmlog.broker.log.appends.truncation import LogTruncation
+from warmlog.broker.log.compaction.plan import Cleaning
 from warmlog.broker.log.config import LogConfig
-from warmlog.broker.log.descriptions import LogRead
+from warmlog.broker.log.descriptions import RecoveryReport
 from warmlog.broker.log.directory.disk_reserve import SpaceStatus
-from warmlog.broker.log.errors import LogFailedError, OffsetOutOfRangeError
-from warmlog.broker.log.flush import FlushPlan
-from warmlog.broker.log.index.time import TimestampOffset
+from warmlog.broker.log.index.leader_epochs import LeaderEpochs
 from warmlog.broker.log.io.directory_names import deleted_directory
 from warmlog.broker.log.io.files import OpenFiles
-from warmlog.broker.log.log_state import HighWatermarkSource
+from warmlog.broker.log.io.page_faults import PageFaults
+from warmlog.broker.log.io.residency import Residency
+from warmlog.broker.log.log_state import HighWatermarkSource, LogOffsets, LogState
 from warmlog.broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
-from warmlog.broker.log.producers.replay import Bounds, states_at
-from warmlog.broker.log.producers.snapshot import ProducerSnapshots
+from warmlog.broker.log.producers.replay import Bounds
 from warmlog.broker.log.producers.table import ProducerBudget, Producers
-from warmlog.broker.log.producers.transactions import UnstableTransactions
-from warmlog.broker.log.reads.reading import aborted_in, read_slice
-from warmlog.broker.log.reads.time_search import TimeView, first_at_or_past, largest
+from warmlog.broker.log.reads.log_reads import LogReads
 from warmlog.broker.log.recovery.context import LogContext
-from warmlog.broker.log.recovery.load import load_log
-from warmlog.broker.log.recovery.rebuild_transactions import rebuild_sealed
+from warmlog.broker.log.recovery.index_repair import IndexRepair
+from warmlog.broker.log.recovery.load import LoadedLog, load_log
 from warmlog.broker.log.recovery.reopen import FailedLog, Reopened, Reopening
-from warmlog.broker.log.recovery.truncate import cut_segments, restart_at
+from warmlog.broker.log.retention.log_view import LogBounds, LogView
+from warmlog.broker.log.retention.removal import OldSegments
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.broker.log.segments.segment_map import Segments
 
-__all__ = [
-    "FlushPlan",
-    "LogFailedError",
-    "LogRead",
-    "OffsetOutOfRangeError",
-    "PartitionLog",
-    "PlannedAppend",
-    "PreparedRoll",
-    "RollReason",
-]
 
+class PartitionLog:
+    """One partition's log, created by `open`. See the module's docstring for its parts and what may be called where."""
 
-_REPLICAS = HighWatermarkSource.REPLICAS
+    __slots__ = (
+        "_appender",
+        "_indexes",
+        "_state",
+        "appends",
+        "cleaning",
+        "durability",
+        "offsets",
+        "old_segments",
+        "partition",
+        "reads",
+        "recovery",
+        "rolls",
+        "topic",
+        "truncation",
+    )
 
+    recovery: RecoveryReport | None  # what opening the log repaired; None after a clean shutdown
 
-class PartitionLog(AppendableLog):
-    """One partition's log, created by `open`. See the module's docstring for what may be called where."""
-
-    __slots__ = ()
+    def __init__(
+        self,
+        context: LogContext,
+        loaded: LoadedLog,
+        *,
+        topic: str,
+        partition: int,
+        high_watermark: int | None = None,
+        space_status: SpaceStatus,
+        uses_reserve: bool,
+    ) -> None:
+        """Take over a loaded log. `high_watermark`: the checkpointed one, if it follows replicas."""
+        self.topic = topic
+        self.partition = partition
+        self.recovery = loaded.report
+        state = LogState(context, loaded.segments, loaded.epochs, loaded.producers, topic=topic, partition=partition)
+        offsets = LogOffsets(
+            state,
+            log_start_offset=loaded.log_start_offset,
+            log_end_offset=loaded.tail.next_offset,
+            source=HighWatermarkSource.REPLICAS if high_watermark is not None else _own_source(context.config),
+        )
+        appender = Appender(state, loaded.tail, loaded.contiguity)
+        shown = offsets.log_end_offset
+        if high_watermark is not None:
+            shown = min(high_watermark, shown)
+        elif offsets.shows_synced_only:
+            shown = loaded.recovery_point
+        offsets.show(max(shown, loaded.log_start_offset))
+        stable = min(loaded.stable_offset, offsets.end_of_transactions())
+        durability = Durability(state, offsets, loaded.recovery_point, stable, new_names=loaded.made_files)
+        rolls = LogRolls(state, offsets, appender, durability)
+        self._state = state
+        self._appender = appender
+        self._indexes = IndexRepair(lambda: state.segments)
+        self.offsets = offsets
+        self.durability = durability
+        self.rolls = rolls
+        self.appends = LogAppends(
+            state, offsets, appender, durability, rolls, space_status=space_status, uses_reserve=uses_reserve
+        )
+        self.truncation = LogTruncation(state, offsets, appender, durability)
+        self.reads = LogReads(state, offsets, durability, self._indexes)
+        self.old_segments = OldSegments(self._view, self._indexes)
+        self.cleaning = Cleaning(self._view, self._indexes)
 
     @classmethod
     def open(
@@ -117,118 +173,142 @@ class PartitionLog(AppendableLog):
             clean=clean,
             known_end=known_end,
         )
-        log = cls(context, loaded, topic=topic, partition=partition, high_watermark=high_watermark)
-        log.space_status = space_status or SpaceStatus()
-        log.uses_reserve = uses_reserve
+        log = cls(
+            context,
+            loaded,
+            topic=topic,
+            partition=partition,
+            high_watermark=high_watermark,
+            space_status=space_status or SpaceStatus(),
+            uses_reserve=uses_reserve,
+        )
         if high_watermark is not None:
             try:
-                log._find_unstable()
+                log.truncation.find_unstable()
             except OSError:
                 log.close(clean=False)
                 raise
-        elif log.high_watermark < log.log_end_offset:
+        elif log.offsets.high_watermark < log.offsets.log_end_offset:
             with suppress(OSError):  # then the log has failed: maintenance reports it and rebuilds its end
-                log.flush()
+                log.durability.flush()
         return log
 
-    # -- read ----------------------------------------------------------------------------------------------------------
+    # -- files and sizes -----------------------------------------------------------------------------------------------
 
-    def read(
-        self,
-        offset: int,
-        max_bytes: int,
-        *,
-        isolation_end: int | None = None,
-        min_one_message: bool = False,
-        with_aborted: bool = False,
-    ) -> LogRead:
-        """Return a slice of at most `max_bytes` from the batch that contains `offset`, or the next one after a gap.
+    @property
+    def directory(self) -> Path:
+        """The directory of the log."""
+        return Path(self._state.context.directory)
 
-        The slice ends before `isolation_end` (None: the log end), possibly inside a batch. At or past that bound, or
-        with `max_bytes` 0, there is no slice, only a position. `min_one_message`: include the whole first batch, even
-        if it is larger than `max_bytes`. `with_aborted`: also find the aborted transactions of the slice.
+    @property
+    def residency(self) -> Residency:
+        """The check that keeps cold reads off the event loop."""
+        return self._state.context.files.residency
 
-        Raises OffsetOutOfRangeError, ValueError for a negative `max_bytes`, IndexCorruptError (see `rebuild_indexes`),
-        OSError.
+    @property
+    def page_faults(self) -> PageFaults:
+        """The counts of page faults, shared by all logs."""
+        return self._state.context.files.page_faults
+
+    @property
+    def size(self) -> int:
+        """Total bytes of all log files."""
+        return self._state.segments.size
+
+    @property
+    def segment_count(self) -> int:
+        """The number of segments."""
+        return len(self._state.segments)
+
+    @property
+    def active_base_offset(self) -> int:
+        """The base offset of the active segment."""
+        return self._state.segments.active.base_offset
+
+    @property
+    def layout(self) -> object:
+        """A token that is replaced whenever a segment is added, removed or renamed.
+
+        If it stays the same while a file is missing, the file is lost.
         """
-        if self._closed:
-            raise self._refusal()
-        if max_bytes < 0:
-            raise ValueError(f"max_bytes is negative: {max_bytes}")
-        log_end = self.log_end_offset
-        if not self.log_start_offset <= offset <= log_end:
-            raise OffsetOutOfRangeError(offset, self.log_start_offset, log_end)
-        bound = None if isolation_end is None or isolation_end >= log_end else isolation_end
-        search = self._context.config.index_search
-        segments = self._segments
-        if offset == log_end:
-            return LogRead(None, segments.active.base_offset, segments.active.size)
-        found = read_slice(segments, offset, max_bytes, bound=bound, search=search, min_one_message=min_one_message)
-        if with_aborted and found.slice is not None:
-            aborted = aborted_in(segments, offset, found, log_end)
-            if aborted:
-                found = found._replace(aborted=aborted)
-        return found
+        return self._state.segments.snapshot
 
-    # -- time ----------------------------------------------------------------------------------------------------------
+    def is_untrimmed(self, base_offset: int) -> bool:
+        """Return whether a segment is active, or sealed and not trimmed yet (`rolls.finish`)."""
+        return self._state.segments.is_untrimmed(base_offset)
 
-    def offset_for_time(self, timestamp: int, *, isolation_end: int | None = None) -> TimestampOffset | None:
-        """Find the first record at or past a timestamp (ms); None if there is none.
+    @property
+    def producers(self) -> Producers:
+        """The producers that have records in the log."""
+        return self._state.producers
 
-        For a worker, during appends and rolls, too. Rebuilds corrupt indexes of sealed segments. Raises OSError;
-        CorruptBatchError for a damaged batch; IndexCorruptError for the active segment.
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """The leader epochs of its records; `current` is that of new batches."""
+        return self._state.epochs
+
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the last record, or of the records that were removed from an empty log; -1 if unknown."""
+        last = max(self.offsets.log_end_offset - 1, self.offsets.log_start_offset)
+        return self._state.epochs.epoch_of(last)
+
+    def _view(self) -> LogView:
+        """Return the log as retention and compaction see it.
+
+        Compaction leaves the records of open transactions alone, and all that a power cut can lose or reopen.
         """
-        return self._indexes.run(
-            lambda: first_at_or_past(self._time_view(isolation_end), timestamp), self._context.config
-        )
+        offsets = self.offsets
+        cleanable_end = min(offsets.last_stable_offset, self.durability.stable_offset)
+        bounds = LogBounds(offsets.log_start_offset, offsets.high_watermark, cleanable_end, offsets.log_end_offset)
+        return LogView(bounds, self._state.segments, self._state.context, self._appender.contiguity)
 
-    def largest_timestamp(self) -> TimestampOffset | None:
-        """Find the first record with the largest timestamp, or None. For a worker. Raises as `offset_for_time` does."""
-        return self._indexes.run(lambda: largest(self._time_view(None)), self._context.config)
+    # -- settings and service ------------------------------------------------------------------------------------------
 
-    def _time_view(self, isolation_end: int | None) -> TimeView:
-        end = self.log_end_offset
-        return TimeView(
-            segments=self._segments.snapshot,
-            start_offset=self.log_start_offset,
-            end_offset=end if isolation_end is None else min(end, isolation_end),
-            search=self._context.config.index_search,
-            note_unreadable=lambda base_offset, reason: self.note_unreadable("time_lookup", base_offset, reason),
-        )
+    @property
+    def config(self) -> LogConfig:
+        """The current settings."""
+        return self._state.context.config
 
-    def rebuild_indexes(self, base_offset: int) -> None:
-        """Rebuild a sealed segment's indexes from its log, after IndexCorruptError. For a worker. Raises OSError.
+    def reconfigure(self, config: LogConfig) -> None:
+        """Apply new settings, starting with the next append.
 
-        An active segment must be sealed first.
+        If `flush.messages` is no longer 1, records that wait for their sync become readable at once, unless they wait
+        for replicas.
         """
-        self._indexes.rebuild(base_offset, self._context.config)
-        with self._indexes.moving:
-            segment = self._segments.get(base_offset)
-            if segment is not None and segment.may_have_aborted and not self.is_untrimmed(base_offset):
-                snapshots = ProducerSnapshots(self._context.disk, self._context.directory)
-                snapshots.find()
-                rebuild_sealed(snapshots, self._segments.snapshot, segment)
+        self._state.context = replace(self._state.context, config=config)
+        self._appender.reconfigure()
+        self.durability.flush_messages = config.flush_messages
+        if not self.offsets.shows_replicated:
+            self.stop_following_replicas()
 
-    # -- flush ---------------------------------------------------------------------------------------------------------
+    def follow_replicas(self) -> None:
+        """From now on, move the high watermark by `offsets.advance_high_watermark` only."""
+        self.offsets.high_watermark_source = HighWatermarkSource.REPLICAS
 
-    def begin_flush(self) -> FlushPlan:
-        """Return what must be synced to make everything committed so far durable; call its `sync` in a worker."""
-        return self._plan_flush()
+    def stop_following_replicas(self) -> None:
+        """Let the high watermark follow the log end, or the recovery point if every append is synced."""
+        offsets = self.offsets
+        offsets.high_watermark_source = _own_source(self.config)
+        if self.failed:
+            return
+        shown = offsets.log_end_offset if offsets.shows_all else self.durability.recovery_point
+        if shown > offsets.high_watermark:
+            offsets.show(shown)
 
-    def finish_flush(self, plan: FlushPlan) -> None:
-        """Move the recovery point after a plan was synced. If the sync failed, call `fail` instead."""
-        self._durability.finish(plan, self._segments.active)
-        if self.shows_synced_only and self.recovery_point > self.high_watermark:
-            self._show(self.recovery_point)
+    @property
+    def failed(self) -> bool:
+        """Whether the log has failed and rejects appends until its end is rebuilt."""
+        return self._state.failure is not None
 
-    def flush(self) -> None:
-        """Begin, sync and finish a flush in one call. Blocking; for tools and tests.
+    @property
+    def failure(self) -> str | None:
+        """Why the log has failed; None if it has not."""
+        return self._state.failure
 
-        Raises OSError, and then the log has failed.
-        """
-        plan = self.begin_flush()
-        plan.sync()
-        self.finish_flush(plan)
+    def fail(self, reason: object) -> None:
+        """Reject appends until the log is rebuilt. A failed write does this by itself."""
+        self._state.fail(reason)
 
     # -- reopening -----------------------------------------------------------------------------------------------------
 
@@ -238,15 +318,15 @@ class PartitionLog(AppendableLog):
         Meanwhile no worker may use the log or rearrange its segments.
         """
         assert self.failed, "only a failed log is rebuilt"
-        self.abandon()
-        bounds = Bounds(self.log_start_offset, self.log_end_offset)
+        self.appends.abandon()
+        bounds = Bounds(self.offsets.log_start_offset, self.offsets.log_end_offset)
         failed = FailedLog(
-            self._context,
-            self._segments.snapshot,
+            self._state.context,
+            self._state.segments.snapshot,
             bounds,
-            self.recovery_point,
+            self.durability.recovery_point,
             self._appender.snapshots,
-            self.producers.capture(),
+            self._state.producers.capture(),
         )
         return Reopening(failed, self._indexes.moving)
 
@@ -257,21 +337,22 @@ class PartitionLog(AppendableLog):
         afterwards.
         """
         end = reopened.tail.next_offset
-        self._segments = Segments(reopened.segments)
-        self.log_end_offset = end
-        producers = self.producers if reopened.producers is None else reopened.producers
-        self._appender.restart(self._segments, reopened.tail, producers)
-        self._show(min(self.high_watermark, end) if self.high_watermark_source is _REPLICAS else end)
-        self._durability.reopened(end, self._end_of_transactions())
+        self._state.segments = Segments(reopened.segments)
+        self.offsets.log_end_offset = end
+        producers = self._state.producers if reopened.producers is None else reopened.producers
+        self._appender.restart(reopened.tail, producers)
+        self.offsets.show(min(self.offsets.high_watermark, end) if self.offsets.shows_replicated else end)
+        self.durability.reopened(self.offsets.end_of_transactions())
         if reopened.producers is not None:
-            self._epochs.truncate_from_end(end)
-        self._appender.writer.restore()
+            self._state.epochs.truncate_from_end(end)
+        self._state.failure = None
 
     # -- moving --------------------------------------------------------------------------------------------------------
 
     def begin_move(self, data_directory: str) -> LogMove:
         """Begin to move the log to another data directory; see `moving` for the next steps. Memory only."""
-        source = MoveSource(self.topic, self.partition, self._context, lambda: self._segments, self._indexes.moving)
+        state = self._state
+        source = MoveSource(self.topic, self.partition, state.context, lambda: state.segments, self._indexes.moving)
         return LogMove(source, data_directory)
 
     def end_of_move(self) -> MoveEnd:
@@ -280,9 +361,9 @@ class PartitionLog(AppendableLog):
         Nothing may be written until `finish_move`, or until that step has failed.
         """
         return MoveEnd(
-            log_end_offset=self.log_end_offset,
-            producers=self.producers.capture(),
-            epochs=self._epochs.entries,
+            log_end_offset=self.offsets.log_end_offset,
+            producers=self._state.producers.capture(),
+            epochs=self._state.epochs.entries,
             snapshots=self._appender.snapshots,
         )
 
@@ -291,132 +372,19 @@ class PartitionLog(AppendableLog):
 
         `space_status` is that of the new data directory. Plans remain valid: offsets and positions are the same.
         """
-        old, active = self._segments, moved.segments.active
-        self._context = replace(self._context, directory=moved.directory)
-        active.activate(self._context.config, self._appender.committed)
+        old, active = self._state.segments, moved.segments.active
+        self._state.context = replace(self._state.context, directory=moved.directory)
+        active.activate(self._state.context.config, self._appender.committed)
         active.recent = old.active.recent
-        self._segments = moved.segments
+        self._state.segments = moved.segments
         for segment in old.snapshot:
             segment.removed = True
-        self._appender.relocate(self._context, moved.segments)
-        self._durability.reopened(self.log_end_offset, self._end_of_transactions())
-        self.space_status = space_status
-        if self.shows_synced_only:
-            self._show(self.log_end_offset)
+        self._appender.relocate()
+        self.durability.reopened(self.offsets.end_of_transactions())
+        self.appends.space_status = space_status
+        if self.offsets.shows_synced_only:
+            self.offsets.show(self.offsets.log_end_offset)
         return old.snapshot
-
-    # -- log start and truncation --------------------------------------------------------------------------------------
-
-    def advance_start(self, offset: int) -> bool:
-        """Advance the log start offset; return False if it is there or past it already.
-
-        Segments below it stay until `old_segments.take_out`. Raises OffsetOutOfRangeError past the high watermark.
-        """
-        if not 0 <= offset <= self.high_watermark:
-            raise OffsetOutOfRangeError(offset, self.log_start_offset, self.high_watermark)
-        if offset <= self.log_start_offset:
-            return False
-        self.log_start_offset = offset
-        self._show(self.high_watermark)
-        self._epochs.truncate_from_start(offset)
-        return True
-
-    def truncate_to(self, offset: int) -> None:
-        """Remove every batch with a record at or past `offset`, and the leader epochs without records at the end.
-
-        For a follower that has diverged from its leader: if its last epoch stayed although it has no records, every
-        fetch would diverge again. The log ends after the last batch that remains. Nothing may be planned, and no worker
-        may use the log. Blocking. Raises OSError.
-
-        To truncate below the recovery point, call `lower_recovery_point` and write a checkpoint first: after a crash,
-        recovery repairs a truncation that was interrupted, or records appended after it, only past the checkpointed
-        recovery point.
-        """
-        if offset < self.log_end_offset:
-            self._durability.names_made()
-            try:
-                self._truncate(offset)
-            except OSError as error:
-                self.fail(error)
-                raise
-        self._epochs.truncate_from_end(self.log_end_offset)
-        self.checkpoint_epochs()
-
-    def _truncate(self, offset: int) -> None:
-        self._segments, tail = cut_segments(self._context, self._segments, offset, self._appender.contiguity)
-        end = tail.next_offset
-        start = min(self.log_start_offset, end)
-        self._appender.restart(self._segments, tail, self._rebuild_producers(end))
-        self.log_start_offset, self.log_end_offset = start, end  # only now: reopening compares with it what is left
-        self._show(min(self.high_watermark, end))
-        self._find_unstable()
-        self._durability.truncated(end, self._end_of_transactions())
-        # Removed segments, and above all producer snapshots, must not reappear beside new records.
-        self._context.disk.sync_directory(self._context.directory)
-
-    def lower_recovery_point(self, offset: int) -> None:
-        """Lower the recovery point to the segment that a truncation to this offset is about to cut.
-
-        The log will end after that segment's last whole batch below the offset, which is not read here.
-        """
-        holder = self._segments.floor(offset)
-        end = offset if holder is None else holder.base_offset
-        self._durability.truncated(end, end)
-
-    def prepare_anew(self, offset: int) -> None:
-        """Announce `start_anew`; write a checkpoint before calling it. Memory only.
-
-        If it is interrupted, the next startup finds the log as it was, a part of it, or an empty log at `offset`. Until
-        then readers find nothing below `offset`.
-        """
-        first = self._segments.first.base_offset
-        if offset <= self.log_end_offset:
-            self.lower_recovery_point(min(first, offset))
-        self.log_start_offset = max(offset, first)
-
-    def start_anew(self, offset: int) -> None:
-        """Remove everything, and let the log begin and end at `offset`. Blocking. Raises OSError.
-
-        For a follower whose leader has no records at its log end any more. Nothing may be planned, and no worker may
-        use the log. Call `prepare_anew` first.
-        """
-        self._durability.names_made()
-        appender = self._appender
-        try:
-            restarted = restart_at(
-                self._context, self._segments, offset, appender.contiguity, appender.snapshots, end=self.log_end_offset
-            )
-        except OSError as error:
-            self.fail(error)
-            raise
-        self._segments, tail = restarted
-        self.log_start_offset = self.log_end_offset = offset
-        appender.restart(self._segments, tail, Producers(self._context.clock, self._context.budget))
-        self._show(offset)
-        self._durability.reopened(offset, offset)
-        self._epochs.truncate_from_end(0)
-        self.checkpoint_epochs()
-
-    def _find_unstable(self) -> None:
-        """Find the transactions open at the high watermark whose markers lie past it. Blocking. Raises OSError."""
-        shown, end = self.high_watermark, self.log_end_offset
-        if shown == end:
-            return
-        snapshots = self._appender.snapshots
-        snapshots.find()
-        unstable = UnstableTransactions()
-        for state in states_at(snapshots, self._segments.snapshot, shown).values():
-            first_offset = state.transaction_first_offset
-            if first_offset >= 0 and self.producers.open_transactions.get(state.producer_id) != first_offset:
-                unstable.add(first_offset, end - 1)
-        self.producers.unstable = unstable
-        self._show(shown)
-
-    def _rebuild_producers(self, end: int) -> Producers:
-        snapshots = self._appender.snapshots
-        snapshots.find()
-        before = self.producers.capture()
-        return self._context.rebuild_producers(snapshots, self._segments.snapshot, end, before=before)
 
     # -- close ---------------------------------------------------------------------------------------------------------
 
@@ -425,32 +393,32 @@ class PartitionLog(AppendableLog):
 
         With `clean` False, or if the log has failed, only close the files. Further calls do nothing.
         """
-        if self._closed:
+        if self._state.closed:
             return
         try:
             if clean and not self.failed:
                 self._settle()
-                self.checkpoint_epochs()
+                self.durability.checkpoint_epochs()
         finally:
-            self._closed = True
-            self.producers.release()
-            for segment in self._segments.snapshot:
+            self._state.closed = True
+            self._state.producers.release()
+            for segment in self._state.segments.snapshot:
                 segment.close()
 
     def _settle(self) -> None:
         """Make everything durable and trim all indexes."""
-        for segment in self._segments.snapshot:
-            if segment.is_untrimmed:  # its `finish_roll` has not begun or not ended; doing it twice is harmless
-                self.finish_roll(segment)
-        active = self._segments.active
+        for segment in self._state.segments.snapshot:
+            if segment.is_untrimmed:  # its `rolls.finish` has not begun or not ended; doing it twice is harmless
+                self.rolls.finish(segment)
+        active = self._state.segments.active
         self._appender.write_last_time()
         if self._appender.snapshot_producers():
-            self._durability.names_made()
-        self.flush()
+            self.durability.names_made()
+        self.durability.flush()
         active.offset_index.seal()
         active.time_index.seal()
         active.trim()
-        self._durability.turns.take(active.sync)
+        self.durability.turns.take(active.sync)
 
     def delete(self) -> Path:
         """Close the log and rename its directory for deletion; return the new path. Raises OSError.
@@ -460,5 +428,10 @@ class PartitionLog(AppendableLog):
         self.close(clean=False)
         source = self.directory
         target = source.with_name(deleted_directory(self.topic, self.partition))
-        self._context.disk.rename(str(source), str(target))
+        self._state.context.disk.rename(str(source), str(target))
         return target
+
+
+def _own_source(config: LogConfig) -> HighWatermarkSource:
+    """Return what the high watermark of a log without replicas follows."""
+    return HighWatermarkSource.SYNCED if config.flush_messages == 1 else HighWatermarkSource.END

@@ -187,7 +187,7 @@ class Cleaner:
             elif isinstance(reply, CompactionSummary):
                 self._partitions.note_cleaned(partition, reply.clean_offset)
                 for batch in reply.unreadable:
-                    log.note_unreadable("compaction", batch.base_offset, batch.reason)
+                    log.reads.note_unreadable("compaction", batch.base_offset, batch.reason)
                 return reply
             elif isinstance(reply, Failure):
                 raise UncleanableError(reply.message) if reply.is_damage else OSError(reply.message)

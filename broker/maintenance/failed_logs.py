@@ -130,8 +130,8 @@ class FailedLogs:
         if reopened.reason is not None:
             log = partition.log
             truncated = (
-                f"; truncated {reopened.truncated_bytes:,} bytes at offset {log.log_end_offset} ({reopened.reason})"
-                f" and began leader epoch {log.leader_epoch}"
+                f"; truncated {reopened.truncated_bytes:,} bytes at offset {log.offsets.log_end_offset}"
+                f" ({reopened.reason}) and began leader epoch {log.epochs.current}"
             )
         logger.warning(
             "%s-%d: log rebuilt, accepting appends again: copied and flushed %s bytes in %.3f s%s",

@@ -51,5 +51,5 @@ def _is_due(partition: Partition, now: float) -> bool:
     flush_ms = log.config.flush_ms
     if flush_ms == MAX_INT64:  # the default
         return False
-    is_dirty = log.recovery_point < log.log_end_offset and not log.failed
+    is_dirty = log.durability.recovery_point < log.offsets.log_end_offset and not log.failed
     return is_dirty and now - partition.flushed_at >= flush_ms / 1000

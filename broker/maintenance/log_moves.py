@@ -233,7 +233,7 @@ class LogMoves:
 
 def _status(partition: Partition, log_move: LogMove) -> MoveStatus:
     log = partition.log
-    lag = max(0, log.log_end_offset - max(log_move.end_offset, log.log_start_offset))
+    lag = max(0, log.offsets.log_end_offset - max(log_move.end_offset, log.offsets.log_start_offset))
     return MoveStatus(partition, log_move.copied_bytes, lag)
 
 

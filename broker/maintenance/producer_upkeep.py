@@ -56,7 +56,7 @@ class ProducerUpkeep:
             producers = partition.log.producers
             if len(producers):
                 producers.age(0)
-                while partition.log.forget_expired_producers(PRODUCERS_PER_TURN):
+                while partition.log.appends.forget_expired_producers(PRODUCERS_PER_TURN):
                     await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
 

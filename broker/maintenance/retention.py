@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import trio
 
 from warmlog.broker.log.errors import LogError
-from warmlog.broker.log.removal import Removable
-from warmlog.broker.log.retention import RemovalReason
+from warmlog.broker.log.retention.removal import Removable
+from warmlog.broker.log.retention.rules import RemovalReason
 from warmlog.broker.maintenance.file_removal import FileRemoval
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.partition import Partition
@@ -75,7 +75,7 @@ class Retention:
             partition.index,
             len(removed),
             ", ".join(sorted(set(reasons))),
-            log.log_start_offset,
+            log.offsets.log_start_offset,
         )
         names = await trio.to_thread.run_sync(log.old_segments.rename, removed)
         self._unlinking.add(log, names)
@@ -85,7 +85,7 @@ class Retention:
         if not found.with_active:
             return found.end_offset
         log = partition.log
-        if log.log_end_offset == found.end_offset and await partition.roll():
+        if log.offsets.log_end_offset == found.end_offset and await partition.roll():
             self._metrics.rolls["time"].add()
             return found.end_offset
         return found.active_base_offset

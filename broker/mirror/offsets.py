@@ -49,7 +49,7 @@ class OffsetCopies:
             partition = self._partitions.get(one.topic, one.partition)
             if partition is None or partition.mirror_of != self._cluster_id or one.offset == NO_OFFSET:
                 continue
-            offset = min(one.offset, partition.log.high_watermark)
+            offset = min(one.offset, partition.log.offsets.high_watermark)
             here = None if shard is None else shard.offsets.get(group, one.topic, one.partition)
             if here is None or (here.offset, here.metadata) != (offset, one.metadata):
                 yield OffsetToCommit(

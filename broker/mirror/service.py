@@ -239,7 +239,7 @@ class Mirror:
 
     def describe(self, partition: Partition) -> MirroredPartition:
         """Return how far the copy of a partition is."""
-        end = partition.log.log_end_offset
+        end = partition.log.offsets.log_end_offset
         _, replica = self._replicas.get((partition.topic, partition.index), (None, None))
         if replica is None or self._follower is None:
             return MirroredPartition(partition=partition.index, end=end)

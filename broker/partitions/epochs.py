@@ -12,5 +12,5 @@ def assign_epoch(log: PartitionLog, *, records_lost: bool, known: int = -1) -> N
     epoch without records is stored nowhere else. A log that follows replicas is left alone: two brokers could write in
     the same epoch.
     """
-    if log.high_watermark_source is not HighWatermarkSource.REPLICAS:
-        log.assign_epoch(max(log.leader_epoch, known) + records_lost)
+    if log.offsets.high_watermark_source is not HighWatermarkSource.REPLICAS:
+        log.epochs.assign(max(log.epochs.current, known) + records_lost, log.offsets.log_end_offset)

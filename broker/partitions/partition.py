@@ -14,17 +14,18 @@ from typing import NamedTuple
 
 import trio
 
-from warmlog.broker.log.append import RollReason
 from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.descriptions import LogRead
 from warmlog.broker.log.directory.disk_reserve import SpaceStatus
 from warmlog.broker.log.errors import IndexCorruptError, LogError, LogFailedError
 from warmlog.broker.log.io.files import FileSlice
 from warmlog.broker.log.io.residency import ColdReadError
 from warmlog.broker.log.moving import LogMove, MovedLog
-from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
 from warmlog.broker.log.recovery.reopen import Reopened
 from warmlog.broker.log.segments.segment import LOOKUP_FAULTS, Segment
+from warmlog.broker.log.segments.tail import RollReason
 from warmlog.broker.metadata.topic import INTERNAL_TOPICS
 from warmlog.broker.partitions.appends.append import Append, StorageError
 from warmlog.broker.partitions.appends.append_queue import LOCAL, AppendQueue
@@ -95,7 +96,7 @@ class Partition:
     @property
     def leader_epoch(self) -> int:
         """Return the leader epoch that clients see: the leader's while consumers can read this copy, else the log's."""
-        return self.log.leader_epoch if self.readable_epoch == NOT_READABLE else self.readable_epoch
+        return self.log.epochs.current if self.readable_epoch == NOT_READABLE else self.readable_epoch
 
     def let_read(self, leader_epoch: int) -> None:
         """Let consumers read what this replica copies in a leader epoch; NOT_READABLE: no more."""
@@ -170,22 +171,22 @@ class Partition:
         If `flush.messages` becomes 1, records that consumers could already read are flushed; if it was 1, records that
         await a flush become readable.
         """
-        log, shown = self.log, self.log.high_watermark
+        log, shown = self.log, self.log.offsets.high_watermark
         log.reconfigure(config)
         if self.replication is not None:
             self.replication.reconfigured()
         self.waiters.moved()
-        if log.high_watermark > shown:
+        if log.offsets.high_watermark > shown:
             self.wake_all()
         self.appends.flushes.flush_shown()
 
     def advance_start(self, offset: int) -> bool:
-        """Advance the log start offset, as `PartitionLog.advance_start` does, and notify waiting fetches."""
-        stable = self.log.last_stable_offset
-        moved = self.log.advance_start(offset)
+        """Advance the log start offset, as `LogTruncation.advance_start` does, and notify waiting fetches."""
+        stable = self.log.offsets.last_stable_offset
+        moved = self.log.truncation.advance_start(offset)
         if moved:
             self.waiters.moved()
-        if self.log.last_stable_offset > stable:  # the records of the open transaction so far have been deleted
+        if self.log.offsets.last_stable_offset > stable:  # the records of the open transaction so far have been deleted
             self.waiters.wake()
         return moved
 
@@ -213,10 +214,10 @@ class Partition:
         residency.enter()
         faults.begin()
         try:
-            end = log.last_stable_offset if committed else log.high_watermark
+            end = log.offsets.last_stable_offset if committed else log.offsets.high_watermark
             if to_log_end:
-                end = log.log_end_offset
-            found = log.read(
+                end = log.offsets.log_end_offset
+            found = log.reads.read(
                 offset, max_bytes, isolation_end=end, min_one_message=min_one_message, with_aborted=committed
             )
         except IndexCorruptError as error:
@@ -294,7 +295,7 @@ class Partition:
     async def _rebuild_in_worker(self, base_offset: int) -> None:
         try:
             await self._seal(base_offset)
-            await self.disk.keep_up(partial(self.log.rebuild_indexes, base_offset))
+            await self.disk.keep_up(partial(self.log.reads.rebuild_indexes, base_offset))
         except (OSError, LogError, ProtocolError) as error:
             logger.warning(
                 "%s-%d: segment %d: cannot rebuild the indexes: %s", self.topic, self.index, base_offset, error
@@ -311,7 +312,7 @@ class Partition:
         """
         log = self.log
         if log.active_base_offset == base_offset:
-            log.request_roll()
+            log.rolls.request()
         while log.is_untrimmed(base_offset):
             if log.failed:
                 raise LogFailedError(f"{self.topic}-{self.index} has failed")
@@ -351,7 +352,7 @@ class Partition:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(reopened.close_replaced)
             try:
-                await trio.to_thread.run_sync(log.checkpoint_epochs)
+                await trio.to_thread.run_sync(log.durability.checkpoint_epochs)
             except OSError as error:  # the log accepts appends all the same: batches record their epochs, too
                 logger.warning("%s-%d: cannot write the leader epochs: %s", self.topic, self.index, error)
         return reopened

@@ -19,21 +19,21 @@ def declare_partition_metrics(metrics: Metrics, partitions: Iterable[Partition])
 
         metrics.gauge(name, documentation, read, LABELS)
 
-    gauge("warmlog_partition_log_start_offset", "Log start offset.", lambda log: log.log_start_offset)
+    gauge("warmlog_partition_log_start_offset", "Log start offset.", lambda log: log.offsets.log_start_offset)
     gauge(
         "warmlog_partition_flushed_offset",
         "Recovery point: records below it are flushed.",
-        lambda log: log.recovery_point,
+        lambda log: log.durability.recovery_point,
     )
     gauge(
         "warmlog_partition_high_watermark",
         "High watermark: consumers see records below it.",
-        lambda log: log.high_watermark,
+        lambda log: log.offsets.high_watermark,
     )
     gauge(
         "warmlog_partition_log_end_offset",
         "Log end offset: the offset of the next record.",
-        lambda log: log.log_end_offset,
+        lambda log: log.offsets.log_end_offset,
     )
     gauge("warmlog_partition_log_bytes", "Bytes of the partition's log files.", lambda log: log.size)
     gauge(

@@ -245,7 +245,7 @@ class Partitions:
         return LogStatistics(
             segments=sum(log.segment_count for log in logs),
             log_bytes=sum(log.size for log in logs),
-            unflushed_bytes=sum(log.unflushed_bytes for log in logs),
+            unflushed_bytes=sum(log.durability.unflushed_bytes for log in logs),
         )
 
     def __len__(self) -> int:

@@ -142,7 +142,7 @@ class LocalReplica:
 
     def _lead(self, state: PartitionState) -> None:
         partition = self.partition
-        partition.log.assign_epoch(state.leader_epoch)
+        partition.log.epochs.assign(state.leader_epoch, partition.log.offsets.log_end_offset)
         self.leader_epoch = state.leader_epoch
         partition.appends.gaps.note_refusal()
         partition.log.producers.guards.clear()

@@ -64,7 +64,7 @@ class LogEnds:
         if member.broker == self._node.id:
             here = self._partitions.local(topic, index)
             if here is not None and not here.log.failed and not here.is_of_deleted_topic:
-                found[member] = LogEnd(here.log.last_epoch, here.log.log_end_offset)
+                found[member] = LogEnd(here.log.last_epoch, here.log.offsets.log_end_offset)
             return
         query = KafkaOffsetQuery(topic=topic, partition=index, timestamp=LATEST_TIMESTAMP)
         request = KafkaListOffsetsRequest(partitions=(query,), replica_id=DEBUGGER)

@@ -28,7 +28,7 @@ def declare_replication_metrics(
         ),
         "warmlog_replication_full_disk_replicas": (
             "Replicas on this broker that accept no records, because the disk is full.",
-            lambda one: one.partition.log.is_full,
+            lambda one: one.partition.log.appends.is_full,
         ),
     }
     for name, (text, counted) in gauges.items():
@@ -83,4 +83,4 @@ def _largest_lag(replica: LocalReplica) -> int:
 
 def _copy_lag(replica: LocalReplica) -> int:
     copy = replica.copy
-    return 0 if copy is None else max(0, copy.leader_end - replica.partition.log.log_end_offset)
+    return 0 if copy is None else max(0, copy.leader_end - replica.partition.log.offsets.log_end_offset)

@@ -107,7 +107,8 @@ class Replicas:
         self._store = trio.CapacityLimiter(COMMITS)
         for partition in partitions:
             # The store may have been restored, and give the same epochs out again: they count only with records.
-            partition.log.drop_empty_epochs()
+            offsets = partition.log.offsets
+            partition.log.epochs.drop_empty(offsets.log_start_offset, offsets.log_end_offset)
             topic = partitions.topic(partition.topic)
             if topic is not None:
                 self._adopt(PartitionKey(topic.id, partition.index), partition)
@@ -401,7 +402,7 @@ class Replicas:
 
     def _is_stuck(self, local: LocalReplica) -> bool:
         """Whether the disk of a replica is full, and others wait for what it cannot append."""
-        if not local.partition.log.is_full:
+        if not local.partition.log.appends.is_full:
             return False
         return local.leads if local.copy is None else local.is_in_sync and local.copy.problem is not None
 

@@ -84,7 +84,7 @@ class Rig:
 
     async def append_one(self, partition: Partition, *, keys: int = 1, size: int = 98) -> None:
         """Append one; what it may have begun in the background goes on."""
-        key = b"k%d" % (partition.log.log_end_offset % keys)
+        key = b"k%d" % (partition.log.offsets.log_end_offset % keys)
         append = partition.append(build_batch([(START_MS, key, b"v" * size, ())]))
         self.writer.write_queued()
         await append.wait()

@@ -144,8 +144,8 @@ class SyncRig:
     def readable(self) -> list[int]:
         """The base offsets of the batches that a consumer can read."""
         log, found = self.partition.log, list[int]()
-        offset = log.log_start_offset
-        while offset < log.high_watermark:
+        offset = log.offsets.log_start_offset
+        while offset < log.offsets.high_watermark:
             piece = self.partition.read(offset, 1 << 30, min_one_message=True)
             assert piece is not None
             assert piece.slice is not None

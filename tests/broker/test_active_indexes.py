@@ -37,7 +37,7 @@ class Rig:
         self._directory = directory / "t-0"
         log = self._open()
         for number in range(RECORDS):
-            log.append(batch(number))
+            log.appends.append(batch(number))
         log.close()
         self.index = self._directory / f"{0:020}{suffix}"
         self.sound = self.index.read_bytes()
@@ -103,9 +103,9 @@ async def test_every_offset_is_read_though_a_bit_of_the_active_index_is_flipped(
 async def test_times_are_found_though_a_bit_of_the_active_time_index_is_flipped(tmp_path: Path) -> None:
     async with rig(tmp_path, ".timeindex") as made:
         with pytest.raises(IndexCorruptError):
-            [made.log.offset_for_time(START_MS + number) for number in range(RECORDS)]
+            [made.log.reads.offset_for_time(START_MS + number) for number in range(RECORDS)]
         await made.rebuilt()
-        found = [made.log.offset_for_time(START_MS + number) for number in range(RECORDS)]
+        found = [made.log.reads.offset_for_time(START_MS + number) for number in range(RECORDS)]
         assert [each and each.offset for each in found] == list(range(RECORDS))
         assert made.index.read_bytes() == made.sound
 
@@ -115,7 +115,7 @@ async def test_an_append_that_is_being_written_makes_the_next_one_roll(tmp_path:
     async with rig(tmp_path) as made:
         made.append(RECORDS, size=100_000)  # by a worker
         with pytest.raises(IndexCorruptError):
-            [made.log.read(offset, 100) for offset in range(RECORDS)]
+            [made.log.reads.read(offset, 100) for offset in range(RECORDS)]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(made.rebuilt)
             await trio.lowlevel.checkpoint()
@@ -151,7 +151,7 @@ async def test_a_log_that_is_paused_for_a_move_is_sealed_when_it_goes_on(
 
 async def test_the_next_plan_rolls_once_where_that_is_asked_for(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
-        made.log.request_roll()
+        made.log.rolls.request()
         for number in range(3):
             append = made.partition.append(batch(RECORDS + number))
             made.writer.write_queued()

@@ -79,7 +79,9 @@ def ours(name: str, tmp_path: Path) -> dict[str, bytes]:
     log = open_log(data)
     content = log_file(FIXTURES / name)
     for position, header in headers(content):
-        log.append(bytes(8) + content[position + 8 : position + header.size])  # as a producer sends it, from offset 0
+        log.appends.append(
+            bytes(8) + content[position + 8 : position + header.size]
+        )  # as a producer sends it, from offset 0
     log.close()
     assert len(log_file(data)) == len(content)
     return indexes(data)
@@ -100,14 +102,14 @@ def test_followers_by_the_old_rule_wrote_other_indexes_for_the_same_log(name: st
 def test_every_offset_and_time_is_found(directory: DataDirectory) -> None:
     assert directory.is_foreign
     log = open_log(Path(directory.path), clean=directory.was_clean)
-    assert log.log_end_offset == BATCHES * RECORDS
+    assert log.offsets.log_end_offset == BATCHES * RECORDS
     for offset in range(BATCHES * RECORDS):
-        piece = log.read(offset, 1, min_one_message=True).slice
+        piece = log.reads.read(offset, 1, min_one_message=True).slice
         assert piece is not None
         assert next(records_in(piece.read_all(), from_offset=offset)).offset == offset
     for batch in range(BATCHES):
         for later, expected in ((1, RECORDS * batch), (RECORDS, RECORDS * batch), (RECORDS + 1, RECORDS * (batch + 1))):
-            found = log.offset_for_time(FIRST_MS + 1000 * batch + later)
+            found = log.reads.offset_for_time(FIRST_MS + 1000 * batch + later)
             assert (found and found.offset) == (expected if expected < BATCHES * RECORDS else None)
     log.close(clean=False)
 

@@ -57,10 +57,10 @@ def contents(directory: Path, pattern: str) -> dict[str, bytes]:
 
 def read_everything(log: PartitionLog) -> list[Record]:
     """Fetch from start to end, a slice at a time, as a consumer would."""
-    offset = log.log_start_offset
+    offset = log.offsets.log_start_offset
     found = []
-    while offset < log.log_end_offset:
-        read = log.read(offset, 1500, isolation_end=None, min_one_message=True)
+    while offset < log.offsets.log_end_offset:
+        read = log.reads.read(offset, 1500, isolation_end=None, min_one_message=True)
         assert read.slice is not None
         data = read.slice.read_all()
         found += records_in(data, from_offset=offset)
@@ -73,7 +73,7 @@ def test_a_log_of_kafkas_is_read_as_its_consumer_saw_it(name: str, tmp_path: Pat
     golden, seen = GoldenPartition.named(name), read_seen(name)
     directory = shutil.copytree(golden.directory, tmp_path / golden.directory.name)
     log = open_log(directory, clean=True, log_start_offset=seen.log_start_offset)
-    assert (log.log_start_offset, log.log_end_offset) == (seen.log_start_offset, seen.end_offset)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (seen.log_start_offset, seen.end_offset)
     assert read_everything(log) == [
         Record(each.offset, each.timestamp, each.key, each.value, each.headers) for each in seen.records
     ]
@@ -95,7 +95,7 @@ def test_what_a_kill_left_is_repaired_as_kafka_repairs_it(topic: str, tmp_path: 
     log = open_log(directory, clean=False)
     assert log.recovery is not None
     assert log.recovery.truncated_bytes == 75
-    assert log.log_end_offset == read_seen(f"recovered/{topic}-0").end_offset
+    assert log.offsets.log_end_offset == read_seen(f"recovered/{topic}-0").end_offset
     log.close()
     assert contents(directory, "*.log") == contents(kafkas, "*.log")
     assert contents(directory, "*index") == contents(kafkas, "*index")
@@ -119,7 +119,7 @@ def test_appending_what_kafka_was_sent_makes_the_files_that_kafka_made(topic: st
     for content, position, header in golden.batches():
         sent = bytearray(content[position : position + header.size])
         stamp(sent, base_offset=0, leader_epoch=-1)
-        log.append(sent)
+        log.appends.append(sent)
     log.close()
     assert contents(directory, "*.log") == contents(golden.directory, "*.log")
     assert contents(directory, "*index") == contents(golden.directory, "*index")
@@ -139,7 +139,7 @@ def test_appending_at_the_same_times_makes_the_files_that_kafka_made_with_its_ow
             max_timestamp=header.base_timestamp,
             record_count=header.record_count,
         )
-        assert log.append(sent).log_append_time == now_ms
+        assert log.appends.append(sent).log_append_time == now_ms
     log.close()
     assert contents(directory, "*.log") == contents(golden.directory, "*.log")
     assert contents(directory, "*index") == contents(golden.directory, "*index")

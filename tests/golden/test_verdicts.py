@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.golden.verdicts import ONLY_PRODUCE_REFUSES, expected_error, tells_records, verdicts
-from warmlog.broker.log.append import extents, stamped
+from warmlog.broker.log.appends.planned import extents, stamped
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.topics import log_config
 from warmlog.protocol.errors import ProtocolError, RecordsRefusedError

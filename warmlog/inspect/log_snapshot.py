@@ -10,7 +10,6 @@ import os
 from mmap import PAGESIZE
 from pathlib import Path
 
-from warmlog.broker.log.append import Tail
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.directory.checkpoint import LOG_STARTS, read_offsets
 from warmlog.broker.log.errors import CheckpointError, IndexCorruptError
@@ -28,6 +27,7 @@ from warmlog.broker.log.reads.explain import LogSnapshot, observed_files
 from warmlog.broker.log.recovery.rebuild import MAX_INDEX_BYTES, resume, scan_segment
 from warmlog.broker.log.segments.index_audit import check_active_indexes, check_has_no_timestamps
 from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.tail import Tail
 from warmlog.inspect.index_files import data_end
 from warmlog.protocol.errors import ProtocolError
 

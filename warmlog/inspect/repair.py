@@ -26,8 +26,10 @@ from warmlog.broker.log.directory.checkpoint import (
     write_epochs,
     write_topic_id,
 )
-from warmlog.broker.log.directory.data_directory import CheckpointedLog, DataDirectory
+from warmlog.broker.log.directory.checkpointed_log import CheckpointedLog
+from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.errors import MissingFilesError
+from warmlog.broker.log.index.leader_epochs import LeaderEpochs
 from warmlog.broker.log.io.directory_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -38,7 +40,6 @@ from warmlog.broker.log.io.directory_names import (
 )
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
-from warmlog.broker.log.leader_epochs import LeaderEpochs
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.recovery.context import LogContext
 from warmlog.broker.log.recovery.contiguity import Contiguity
@@ -101,18 +102,30 @@ class DirectoryRepair:
         return any(log.error is not None for log in self.logs)
 
 
+class _Offsets(NamedTuple):
+    high_watermark: int
+    log_start_offset: int
+
+
+class _Durability(NamedTuple):
+    recovery_point: int
+
+    def checkpoint_epochs(self) -> None:
+        """Do nothing: the epochs have not changed."""
+
+
+class _OldSegments(NamedTuple):
+    first_base_offset: int
+
+
 class UntouchedLog(NamedTuple):
     """A log that was not opened, as the checkpoints describe it."""
 
     topic: str
     partition: int
-    recovery_point: int
-    high_watermark: int
-    log_start_offset: int
-    first_base_offset: int
-
-    def checkpoint_epochs(self) -> None:
-        """Do nothing: the epochs have not changed."""
+    offsets: _Offsets
+    durability: _Durability
+    old_segments: _OldSegments
 
 
 @dataclass(slots=True)
@@ -171,7 +184,7 @@ def _untouched_log(directory: DataDirectory, key: TopicPartition, check: Partiti
     start = max(_log_start(directory, key, end), first)
     recovery_point = min(max(directory.recovery_points.get(key, 0), 0), end)
     high_watermark = min(max(directory.high_watermarks.get(key, end), 0), end)
-    return UntouchedLog(*key, recovery_point, high_watermark, start, first)
+    return UntouchedLog(*key, _Offsets(high_watermark, start), _Durability(recovery_point), _OldSegments(first))
 
 
 def _log_start(directory: DataDirectory, key: TopicPartition, end: int) -> int:
@@ -205,7 +218,7 @@ class _LogRepairer:
             try:
                 bases = self._unsound_indexes(log)
                 for base in bases:
-                    log.rebuild_indexes(base)
+                    log.reads.rebuild_indexes(base)
                 self._done = replace(self._done, recovery=log.recovery, indexes=bases)
             except BaseException:
                 log.close(clean=False)
@@ -291,7 +304,7 @@ class _LogRepairer:
             clean=False,
         )
         assign_epoch(log, records_lost=log.recovery is not None)
-        log.checkpoint_epochs()
+        log.durability.checkpoint_epochs()
         return log
 
     def _config(self) -> LogConfig:
@@ -311,7 +324,7 @@ class _LogRepairer:
 
     def _unsound_indexes(self, log: PartitionLog) -> tuple[int, ...]:
         """Return the sealed segments with a wrong index, which a broker would rebuild at first use."""
-        sealed = (base for base in self._wrong_indexes(log.recovery) if log.first_base_offset <= base)
+        sealed = (base for base in self._wrong_indexes(log.recovery) if log.old_segments.first_base_offset <= base)
         return tuple(base for base in sealed if base < log.active_base_offset and self._log_path(base).exists())
 
     def _wrong_indexes(self, report: RecoveryReport | None) -> list[int]:
@@ -399,7 +412,7 @@ def _write_checkpoints(work: _Work) -> tuple[str, ...]:
         directory.write_checkpoints(work.logs)
         names += [name for name in CHECKPOINTS if name != CLEANER_POINTS]
     if CLEANER_POINTS in found:
-        ends = {(log.topic, log.partition): log.high_watermark for log in work.logs}
+        ends = {(log.topic, log.partition): log.offsets.high_watermark for log in work.logs}
         points = directory.cleaner_points.items()
         directory.write_cleaner_points({key: point for key, point in points if 0 <= point <= ends.get(key, -1)})
         names.append(CLEANER_POINTS)

@@ -251,7 +251,7 @@ class Fetch:
     def _is_at_end(self, entry: SessionPartition, found: FetchedPartition) -> bool:
         """Whether the client has read everything until the partition reports a change."""
         if self._replica.broker >= 0:
-            return entry.partition is not None and entry.asked.offset == entry.partition.log.log_end_offset
+            return entry.partition is not None and entry.asked.offset == entry.partition.log.offsets.log_end_offset
         if self._is_committed:
             return entry.asked.offset >= found.last_stable_offset
         return entry.asked.offset == found.high_watermark

@@ -121,7 +121,7 @@ class Look:
             found = self._take(asked, partition)
         except EXPECTED as error:
             return self._refused(asked, partition, error)
-        log, records, aborted = partition.log, NO_RECORDS, None
+        offsets, records, aborted = partition.log.offsets, NO_RECORDS, None
         if self._is_committed:
             aborted = NONE_ABORTED if found is None or not found.aborted else _aborted_transactions(found.aborted)
         if found is not None and found.slice is not None:
@@ -129,9 +129,9 @@ class Look:
         return FetchedPartition(
             topic=asked.topic,
             partition=asked.partition,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
+            high_watermark=offsets.high_watermark,
+            last_stable_offset=offsets.last_stable_offset,
+            log_start_offset=offsets.log_start_offset,
             aborted_transactions=aborted,
             records=records,
         )
@@ -196,9 +196,9 @@ class Look:
         return RedirectedPartition(
             topic=asked.topic,
             partition=asked.partition,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
+            high_watermark=log.offsets.high_watermark,
+            last_stable_offset=log.offsets.last_stable_offset,
+            log_start_offset=log.offsets.log_start_offset,
             preferred_replica=nearest,
         )
 
@@ -206,7 +206,7 @@ class Look:
         """Report the progress of a follower, before the read: the response then has the new high watermark."""
         log, replication = partition.log, partition.replication
         assert replication is not None, "checked"
-        if log.log_start_offset <= asked.offset <= log.log_end_offset:  # else the read refuses it
+        if log.offsets.log_start_offset <= asked.offset <= log.offsets.log_end_offset:  # else the read refuses it
             replication.fetched(self._replica.broker, self._replica.epoch, asked.offset, asked.log_start_offset)
 
     def _take(self, asked: FetchPartition, partition: Partition) -> LogRead | None:
@@ -215,8 +215,8 @@ class Look:
             message = f"max_bytes of {asked.topic}-{asked.partition} is negative: {min(asked.max_bytes, self._most)}"
             raise RequestError(ErrorCode.INVALID_FETCH_SIZE, message)
         log = partition.log
-        end = log.last_stable_offset if self._is_committed else log.high_watermark
-        if asked.offset == (log.log_end_offset if self._is_follower else end):
+        end = log.offsets.last_stable_offset if self._is_committed else log.offsets.high_watermark
+        if asked.offset == (log.offsets.log_end_offset if self._is_follower else end):
             return None  # the usual case: no new records
         replication = partition.replication if self._is_follower else None
         if replication is not None and replication.is_throttled(self._replica.broker):
@@ -259,8 +259,8 @@ class Look:
             partition=asked.partition,
             error=code,
             message=message,
-            log_start_offset=-1 if known is None else known.log.log_start_offset,
-            high_watermark=-1 if known is None else known.log.high_watermark,
+            log_start_offset=-1 if known is None else known.log.offsets.log_start_offset,
+            high_watermark=-1 if known is None else known.log.offsets.high_watermark,
             aborted_transactions=NONE_ABORTED if code in BEFORE_READING else None,
         )
 

@@ -154,7 +154,9 @@ class SessionPartition:
         if self.partition is None:
             return False
         log = self.partition.log
-        return log.high_watermark == self.high_watermark and log.log_start_offset == self._log_start_offset
+        return (
+            log.offsets.high_watermark == self.high_watermark and log.offsets.log_start_offset == self._log_start_offset
+        )
 
 
 def _is_sound(found: FetchedPartition) -> bool:

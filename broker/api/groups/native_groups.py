@@ -196,8 +196,8 @@ class NativeGroupsApi:
         position = GroupPosition(
             topic=topic,
             partition=index,
-            log_start_offset=NO_OFFSET if partition is None else partition.log.log_start_offset,
-            high_watermark=NO_OFFSET if partition is None else partition.log.high_watermark,
+            log_start_offset=NO_OFFSET if partition is None else partition.log.offsets.log_start_offset,
+            high_watermark=NO_OFFSET if partition is None else partition.log.offsets.high_watermark,
             member_id=member_id,
         )
         if committed is None:

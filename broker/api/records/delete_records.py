@@ -80,7 +80,9 @@ class RecordsApi:
                 raise self._partitions.missing(asked.topic, asked.partition)
             _check_policy(partition)
             log = partition.log
-            moved = partition.advance_start(log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset)
+            moved = partition.advance_start(
+                log.offsets.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
+            )
         except EXPECTED as error:
             code, message = describe_in(partition, self._partitions, error)
             return (
@@ -88,7 +90,9 @@ class RecordsApi:
                 None,
                 False,
             )
-        outcome = DeletedRecords(topic=asked.topic, partition=asked.partition, low_watermark=log.log_start_offset)
+        outcome = DeletedRecords(
+            topic=asked.topic, partition=asked.partition, low_watermark=log.offsets.log_start_offset
+        )
         return outcome, partition, moved
 
 

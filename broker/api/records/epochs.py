@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
 from warmlog.broker.api.handler import Handler
-from warmlog.broker.log.leader_epochs import UNDEFINED
+from warmlog.broker.log.index.leader_epochs import UNDEFINED
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode, ProtocolError
@@ -61,19 +61,19 @@ def diverged(partition: Partition, asked: KafkaFetchPartition) -> DivergedPartit
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"{asked.topic}-{asked.partition} has no leader epoch {asked.last_fetched_epoch}, the last fetched one",
         )
-    if asked.offset < log.log_start_offset:
+    if asked.offset < log.offsets.log_start_offset:
         raise RequestError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{asked.topic}-{asked.partition} starts at offset {log.log_start_offset}, not {asked.offset}",
+            f"{asked.topic}-{asked.partition} starts at offset {log.offsets.log_start_offset}, not {asked.offset}",
         )
     if epoch == asked.last_fetched_epoch and asked.offset <= end_offset:
         return None
     return DivergedPartition(
         topic=asked.topic,
         partition=asked.partition,
-        high_watermark=log.high_watermark,
-        last_stable_offset=log.last_stable_offset,
-        log_start_offset=log.log_start_offset,
+        high_watermark=log.offsets.high_watermark,
+        last_stable_offset=log.offsets.last_stable_offset,
+        log_start_offset=log.offsets.log_start_offset,
         epoch=epoch,
         end_offset=end_offset,
     )
@@ -109,7 +109,7 @@ class EpochsApi:
 def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
     """Return the largest epoch up to this one with its end offset; the current epoch has one even without records."""
     log = partition.log
-    found = log.end_offset_of_epoch(epoch)
-    if found[0] == UNDEFINED and epoch == log.leader_epoch:
-        return epoch, log.log_end_offset
+    found = log.epochs.end_offset(epoch, log.offsets.log_end_offset)
+    if found[0] == UNDEFINED and epoch == log.epochs.current:
+        return epoch, log.offsets.log_end_offset
     return found

@@ -43,14 +43,14 @@ class ExplainApi:
     async def _look(self, log: PartitionLog, request: ExplainRequest) -> Explanation:
         """Explain from a snapshot of the log; try again if its segments changed in the meantime."""
         for attempt in range(1, MAX_LOOKS + 1):
-            snapshot = log.snapshot()
+            snapshot = log.reads.snapshot()
             try:
                 found = await trio.to_thread.run_sync(_explained, snapshot, request, limiter=self._threads)
             except (OSError, LogError):
-                if attempt == MAX_LOOKS or not log.has_changed(snapshot):
+                if attempt == MAX_LOOKS or not log.reads.has_changed(snapshot):
                     raise
             else:
-                if attempt == MAX_LOOKS or not log.has_changed(snapshot):
+                if attempt == MAX_LOOKS or not log.reads.has_changed(snapshot):
                     return found
         raise AssertionError("the last attempt raises or returns")
 

@@ -75,8 +75,10 @@ class _Asker(NamedTuple):
     def end_of(self, log: PartitionLog) -> int:
         """Return the end of the log."""
         if not self.is_client:
-            return log.log_end_offset
-        return log.last_stable_offset if self.isolation is Isolation.READ_COMMITTED else log.high_watermark
+            return log.offsets.log_end_offset
+        return (
+            log.offsets.last_stable_offset if self.isolation is Isolation.READ_COMMITTED else log.offsets.high_watermark
+        )
 
     def check_known(self, partition: Partition) -> None:
         """Raise OffsetNotAvailableError if that may be below an end that was seen before."""
@@ -150,11 +152,11 @@ class OffsetsApi:
             log, timestamp, offset, epoch = partition.log, query.timestamp, -1, -1
             if timestamp == LATEST_TIMESTAMP:
                 asker.check_known(partition)
-                offset, epoch = asker.end_of(log), log.leader_epoch
+                offset, epoch = asker.end_of(log), log.epochs.current
                 if asker.replica_id == DEBUGGER:
                     epoch = log.last_epoch
             elif timestamp in _EARLIEST:
-                offset, epoch = log.log_start_offset, _first_epoch(log)
+                offset, epoch = log.offsets.log_start_offset, _first_epoch(log)
             elif timestamp not in _REMOTE:  # there is no remote storage
                 return partition
         except EXPECTED as error:
@@ -205,5 +207,5 @@ async def _repeated(request: ListOffsetsRequest, context: Context) -> set[tuple[
 
 def _first_epoch(log: PartitionLog) -> int:
     """Return the epoch of the first record, or the current epoch if the log is empty."""
-    start = log.log_start_offset
-    return log.leader_epoch if start == log.log_end_offset else log.epoch_of(start)
+    start = log.offsets.log_start_offset
+    return log.epochs.current if start == log.offsets.log_end_offset else log.epochs.epoch_of(start)

@@ -366,7 +366,7 @@ def _outcome(entry: Append | ProducedPartition) -> ProducedPartition:
         partition=log.partition,
         base_offset=entry.planned.base_offset,
         log_append_time=entry.planned.log_append_time,
-        log_start_offset=log.log_start_offset,
+        log_start_offset=log.offsets.log_start_offset,
         duplicate=True if entry.planned.is_duplicate else UNSET,
     )
 
@@ -378,7 +378,7 @@ def _refused(topic: str, index: int, error: Exception, log: PartitionLog | None)
     return ProducedPartition(
         topic=topic,
         partition=index,
-        log_start_offset=log.log_start_offset if log is not None and tells_start else -1,
+        log_start_offset=log.offsets.log_start_offset if log is not None and tells_start else -1,
         error=code,
         message=message,
         record_errors=tuple([RecordError(index=index, message=why) for index, why in refused]) or UNSET,

@@ -98,7 +98,9 @@ def _look_up_each(questions: Sequence[TimeQuestion]) -> list[Outcome]:
         trio.from_thread.check_cancelled()
         log = partition.log
         try:
-            outcome: Outcome = log.largest_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
+            outcome: Outcome = (
+                log.reads.largest_timestamp() if timestamp == MAX_TIMESTAMP else log.reads.offset_for_time(timestamp)
+            )
         except EXPECTED as error:
             outcome = error.with_traceback(None)  # which would keep this frame, and with it the other outcomes
         outcomes.append(outcome)

@@ -70,7 +70,7 @@ class DescribeTopicsApi:
         try:
             if partition is None:  # offline, or deleted in the meantime
                 raise self._partitions.missing(topic, index)
-            found = await trio.to_thread.run_sync(partition.log.describe)
+            found = await trio.to_thread.run_sync(partition.log.reads.describe)
         except EXPECTED as error:
             code, message = describe_in(partition, self._partitions, error)
             return PartitionDescription(

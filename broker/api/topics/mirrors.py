@@ -85,9 +85,9 @@ class MirrorsApi:
         promoted_at = topic.mirror.promoted_at
         if promoted_at is not None:
             at = promoted_at[index] if index < len(promoted_at) else -1  # partitions may have been added since
-            return MirroredPartition(partition=index, end=partition.log.log_end_offset, promoted_at=at)
+            return MirroredPartition(partition=index, end=partition.log.offsets.log_end_offset, promoted_at=at)
         if self._mirror is None:
-            return MirroredPartition(partition=index, end=partition.log.log_end_offset)
+            return MirroredPartition(partition=index, end=partition.log.offsets.log_end_offset)
         return self._mirror.describe(partition)
 
     # -- promote --

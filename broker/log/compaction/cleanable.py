@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from warmlog.broker.log.config import LogConfig
-from warmlog.broker.log.log_view import LogBounds
+from warmlog.broker.log.retention.log_view import LogBounds
 from warmlog.broker.log.segments.log_scan import read_header_at, timed
 from warmlog.broker.log.segments.segment import Segment
 

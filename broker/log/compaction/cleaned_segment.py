@@ -11,7 +11,6 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from warmlog.broker.log.append import BatchExtent, Tail
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.index.transaction import AbortedTransaction, encode_aborted
 from warmlog.broker.log.io.directory_names import (
@@ -24,6 +23,7 @@ from warmlog.broker.log.io.directory_names import (
     segment_path,
 )
 from warmlog.broker.log.io.disk import Disk, write_all
+from warmlog.broker.log.segments.tail import BatchExtent, Tail
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.records.reader import with_sound_timestamp
 

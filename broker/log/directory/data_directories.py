@@ -25,10 +25,11 @@ from threading import Lock
 from typing import Self, TypeVar
 from uuid import UUID
 
-from warmlog.broker.log.accepted_loss import how_to_accept
-from warmlog.broker.log.arrival import REPLACES_ALL, Arrival, write_arrival
+from warmlog.broker.log.directory.accepted_loss import how_to_accept
+from warmlog.broker.log.directory.arrival import REPLACES_ALL, Arrival, write_arrival
 from warmlog.broker.log.directory.checkpoint import TopicPartition
-from warmlog.broker.log.directory.data_directory import CheckpointedLog, DataDirectory, reason_of
+from warmlog.broker.log.directory.checkpointed_log import CheckpointedLog
+from warmlog.broker.log.directory.data_directory import DataDirectory, reason_of
 from warmlog.broker.log.directory.identity import META_PROPERTIES, has_identity
 from warmlog.broker.log.directory.kafka_node import refuse_kafka_node
 from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError

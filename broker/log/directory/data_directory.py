@@ -28,11 +28,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 from uuid import UUID
 
-from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
-from warmlog.broker.log.arrival import Arrival, read_arrival, remove_arrival, write_arrival
+from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS
+from warmlog.broker.log.directory.arrival import Arrival, read_arrival, remove_arrival, write_arrival
 from warmlog.broker.log.directory.checkpoint import (
     CLEAN_MARKER,
     CLEANER_POINTS,
@@ -49,6 +49,7 @@ from warmlog.broker.log.directory.checkpoint import (
     write_clean_marker,
     write_offsets,
 )
+from warmlog.broker.log.directory.checkpointed_log import CheckpointedLog
 from warmlog.broker.log.directory.disk_reserve import Reserve, SpaceStatus, default_size
 from warmlog.broker.log.directory.identity import LOCK_FILE, META_PROPERTIES, DirectoryLock, read_or_create_identity
 from warmlog.broker.log.directory.receipt import RECEIPT_PREFIX
@@ -90,37 +91,6 @@ _KNOWN_FILES = {
     ACCEPT_LOSS,
 }
 _KNOWN_PREFIXES = ("metadata.sqlite", RECEIPT_PREFIX)  # and SQLite's journals
-
-
-class CheckpointedLog(Protocol):
-    """A log's entries in the checkpoints."""
-
-    @property
-    def topic(self) -> str:
-        """Return its topic."""
-
-    @property
-    def partition(self) -> int:
-        """Return its partition."""
-
-    @property
-    def recovery_point(self) -> int:
-        """Return the offset up to which it was flushed."""
-
-    @property
-    def high_watermark(self) -> int:
-        """Return the offset up to which consumers may read."""
-
-    @property
-    def log_start_offset(self) -> int:
-        """Return its log start offset."""
-
-    @property
-    def first_base_offset(self) -> int:
-        """Return the base offset of its first segment."""
-
-    def checkpoint_epochs(self) -> None:
-        """Write the leader epochs if they have changed."""
 
 
 class DataDirectory:
@@ -365,12 +335,12 @@ class DataDirectory:
         OSError.
         """
         logs = list(logs)
-        synced = {(log.topic, log.partition): log.recovery_point for log in logs}
+        synced = {(log.topic, log.partition): log.durability.recovery_point for log in logs}
         for log in logs:
-            log.checkpoint_epochs()  # of all records below the recovery point, at least
+            log.durability.checkpoint_epochs()  # of all records below the recovery point, at least
         kept = self.unserved.difference((log.topic, log.partition) for log in logs)
         changed = self._replace(RECOVERY_POINTS, _found(self.recovery_points, kept) | synced)
-        shown = {(log.topic, log.partition): log.high_watermark for log in logs}
+        shown = {(log.topic, log.partition): log.offsets.high_watermark for log in logs}
         changed |= self._replace(HIGH_WATERMARKS, _found(self.high_watermarks, kept) | shown)
         changed |= self._write_log_starts(logs)
         points = dict(self.cleaner_points)
@@ -387,8 +357,8 @@ class DataDirectory:
 
     def _write_log_starts(self, logs: Sequence[CheckpointedLog]) -> bool:
         kept = self.unserved.difference((log.topic, log.partition) for log in logs)
-        begun = [log for log in logs if log.log_start_offset > log.first_base_offset]
-        starts = {(log.topic, log.partition): log.log_start_offset for log in begun}
+        begun = [log for log in logs if log.offsets.log_start_offset > log.old_segments.first_base_offset]
+        starts = {(log.topic, log.partition): log.offsets.log_start_offset for log in begun}
         return self._replace(LOG_STARTS, _found(self.log_starts, kept) | starts)
 
     def add_to_checkpoints(self, log: CheckpointedLog, cleaned: int | None) -> None:
@@ -396,12 +366,16 @@ class DataDirectory:
 
         Without this, a startup after a crash would scan the whole log and restore records deleted from its beginning.
         """
-        key, end = (log.topic, log.partition), log.high_watermark
+        key, end = (log.topic, log.partition), log.offsets.high_watermark
         if cleaned is None:
             self.cleaner_points.pop(key, None)
         else:
             self.cleaner_points[key] = cleaned
-        for name, offset in ((RECOVERY_POINTS, end), (HIGH_WATERMARKS, end), (LOG_STARTS, log.log_start_offset)):
+        for name, offset in (
+            (RECOVERY_POINTS, end),
+            (HIGH_WATERMARKS, end),
+            (LOG_STARTS, log.offsets.log_start_offset),
+        ):
             self._replace(name, {**self._written.get(name, {}), key: offset})
         self.write_cleaner_points(self.cleaner_points)
         self.sync_names()

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import DecodeError, Struct
 from msgspec.json import Decoder, Encoder
 
-from warmlog.broker.log.accepted_loss import ACCEPT_LOSS, forget_acceptance, is_loss_accepted
+from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS, forget_acceptance, is_loss_accepted
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import RUNS, DataDirectory, reason_of
 from warmlog.broker.log.directory.receipt import time_of

@@ -20,7 +20,7 @@ MAX_SUPERFLUOUS = 10_000  # collected batches that no state depends on, before t
 producer_batches: Callable[[bytes | memoryview, int, int, int], tuple[list[int], int]] | None = None
 if compiled:
     with suppress(ImportError):
-        from warmlog.broker.log._scan import producer_batches
+        from warmlog.broker.log.segments._scan import producer_batches
 
 
 class ProducerTrail:

@@ -1,7 +1,7 @@
 """Explain how a fetch would be served, without serving it: segment, index pages, entry, scan, batch, residency.
 
 The explanation runs the search, checks and scan of real fetches, on copies of the segments over an `ObservedDisk`.
-Snapshots come from `PartitionLog.snapshot` or from files (`warmlog.inspect.log_snapshot`).
+Snapshots come from `LogReads.snapshot` or from files (`warmlog.inspect.log_snapshot`).
 
     offset   floor segment -> offset index -> headers from the entry's position on -> batch
     time     first segment whose largest timestamp reaches it -> time index -> offset index -> batches -> record

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from warmlog.broker.log.append import Tail
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
@@ -12,6 +11,7 @@ from warmlog.broker.log.producers.replay import NOTHING_SCANNED, Scanned, rebuil
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots
 from warmlog.broker.log.producers.table import CapturedProducers, ProducerBudget, Producers
 from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.tail import Tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

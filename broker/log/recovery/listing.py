@@ -24,8 +24,8 @@ from contextlib import suppress
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
-from warmlog.broker.log.accepted_loss import ACCEPT_LOSS, how_to_accept
-from warmlog.broker.log.arrival import ARRIVAL
+from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS, how_to_accept
+from warmlog.broker.log.directory.arrival import ARRIVAL
 from warmlog.broker.log.directory.checkpoint import CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA
 from warmlog.broker.log.errors import MissingFilesError
 from warmlog.broker.log.io.directory_names import (

@@ -31,13 +31,12 @@ Source: org.apache.kafka.storage.internals.log.LogLoader.
 import logging
 from typing import NamedTuple
 
-from warmlog.broker.log.accepted_loss import ACCEPT_LOSS, forget_acceptance, how_to_accept
-from warmlog.broker.log.append import Tail
 from warmlog.broker.log.descriptions import RecoveryReport
+from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS, forget_acceptance, how_to_accept
 from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
 from warmlog.broker.log.errors import CheckpointError, IndexCorruptError, MissingFilesError
+from warmlog.broker.log.index.leader_epochs import LeaderEpochs
 from warmlog.broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
-from warmlog.broker.log.leader_epochs import LeaderEpochs
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots
 from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.recovery.context import LogContext
@@ -57,6 +56,7 @@ from warmlog.broker.log.recovery.unclean import UncleanRecovery, refuse_lost_end
 from warmlog.broker.log.segments.index_audit import check_active_indexes, check_doubtful_times
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.broker.log.segments.segment_map import Segments
+from warmlog.broker.log.segments.tail import Tail
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.record import MAX_INT64
 

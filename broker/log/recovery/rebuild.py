@@ -12,7 +12,6 @@ from dataclasses import replace
 from struct import Struct
 from typing import NamedTuple
 
-from warmlog.broker.log.append import BatchExtent, Tail
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET, MappedIndex
@@ -29,6 +28,7 @@ from warmlog.broker.log.segments.log_scan import (
     walk_verified,
 )
 from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.tail import BatchExtent, Tail
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.codec import compiled
 from warmlog.protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
@@ -43,7 +43,7 @@ _BATCH_LENGTH = Struct(">i")
 walk_sound: Callable[["Scan", bytes, bool, int, int], tuple[int, int]] | None = None
 if compiled:
     with suppress(ImportError):
-        from warmlog.broker.log import _scan
+        from warmlog.broker.log.segments import _scan
 
         walk_sound = _scan.walk_sound if _scan.AVAILABLE else None
 

@@ -24,7 +24,6 @@ from errno import ENOSPC
 from threading import Lock
 from typing import NamedTuple
 
-from warmlog.broker.log.append import Tail
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.log.index.mapped import MappedIndex
 from warmlog.broker.log.index.transaction import cut_aborted
@@ -45,6 +44,7 @@ from warmlog.broker.log.recovery.context import LogContext
 from warmlog.broker.log.recovery.rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
 from warmlog.broker.log.recovery.rebuild_transactions import rebuild_scanned
 from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.tail import Tail
 from warmlog.protocol.records.record import MAX_INT64
 
 COPY_BYTES = 1 << 20  # per read; the copy can be cancelled between two reads

@@ -11,7 +11,6 @@ startup removes them; or they are what remains of the old log, as after a trunca
 Source: org.apache.kafka.storage.internals.log.LogSegment.truncateTo.
 """
 
-from warmlog.broker.log.append import Tail
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.log.index.transaction import cut_aborted
 from warmlog.broker.log.io.directory_names import TRANSACTION_INDEX_SUFFIX
@@ -21,6 +20,7 @@ from warmlog.broker.log.recovery.contiguity import Contiguity
 from warmlog.broker.log.recovery.rebuild import cut_log, rebuild_indexes, resume, scan_segment
 from warmlog.broker.log.segments.segment import BatchFound, Segment
 from warmlog.broker.log.segments.segment_map import Segments
+from warmlog.broker.log.segments.tail import Tail
 
 
 def cut_segments(context: LogContext, segments: Segments, offset: int, contiguity: Contiguity) -> tuple[Segments, Tail]:

@@ -11,8 +11,7 @@ Source: org.apache.kafka.storage.internals.log.LogLoader.
 from collections.abc import Iterator
 from contextlib import suppress
 
-from warmlog.broker.log.accepted_loss import how_to_accept
-from warmlog.broker.log.append import Tail
+from warmlog.broker.log.directory.accepted_loss import how_to_accept
 from warmlog.broker.log.errors import IndexCorruptError, MissingFilesError
 from warmlog.broker.log.index.transaction import cut_aborted
 from warmlog.broker.log.io.directory_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX
@@ -23,6 +22,7 @@ from warmlog.broker.log.recovery.findings import Findings
 from warmlog.broker.log.recovery.rebuild import Checked, Scan, check_from, cut_log, indexed_end, rewrite_indexes
 from warmlog.broker.log.segments.log_scan import walk_readable
 from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.tail import Tail
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.layout import BatchHeader
 

@@ -15,7 +15,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from warmlog.broker.log.append import Tail
 from warmlog.broker.log.config import LogConfig, SearchName
 from warmlog.broker.log.descriptions import LogRead
 from warmlog.broker.log.errors import IndexCorruptError
@@ -29,6 +28,7 @@ from warmlog.broker.log.io.residency import ColdReadError
 from warmlog.broker.log.segments.index_audit import check_offset_index, check_time_index, end_of_records
 from warmlog.broker.log.segments.log_scan import walk_timed
 from warmlog.broker.log.segments.segment_files import SegmentFiles
+from warmlog.broker.log.segments.tail import Tail
 from warmlog.protocol.errors import CorruptBatchError
 from warmlog.protocol.records.record import MAX_INT64
 

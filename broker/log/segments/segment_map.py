@@ -59,6 +59,11 @@ class Segments:
         is_there = slot < len(self._bases) and self._bases[slot] == base_offset
         return self.snapshot[slot] if is_there else None
 
+    def is_untrimmed(self, base_offset: int) -> bool:
+        """Return whether a segment is active, or sealed and not trimmed yet (`LogRolls.finish`)."""
+        segment = self.get(base_offset)
+        return segment is not None and (segment.next_base_offset is None or segment.is_untrimmed)
+
     def with_aborted(self, base_offset: int) -> Sequence[Segment]:
         """Return the segments from a base offset on that have a transaction index, oldest first.
 

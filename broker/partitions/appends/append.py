@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import trio
 
-from warmlog.broker.log.partition_log import PartitionLog, PlannedAppend
+from warmlog.broker.log.appends.planned import PlannedAppend
+from warmlog.broker.log.partition_log import PartitionLog
 
 
 class StorageError(Exception):

@@ -21,11 +21,12 @@ from functools import partial
 
 import trio
 
-from warmlog.broker.log.append import Buffer
+from warmlog.broker.log.appends.durability import FlushPlan
+from warmlog.broker.log.appends.planned import Buffer, PlannedAppend
 from warmlog.broker.log.errors import LogError
 from warmlog.broker.log.io.disk import is_out_of_room
 from warmlog.broker.log.io.shared_writes import FileWrite
-from warmlog.broker.log.partition_log import FlushPlan, PartitionLog, PlannedAppend
+from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.copies import LargestTimestamps
 from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
 from warmlog.broker.log.segments.segment import Segment
@@ -113,7 +114,7 @@ class AppendQueue:
 
         `replicas_ms`: acks=all, with the time to wait for replicas once it is written; LOCAL: acks=1.
 
-        Raises what PartitionLog.plan raises: ProtocolError for invalid batches, LogFailedError for a failed log. Raises
+        Raises what LogAppends.plan raises: ProtocolError for invalid batches, LogFailedError for a failed log. Raises
         NotLeaderError, NotEnoughReplicasError, EarlierBatchRefusedError.
         """
         append = self._begin(replicas_ms)
@@ -146,23 +147,23 @@ class AppendQueue:
     def _plan(self, records: bytes | memoryview, origin: Origin, guard: int) -> PlannedAppend | None:
         """Plan batches; return None if a thread must decompress them first."""
         try:
-            return self.log.plan(records, origin=origin, guard=guard)
+            return self.log.appends.plan(records, origin=origin, guard=guard)
         except NeedsReencodingError:
             opened = self._writer.opener.open_now(self.log, records)
-            return None if opened is None else self.log.plan(opened, reencoded=True, origin=origin, guard=guard)
+            return None if opened is None else self.log.appends.plan(opened, reencoded=True, origin=origin, guard=guard)
 
     def append_marker(self, marker: TransactionMarker, replicas_ms: int = LOCAL) -> Append:
         """Queue the marker that ends a transaction, behind all appends that came before it.
 
         This is the only way for a control batch into the log. `replicas_ms` as for `append`. Raises what
-        PartitionLog.plan_marker raises; behind batches that are decompressed first, the Append fails with that error
+        LogAppends.plan_marker raises; behind batches that are decompressed first, the Append fails with that error
         instead. Raises NotLeaderError, NotEnoughReplicasError.
         """
         append = self._begin(replicas_ms)
         if not self._lanes.are_empty:
             self._lanes.add_marker(append, marker)
             return append
-        append.planned = self.log.plan_marker(marker)
+        append.planned = self.log.appends.plan_marker(marker)
         if not self._queue and not self.is_writing:
             self._writer.enlist(self)
         self._enqueue(append)
@@ -174,11 +175,11 @@ class AppendQueue:
         """Queue batches fetched from the leader; return the last of the appends, None if no batch is whole.
 
         If it fails, so may only some of those before it. Clients must not append meanwhile. Raises what
-        PartitionLog.plan_copy raises.
+        LogAppends.plan_copy raises.
         """
         assert self._lanes.are_empty, "clients do not append to a copy"
         append = None
-        for planned in self.log.plan_copy(records, leader_epoch, timestamps):
+        for planned in self.log.appends.plan_copy(records, leader_epoch, timestamps):
             append = Append(self.log)
             append.planned = planned
             if not self._queue and not self.is_writing:
@@ -190,20 +191,21 @@ class AppendQueue:
         """Append batches fetched from the leader if no task has to wait for that; return whether they are written.
 
         If not, nothing has happened, and `append_copy` does it, or tells why not: while another write is in progress,
-        for a large write, for one that rolls, and if the write failed. Raises what PartitionLog.plan_copy raises.
+        for a large write, for one that rolls, and if the write failed. Raises what LogAppends.plan_copy raises.
         """
         log = self.log
         if self.is_writing or self.is_paused or self._queue or len(records) > self._writer.loop_write_max_bytes:
             return False
-        plans = log.plan_copy(records, leader_epoch)
+        plans = log.appends.plan_copy(records, leader_epoch)
         if len(plans) != 1 or plans[0].roll is not None:
-            log.abandon()
+            log.appends.abandon()
             return False
         append = Append(log)
         append.planned = plans[0]
         self._enqueue(append)
         self.write_queued()
-        return append.error is None and log.log_end_offset > append.planned.last_offset  # it may wait for a flush
+        # Without an error, it may wait for a flush.
+        return append.error is None and log.offsets.log_end_offset > append.planned.last_offset
 
     def _enqueue(self, append: Append) -> None:
         planned = append.planned
@@ -217,7 +219,7 @@ class AppendQueue:
         error: Exception | None = opened if isinstance(opened, Exception) else None
         if not isinstance(opened, Exception):
             try:
-                append.planned = self.log.plan(opened, reencoded=True, origin=origin, guard=guard)
+                append.planned = self.log.appends.plan(opened, reencoded=True, origin=origin, guard=guard)
             except Exception as failure:  # noqa: BLE001  # any error concerns this append only
                 error = self.gaps.reason(failure).with_traceback(None)  # which refers to this frame: a cycle
         self._enqueue_or_settle(append, error)
@@ -226,7 +228,7 @@ class AppendQueue:
         """Plan and queue a marker, or settle its append with an error."""
         error: Exception | None = None
         try:
-            append.planned = self.log.plan_marker(marker)
+            append.planned = self.log.appends.plan_marker(marker)
         except Exception as failure:  # noqa: BLE001  # as in `append_opened`
             error = self.gaps.reason(failure).with_traceback(None)
         self._enqueue_or_settle(append, error)
@@ -260,7 +262,7 @@ class AppendQueue:
         group = self._take_queue()
         planned = [append.planned for append in group]
         try:
-            to_file = self.log.begin_write(planned, self._writer.writes)
+            to_file = self.log.appends.begin_write(planned, self._writer.writes)
         except Exception as error:  # noqa: BLE001  # a defect, too, fails this log only
             self._fail(group, error)
             return False
@@ -273,8 +275,8 @@ class AppendQueue:
         write, self._begun = self._begun, None
         assert write is not None
         try:
-            self.log.end_write(write.to_file, self._writer.writes)
-            self.log.commit(write.planned)
+            self.log.appends.end_write(write.to_file, self._writer.writes)
+            self.log.appends.commit(write.planned)
         except Exception as error:  # noqa: BLE001  # as in `begin_write`
             self.is_writing = False
             self._fail(write.group, error)
@@ -320,8 +322,8 @@ class AppendQueue:
         planned = [append.planned for append in group]
         if planned[0].roll is not None:
             await self._roll(planned[0])
-        await self.flushes.disk.write(partial(self.log.write, planned))
-        self.log.commit(planned)
+        await self.flushes.disk.write(partial(self.log.appends.write, planned))
+        self.log.appends.commit(planned)
 
     def _take_queue(self) -> list[Append]:
         group, self._queue = self._queue, []
@@ -346,30 +348,34 @@ class AppendQueue:
         log = self.log
         if self._refusals.is_active:
             self._refusals.end()
-        if not self._is_roll_announced and log.is_roll_near:
+        if not self._is_roll_announced and log.rolls.is_near:
             self._is_roll_announced = True
             self._tasks.spawn(self._announce_roll)
         replication = self.replication
         if replication is not None:
             replication.appended(_size_of(group))
-        if log.log_end_offset - log.recovery_point >= log.flush_messages or self.flushes.waiting:
+        if (
+            log.offsets.log_end_offset - log.durability.recovery_point >= log.durability.flush_messages
+            or self.flushes.waiting
+        ):
             self.flushes.settle_later(group)  # also behind others: it may be a duplicate of one of them
         elif replication is not None:
             replication.written(group)
         else:
             for append in group:
                 append.settle()
-        if log.shows_all and not self._waiters.is_empty:
+        if log.offsets.shows_all and not self._waiters.is_empty:
             self._waiters.grown(_size_of(group))
 
     def _fail(self, group: list[Append], error: Exception) -> None:
         """Fail a group and all queued appends. An error other than the disk's also fails the log."""
         log = self.log
-        log.abandon()
+        log.appends.abandon()
         failed = group + self._take_queue()
         reason = StorageError(f"{log.topic}-{log.partition}: {getattr(error, 'strerror', None) or error}")
         is_full = isinstance(error, OSError) and is_out_of_room(error)
-        if not is_full or not log.space_status.ran_out(len(failed)):  # else the disk check logs it, once for all logs
+        # If space ran out, the disk check logs it, once for all logs.
+        if not is_full or not log.appends.space_status.ran_out(len(failed)):
             self._refusals.report(reason, len(failed))
         if not isinstance(error, OSError):
             log.fail(error)
@@ -395,16 +401,16 @@ class AppendQueue:
         """Fail the queue if `refuse_queued` asked for it."""
         reason, self._refusal = self._refusal, None
         if reason is not None and self._queue:
-            self.log.abandon()
+            self.log.appends.abandon()
             for append in self._take_queue():
                 append.settle(reason)
 
     # -- roll --
 
     async def _roll(self, planned: PlannedAppend) -> None:
-        segment = await self.flushes.disk.write(partial(self.log.prepare_roll, planned))
-        plan = self.log.begin_flush()  # everything before the new segment
-        sealed = self.log.commit_roll(segment)
+        segment = await self.flushes.disk.write(partial(self.log.rolls.prepare, planned))
+        plan = self.log.durability.begin_flush()  # everything before the new segment
+        sealed = self.log.rolls.commit(segment)
         assert planned.roll is not None
         self._writer.metrics.rolls[planned.roll.value].add()
         self._tasks.spawn(partial(self._finish_roll, sealed, plan))
@@ -412,7 +418,7 @@ class AppendQueue:
     async def _announce_roll(self) -> None:
         """Flush early what a roll would otherwise have to wait for."""
         with suppress(OSError):  # the roll will fail with the same error, and report it
-            await self.flushes.disk.keep_up(self.log.announce_roll)
+            await self.flushes.disk.keep_up(self.log.rolls.announce)
 
     async def _finish_roll(self, sealed: Segment, plan: FlushPlan) -> None:
         """Trim and flush the rolled segment, and advance the recovery point to the new one."""
@@ -433,11 +439,11 @@ class AppendQueue:
         with self._tasks.inside(), trio.CancelScope(shield=True):
             self.is_writing = True  # appends that arrive are queued
             try:
-                prepared = await self.flushes.disk.write(self.log.prepare_early_roll)
+                prepared = await self.flushes.disk.write(self.log.rolls.prepare_early)
                 is_quiet = not self._queue
                 if is_quiet:
-                    plan = self.log.begin_flush()
-                    sealed = self.log.commit_early_roll(prepared)
+                    plan = self.log.durability.begin_flush()
+                    sealed = self.log.rolls.commit_early(prepared)
                 else:
                     await self.flushes.disk.write(prepared.forget)
             finally:
@@ -457,5 +463,5 @@ def _size_of(group: list[Append]) -> int:
 
 def _trim_and_flush(log: PartitionLog, sealed: Segment, plan: FlushPlan) -> None:
     """Finish a roll, in a worker thread."""
-    log.finish_roll(sealed)
+    log.rolls.finish(sealed)
     plan.sync()

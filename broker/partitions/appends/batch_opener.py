@@ -20,7 +20,7 @@ from typing import Protocol
 
 import trio
 
-from warmlog.broker.log.append import Buffer
+from warmlog.broker.log.appends.planned import Buffer
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.partitions.fair_order import FairOrder, Work
 from warmlog.protocol.errors import CompressionError, ProtocolError
@@ -70,11 +70,11 @@ class BatchOpener:
 
         Raises the ProtocolErrors of `protocol.records.reencode.reencode_batches`, except CompressionError.
         """
-        if len(records) > self.loop_bytes or self._spent_s >= LOOP_SECONDS or not log.keeps_codecs:
+        if len(records) > self.loop_bytes or self._spent_s >= LOOP_SECONDS or not log.appends.keeps_codecs:
             return None
         began = perf_counter()
         try:
-            return log.reencoding(records, max_decompressed_size=LOOP_OPENED_BYTES).run(lambda: False)
+            return log.appends.reencoding(records, max_decompressed_size=LOOP_OPENED_BYTES).run(lambda: False)
         except Exception as error:
             if isinstance(error, ProtocolError) and not isinstance(error, CompressionError):
                 raise

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
-from warmlog.broker.log.append import Buffer
+from warmlog.broker.log.appends.planned import Buffer
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
 from warmlog.broker.partitions.appends.append import Append
@@ -106,7 +106,7 @@ class Lanes:
                 self._tasks.enter()
             lane = self._lanes[source] = SourceLane(self, self._log, source)
         self._arrivals += 1
-        lane.waiting.append(Unopened(self._arrivals, append, self._log.reencoding(records), origin, guard))
+        lane.waiting.append(Unopened(self._arrivals, append, self._log.appends.reencoding(records), origin, guard))
         if is_new:
             self._opener.enlist(source, lane)
 

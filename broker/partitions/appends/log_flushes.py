@@ -9,7 +9,8 @@ import logging
 
 import trio
 
-from warmlog.broker.log.partition_log import FlushPlan, PartitionLog
+from warmlog.broker.log.appends.durability import FlushPlan
+from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.partitions.appends.append import Append, StorageError
 from warmlog.broker.partitions.appends.log_tasks import LogTasks
 from warmlog.broker.partitions.appends.replication import Replication
@@ -40,7 +41,7 @@ class LogFlushes:
     def begin_flush(self) -> FlushPlan | None:
         """Return what to flush, or None if the log has failed or is moving. `flushed` must follow."""
         self._tasks.enter()
-        return None if self.log.failed or self.is_switching else self.log.begin_flush()
+        return None if self.log.failed or self.is_switching else self.log.durability.begin_flush()
 
     def flushed(self, plan: FlushPlan | None, error: Exception | None) -> None:
         """Record the outcome of a flush that `begin_flush` began."""
@@ -49,12 +50,15 @@ class LogFlushes:
 
     def flush_shown(self) -> None:
         """Flush what is readable, or will be, if only flushed records are."""
-        if self.log.flush_messages == 1 and self.log.recovery_point < self.log.log_end_offset:
+        if (
+            self.log.durability.flush_messages == 1
+            and self.log.durability.recovery_point < self.log.offsets.log_end_offset
+        ):
             self.disk.request_flush(self)
 
     async def flushed_up_to(self, offset: int) -> None:
         """Flush the log, and wait until the recovery point has reached this offset, or the log has failed."""
-        while self.log.recovery_point < offset and not self.log.failed:
+        while self.log.durability.recovery_point < offset and not self.log.failed:
             self.disk.request_flush(self)
             await self._tasks.changed()
 
@@ -63,14 +67,14 @@ class LogFlushes:
 
         Compaction waits for that, and the next recovery would check them again.
         """
-        if self.log.recovery is not None and self.log.recovery_point < self.log.active_base_offset:
+        if self.log.recovery is not None and self.log.durability.recovery_point < self.log.active_base_offset:
             self._tasks.spawn(self._flush_recovered)
 
     async def _flush_recovered(self) -> None:
         with self._tasks.inside(), trio.CancelScope(shield=True):
             if self.log.failed or self.is_switching:
                 return
-            plan = self.log.begin_flush()
+            plan = self.log.durability.begin_flush()
             error: Exception | None = None
             try:
                 await self.disk.keep_up(plan.sync)
@@ -98,12 +102,12 @@ class LogFlushes:
     def _advance_recovery_point(self, plan: FlushPlan) -> None:
         log = self.log
         self.flushed_at = trio.current_time()
-        shown, unflushed = log.high_watermark, log.unflushed_bytes
-        log.finish_flush(plan)
+        shown, unflushed = log.offsets.high_watermark, log.durability.unflushed_bytes
+        log.durability.finish_flush(plan)
         if self.replication is not None:
             self.replication.flushed()
-        elif log.high_watermark > shown:
-            self._waiters.grown(unflushed - log.unflushed_bytes)
+        elif log.offsets.high_watermark > shown:
+            self._waiters.grown(unflushed - log.durability.unflushed_bytes)
 
     def _settle_flushed(self, failure: StorageError) -> None:
         """Settle the appends that are flushed, or all of them with `failure` if the log has failed."""
@@ -112,7 +116,7 @@ class LogFlushes:
         for append in waiting:
             if self.log.failed:
                 append.settle(failure)
-            elif append.planned.last_offset < self.log.recovery_point:
+            elif append.planned.last_offset < self.log.durability.recovery_point:
                 flushed.append(append)
             else:
                 self.waiting.append(append)

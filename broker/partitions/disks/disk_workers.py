@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import trio
 
-from warmlog.broker.log.partition_log import FlushPlan
+from warmlog.broker.log.appends.durability import FlushPlan
 from warmlog.broker.metrics.registry import Metrics
 
 MAX_WRITE_THREADS = 8  # two keep a disk busy; with more, a slow file does not delay the others

@@ -173,7 +173,7 @@ def receipt_of(directory: DataDirectory, logs: Sequence[PartitionLog], start: St
     if all(log.recovery is None for log in logs):
         return None
     done = tuple(
-        log_receipt(log.topic, log.partition, log.log_end_offset, log.recovery)
+        log_receipt(log.topic, log.partition, log.offsets.log_end_offset, log.recovery)
         for log in logs
         if log.recovery is not None and log.recovery.did_something
     )

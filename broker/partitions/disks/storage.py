@@ -271,12 +271,12 @@ class Storage:
             high_watermark=directory.high_watermarks.get(key, 0) if is_copy else None,
             known_end=None if is_copy else directory.known_end(*key),
         )
-        if directory.was_clean and log.log_end_offset < directory.recovery_points.get(key, 0):
+        if directory.was_clean and log.offsets.log_end_offset < directory.recovery_points.get(key, 0):
             self.cut.add(key)
         try:
             assign_epoch(log, records_lost=not directory.was_clean and log.recovery is not None)
             if log.recovery is not None:
-                log.checkpoint_epochs()
+                log.durability.checkpoint_epochs()
         except OSError:
             log.close(clean=False)
             raise

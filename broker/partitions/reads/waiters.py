@@ -138,5 +138,5 @@ class WaitingFetches:
                 waiter.wake()
 
     def _remember_stable_end(self) -> None:
-        self._stable_end = self._log.last_stable_offset
-        self._was_stable = self._stable_end == self._log.high_watermark
+        self._stable_end = self._log.offsets.last_stable_offset
+        self._was_stable = self._stable_end == self._log.offsets.high_watermark

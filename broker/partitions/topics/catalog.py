@@ -122,7 +122,7 @@ class Catalog:
     def _own_epoch(self, topic: Topic, index: int) -> int:
         """Return the leader epoch that the log has, on a broker by itself; UNKNOWN_EPOCH if it is offline."""
         found = self._map.partitions.get((topic.name, index))
-        return UNKNOWN_EPOCH if found is None else found.log.leader_epoch
+        return UNKNOWN_EPOCH if found is None else found.log.epochs.current
 
 
 def registered(catalog: Catalog) -> set[int]:

@@ -230,7 +230,7 @@ class OwnTopics(Executor):
             raise InvalidTopicError(
                 f"topic {topic.name!r} has partitions that are offline: promote it when all are served"
             )
-        ends = tuple([partition.log.log_end_offset for partition in partitions])
+        ends = tuple([partition.log.offsets.log_end_offset for partition in partitions])
         mirror = replace(topic.mirror, promoted_at=ends)
         await admin.in_time(lambda: admin.set_mirror(self._node, topic.name, mirror))
         await lead(partitions, known_epochs, self._writer)

@@ -36,7 +36,7 @@ async def lead(partitions: Sequence[Partition], known_epochs: Mapping[int, int],
 
 def _checkpoint_epochs(logs: Iterable[PartitionLog]) -> None:
     for log in logs:
-        log.checkpoint_epochs()
+        log.durability.checkpoint_epochs()
 
 
 async def _abort_open(partition: Partition, writer: Writer) -> None:

@@ -76,7 +76,7 @@ class PartitionReplica:
         self._max_bytes = max_bytes
         self._leader_epoch = UNKNOWN_EPOCH
         partition.log.follow_replicas()
-        self._hidden = HiddenBytes(partition.log.high_watermark, partition.log.log_end_offset)
+        self._hidden = HiddenBytes(partition.log.offsets.high_watermark, partition.log.offsets.log_end_offset)
 
     @property
     def throttled_s(self) -> float:
@@ -91,12 +91,12 @@ class PartitionReplica:
         the log has failed, since it may turn out to be shorter, and while the disk is full.
         """
         log = self._partition.log
-        if log.flush_messages == 1 and log.recovery_point < log.log_end_offset:
-            await self._partition.appends.flushes.flushed_up_to(log.log_end_offset)
+        if log.durability.flush_messages == 1 and log.durability.recovery_point < log.offsets.log_end_offset:
+            await self._partition.appends.flushes.flushed_up_to(log.offsets.log_end_offset)
         if log.failed:
             self._note("the log has failed")
             return None
-        if log.is_full:
+        if log.appends.is_full:
             self._note("the disk is full")
             return None
         return self._from_log_end(leader_epoch)
@@ -104,15 +104,15 @@ class PartitionReplica:
     def _from_log_end(self, leader_epoch: int) -> KafkaFetchPartition:
         self._leader_epoch = leader_epoch
         log = self._partition.log
-        is_empty = log.log_end_offset == log.log_start_offset
+        is_empty = log.offsets.log_end_offset == log.offsets.log_start_offset
         return KafkaFetchPartition(
             topic=self.topic,
             topic_id=self.topic_id,
             partition=self.partition,
-            offset=log.log_end_offset,
+            offset=log.offsets.log_end_offset,
             current_leader_epoch=leader_epoch,
             last_fetched_epoch=UNKNOWN_EPOCH if is_empty else log.epochs.latest,
-            log_start_offset=log.log_start_offset,
+            log_start_offset=log.offsets.log_start_offset,
             max_bytes=self._max_bytes,
         )
 
@@ -130,19 +130,24 @@ class PartitionReplica:
     def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
         """Append what was fetched if nothing has to be waited for, and return the next position; else return None."""
         log, records = self._partition.log, found.records
-        if found.error is not ErrorCode.NONE or found.diverging_epoch >= 0 or log.flush_messages == 1 or log.failed:
+        if (
+            found.error is not ErrorCode.NONE
+            or found.diverging_epoch >= 0
+            or log.durability.flush_messages == 1
+            or log.failed
+        ):
             return None
         if len(records):
             if not log.size:
                 return None
-            end = log.log_end_offset
+            end = log.offsets.log_end_offset
             try:
                 if not self._partition.appends.copy_at_once(records, self._epoch_limit()):
                     return None
             except (LogError, ProtocolError):
                 return None  # `take` reports it
-            self.bytes_per_offset = len(records) / (log.log_end_offset - end)
-            self._hidden.written(log.log_end_offset, len(records))
+            self.bytes_per_offset = len(records) / (log.offsets.log_end_offset - end)
+            self._hidden.written(log.offsets.log_end_offset, len(records))
         self._follow_leader(found)
         self._note(None)
         return self._from_log_end(self._leader_epoch)
@@ -156,7 +161,9 @@ class PartitionReplica:
         log = self._partition.log
         if found.diverging_epoch >= 0:
             answer = EpochEnd(found.diverging_epoch, found.diverging_end_offset)
-            return await self._truncate(after_divergence(log.epochs, log.log_end_offset, log.high_watermark, answer))
+            return await self._truncate(
+                after_divergence(log.epochs, log.offsets.log_end_offset, log.offsets.high_watermark, answer)
+            )
         if not await self._begin_inside(found.records) or not await self._append(found.records):
             return Step.PAUSE
         self._follow_leader(found)
@@ -168,14 +175,14 @@ class PartitionReplica:
             self.throttle.count(len(found.records), is_held_up=not self._is_in_sync())
         log = self._partition.log
         self.leader_end = found.high_watermark
-        if log.log_end_offset >= self.leader_end:
+        if log.offsets.log_end_offset >= self.leader_end:
             self.behind_since = None
         elif self.behind_since is None:
             self.behind_since = trio.current_time()
-        if log.advance_high_watermark(found.high_watermark):
-            self._partition.waiters.shown(self._hidden.show(log.high_watermark))
-        if found.log_start_offset > log.log_start_offset:
-            self._partition.advance_start(min(found.log_start_offset, log.high_watermark))
+        if log.offsets.advance_high_watermark(found.high_watermark):
+            self._partition.waiters.shown(self._hidden.show(log.offsets.high_watermark))
+        if found.log_start_offset > log.offsets.log_start_offset:
+            self._partition.advance_start(min(found.log_start_offset, log.offsets.high_watermark))
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
@@ -185,7 +192,7 @@ class PartitionReplica:
         Returns False if they could not be written. Raises ProtocolError, LogError for a piece that does not fit.
         """
         log = self._partition.log
-        end = log.log_end_offset
+        end = log.offsets.log_end_offset
         for piece in pieces(records):
             append = await self._append_piece(piece)
             if append is None:
@@ -196,9 +203,9 @@ class PartitionReplica:
                 self._note(str(append.error))
                 return False
             await trio.lowlevel.checkpoint()
-        if log.log_end_offset > end:
-            self.bytes_per_offset = len(records) / (log.log_end_offset - end)
-            self._hidden.written(log.log_end_offset, len(records))
+        if log.offsets.log_end_offset > end:
+            self.bytes_per_offset = len(records) / (log.offsets.log_end_offset - end)
+            self._hidden.written(log.offsets.log_end_offset, len(records))
         return True
 
     async def _append_piece(self, piece: memoryview) -> Append | None:
@@ -219,7 +226,7 @@ class PartitionReplica:
         if log.size or len(records) < HEADER_SIZE:
             return True
         first = read_header(records)
-        if not first.base_offset < log.log_end_offset <= first.last_offset:
+        if not first.base_offset < log.offsets.log_end_offset <= first.last_offset:
             return True
         return await self._start_anew(first.base_offset)
 
@@ -232,7 +239,7 @@ class PartitionReplica:
         if start < 0 or end < start:
             self._note(f"the leader's log begins at {start} and ends at {end}")
             return Step.PAUSE
-        remedy = after_out_of_range(log.log_end_offset, start, end)
+        remedy = after_out_of_range(log.offsets.log_end_offset, start, end)
         if isinstance(remedy, Truncation):
             return await self._truncate(remedy)
         if isinstance(remedy, StartAnew):
@@ -255,20 +262,22 @@ class PartitionReplica:
 
     async def _truncate(self, truncation: Truncation) -> Step:
         log, offset = self._partition.log, truncation.offset
-        if offset < log.high_watermark:
+        if offset < log.offsets.high_watermark:
             logger.warning(
                 "%s-%d: truncating to offset %d, below the high watermark %d: the leader has lost records",
                 self.topic,
                 self.partition,
                 offset,
-                log.high_watermark,
+                log.offsets.high_watermark,
             )
-        was_cut = await self._cut(lambda: log.lower_recovery_point(offset), lambda: log.truncate_to(offset))
+        was_cut = await self._cut(
+            lambda: log.durability.lower_recovery_point(offset), lambda: log.truncation.truncate_to(offset)
+        )
         return Step.GO_ON if was_cut else Step.PAUSE
 
     async def _start_anew(self, offset: int) -> bool:
         log = self._partition.log
-        return await self._cut(lambda: log.prepare_anew(offset), lambda: log.start_anew(offset))
+        return await self._cut(lambda: log.truncation.prepare_anew(offset), lambda: log.truncation.start_anew(offset))
 
     async def _cut(self, announce: Callable[[], None], cut: Callable[[], None]) -> bool:
         """Announce a cut, write the checkpoint and cut; return False if another task rearranges the segments.
@@ -285,7 +294,7 @@ class PartitionReplica:
                 await self._checkpoint(partition.data_directory)
             await partition.appends.settled(among=1)
             cut()
-        self._hidden = HiddenBytes(partition.log.high_watermark, partition.log.log_end_offset)
+        self._hidden = HiddenBytes(partition.log.offsets.high_watermark, partition.log.offsets.log_end_offset)
         partition.wake_all()
         return True
 

@@ -19,7 +19,7 @@ fetch); kafka.server.AbstractFetcherThread (getOffsetTruncationState, fetchOffse
 
 from typing import NamedTuple, TypeAlias
 
-from warmlog.broker.log.leader_epochs import UNDEFINED, LeaderEpochs
+from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
 
 
 class EpochEnd(NamedTuple):

@@ -78,15 +78,15 @@ class PartitionLeader:
         `min_isr`, by `cluster.rules.min_isr`, is of the same image as the state, and so are those of `update`.
         """
         log = partition.log
-        assert log.leader_epoch == state.leader_epoch, "assigned by the caller, who writes the epochs"
+        assert log.epochs.current == state.leader_epoch, "assigned by the caller, who writes the epochs"
         self.partition = partition
         self.me = me
         self.progress = Progress(
             me.broker,
             state,
             brokers,
-            log_end=log.log_end_offset,
-            high_watermark=log.high_watermark,
+            log_end=log.offsets.log_end_offset,
+            high_watermark=log.offsets.high_watermark,
             min_isr=min_isr,
             max_lag_s=max_lag_s,
             retry_s=retry_s,
@@ -98,7 +98,7 @@ class PartitionLeader:
         self._deadlines = deadlines
         self._propose = propose
         self._waiting: OrderedDict[ReplicatedAppend, None] = OrderedDict()  # written, above the high watermark
-        self._hidden = HiddenBytes(log.high_watermark, log.log_end_offset)
+        self._hidden = HiddenBytes(log.offsets.high_watermark, log.offsets.log_end_offset)
         self._readers_until = -math.inf  # consumers read from followers
         self._removals = trio.lowlevel.ParkingLot()  # of those that wait for the log starts of followers
 
@@ -180,7 +180,7 @@ class PartitionLeader:
 
     def appended(self, size: int) -> None:
         """Take note that the log has grown by `size` bytes: wake followers."""
-        now, end = trio.current_time(), self._log.log_end_offset
+        now, end = trio.current_time(), self._log.offsets.log_end_offset
         self._hidden.written(end, size)
         self.progress.appended(end, now)
         self.partition.waiters.appended(size)
@@ -192,7 +192,7 @@ class PartitionLeader:
 
     def written(self, group: list[Append]) -> None:
         """Settle appends, or let them wait until the high watermark covers them."""
-        shown = self._log.high_watermark
+        shown = self._log.offsets.high_watermark
         for append in group:
             if not isinstance(append, ReplicatedAppend):
                 append.settle()
@@ -222,7 +222,9 @@ class PartitionLeader:
     def _count_own(self, now: float) -> None:
         """Count the records that the leader has: on its disk, if every append is synced."""
         log = self._log
-        self.progress.own_end = log.recovery_point if log.flush_messages == 1 else log.log_end_offset
+        self.progress.own_end = (
+            log.durability.recovery_point if log.durability.flush_messages == 1 else log.offsets.log_end_offset
+        )
         self._advance(now)
 
     def _advance(self, now: float) -> None:
@@ -234,7 +236,7 @@ class PartitionLeader:
         if not progress.advance(now, are_others_throttled=is_throttled):
             return
         shown = progress.high_watermark
-        log.advance_high_watermark(shown)
+        log.offsets.advance_high_watermark(shown)
         waiting = self._waiting
         while waiting:
             append = next(iter(waiting))

@@ -71,4 +71,4 @@ async def test_a_partition_is_loaded_without_a_batch_that_cannot_be_read(
             await append.wait()
         assert set((await read_partition(partition)).latest) == {b"one", b"two"}
         assert "cannot read the records of the batch at offset 1, loading the partition without it" in caplog.text
-        assert dict(partition.log._context.files.unreadable.rows())[("coordinator",)] == 1
+        assert dict(partition.log._state.context.files.unreadable.rows())[("coordinator",)] == 1

@@ -156,7 +156,7 @@ async def test_an_append_of_an_earlier_term_is_not_written_in_a_later_one(tmp_pa
         one.made.partitions.availability.lead(partition)
         one.log.append(one.name_in(1), [(b"k", b"v")], lambda error, _: one.reports.append((error, [])), term=term)
         assert one.reports == [(NOT_COORDINATOR, [])]
-        assert partition.log.log_end_offset == 0
+        assert partition.log.offsets.log_end_offset == 0
 
 
 async def test_a_partition_is_served_once_the_high_watermark_covers_what_was_read(tmp_path: Path) -> None:
@@ -169,12 +169,12 @@ async def test_a_partition_is_served_once_the_high_watermark_covers_what_was_rea
         one.append(1)  # refused
         partition.append(_batch(b"other"))
         partition.appends.write_queued()
-        assert log.high_watermark < log.log_end_offset
+        assert log.offsets.high_watermark < log.offsets.log_end_offset
         one.made.partitions.availability.lead(partition)
         await at_rest()
         assert one.state(1) is LOADING
         assert "load 1" not in one.loads.events
-        log.advance_high_watermark(log.log_end_offset)
+        log.offsets.advance_high_watermark(log.offsets.log_end_offset)
         partition.waiters.grown(1)
         await at_rest()
         assert one.state(1) is ErrorCode.NONE

@@ -161,7 +161,7 @@ async def test_a_commit_waits_for_its_flush(tmp_path: Path) -> None:
         log = group.service.registry.log
         partition = group.partitions.get("__consumer_offsets", log.partition_of("g"))
         assert partition is not None
-        assert partition.log.recovery_point == partition.log.log_end_offset > 0
+        assert partition.log.durability.recovery_point == partition.log.offsets.log_end_offset > 0
 
 
 # -- expiry --
@@ -516,7 +516,7 @@ async def test_offsets_that_come_after_the_end_of_their_transaction_begin_no_oth
 
         errors = await _commit_in_transaction(broker, 1, end_transaction)
         assert errors == [ErrorCode.INVALID_TXN_STATE]
-        assert log.log.last_stable_offset == log.log.log_end_offset
+        assert log.log.offsets.last_stable_offset == log.log.offsets.log_end_offset
         assert not broker.has_pending()
 
 

@@ -133,13 +133,15 @@ class Bench:
         self._logs.append(log)
         assign_epoch(log, records_lost=not clean and log.recovery is not None)
         if log.recovery is not None:
-            log.checkpoint_epochs()
+            log.durability.checkpoint_epochs()
         return log
 
     def reopen(self, log: PartitionLog, **changes: object) -> PartitionLog:
         """Stop cleanly and start again."""
         log.close()
-        return self.open(recovery_point=log.recovery_point, log_start_offset=log.log_start_offset, **changes)
+        return self.open(
+            recovery_point=log.durability.recovery_point, log_start_offset=log.offsets.log_start_offset, **changes
+        )
 
     def kill(self, log: PartitionLog) -> None:
         """Leave the directory as a killed process would."""
@@ -181,9 +183,9 @@ def offsets_in() -> Callable[[PartitionLog], list[int]]:
 
     def read_all(log: PartitionLog, max_bytes: int = 700) -> list[int]:
         found: list[int] = []
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            piece = log.read(offset, max_bytes, min_one_message=True).slice
+        offset = log.offsets.log_start_offset
+        while offset < log.offsets.log_end_offset:
+            piece = log.reads.read(offset, max_bytes, min_one_message=True).slice
             if piece is None:
                 break
             found += [record.offset for record in records_in(piece.read_all(), from_offset=offset)]

@@ -2,10 +2,11 @@ from collections.abc import Callable
 
 import pytest
 
-from warmlog.broker.log.append import BatchExtent, RollReason, Tail, extents, joined, stamped, whole
+from warmlog.broker.log.appends.planned import extents, stamped, whole
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.index.offset import OffsetIndex
 from warmlog.broker.log.index.time import TimeIndex
+from warmlog.broker.log.segments.tail import BatchExtent, RollReason, Tail, joined
 from warmlog.protocol.errors import InvalidRecordError
 from warmlog.protocol.records.batch import headers, verify_crc
 from warmlog.protocol.records.validation import check_batches

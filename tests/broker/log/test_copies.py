@@ -56,15 +56,15 @@ def fill(log: PartitionLog) -> None:
     """Idempotent and transactional batches, several epochs, aborted and open transactions."""
     for number in range(12):
         rows = [(NOW_MS + number, b"k%d" % (number % 3), b"v" * 40, ()) for _ in range(number % 3 + 1)]
-        log.append(build_batch(rows, producer_id=5, producer_epoch=0, base_sequence=next_sequence(log, 5)))
+        log.appends.append(build_batch(rows, producer_id=5, producer_epoch=0, base_sequence=next_sequence(log, 5)))
         if number % 4 == 3:
-            log.assign_epoch(log.leader_epoch + 2)
+            log.epochs.assign(log.epochs.current + 2, log.offsets.log_end_offset)
     send(log, 7, 0, 2)
     send(log, 8, 0)
-    log.append_marker(marker(7, Outcome.ABORT))
+    log.appends.append_marker(marker(7, Outcome.ABORT))
     send(log, 7, 2)
-    log.append_marker(marker(8, Outcome.COMMIT))
-    log.append_marker(marker(7, Outcome.ABORT))
+    log.appends.append_marker(marker(8, Outcome.COMMIT))
+    log.appends.append_marker(marker(7, Outcome.ABORT))
     send(log, 8, 1)
 
 
@@ -82,15 +82,15 @@ def test_a_copy_has_the_same_batches_offsets_epochs_producers_and_transactions(
     content = bytes_of(source)
     begin = 0
     while begin < len(content):
-        planned = copy.append_copy(content[begin : begin + size])
+        planned = copy.appends.append_copy(content[begin : begin + size])
         if not planned:  # the first batch is larger
             size *= 2
         begin += sum(each.size for each in planned)
     assert bytes_of(copy) == content
-    assert copy.log_end_offset == source.log_end_offset
-    assert copy._epochs.entries == source._epochs.entries
+    assert copy.offsets.log_end_offset == source.offsets.log_end_offset
+    assert copy.epochs.entries == source.epochs.entries
     assert list(copy.producers.capture()) == list(source.producers.capture())
-    assert copy.last_stable_offset == source.last_stable_offset < source.log_end_offset
+    assert copy.offsets.last_stable_offset == source.offsets.last_stable_offset < source.offsets.log_end_offset
     assert committed(copy) == committed(source)
     source.close()
     copy.close()
@@ -100,7 +100,7 @@ def test_a_copy_has_the_same_batches_offsets_epochs_producers_and_transactions(
 def test_a_transaction_index_is_written_as_its_marker_is_copied(source: PartitionLog, tmp_path: Path) -> None:
     fill(source)
     copy = follower(tmp_path)
-    copy.append_copy(bytes_of(source))
+    copy.appends.append_copy(bytes_of(source))
     written = {path.name: path.read_bytes() for path in copy.directory.glob("*.txnindex")}
     assert written == {path.name: path.read_bytes() for path in source.directory.glob("*.txnindex")}
     assert any(written.values())
@@ -109,10 +109,10 @@ def test_a_transaction_index_is_written_as_its_marker_is_copied(source: Partitio
 def test_a_copy_that_was_killed_recovers_what_its_source_has(source: PartitionLog, tmp_path: Path) -> None:
     fill(source)
     copy = follower(tmp_path)
-    copy.append_copy(bytes_of(source))
+    copy.appends.append_copy(bytes_of(source))
     copy.close(clean=False)
     copy = follower(tmp_path, clean=False)
-    assert (copy._epochs.entries, copy.leader_epoch) == (source._epochs.entries, source.leader_epoch)
+    assert (copy.epochs.entries, copy.epochs.current) == (source.epochs.entries, source.epochs.current)
     assert {each.producer_id: each.last_sequence for each in copy.producers.capture()} == {
         each.producer_id: each.last_sequence for each in source.producers.capture()
     }
@@ -120,27 +120,27 @@ def test_a_copy_that_was_killed_recovers_what_its_source_has(source: PartitionLo
 
 
 def test_duplicates_are_recognized_by_a_copy_that_leads(source: PartitionLog, tmp_path: Path) -> None:
-    source.append(build_batch([(NOW_MS, None, b"1", ())], producer_id=5, producer_epoch=0, base_sequence=0))
+    source.appends.append(build_batch([(NOW_MS, None, b"1", ())], producer_id=5, producer_epoch=0, base_sequence=0))
     sent = build_batch([(NOW_MS, None, b"2", ())], producer_id=5, producer_epoch=0, base_sequence=1)
-    source.append(sent)
+    source.appends.append(sent)
     copy = follower(tmp_path)
-    copy.append_copy(bytes_of(source))
-    copy.assign_epoch(1)
-    planned = copy.append(sent)
-    assert (planned.is_duplicate, planned.base_offset, copy.log_end_offset) == (True, 1, 2)
+    copy.appends.append_copy(bytes_of(source))
+    copy.epochs.assign(1, copy.offsets.log_end_offset)
+    planned = copy.appends.append(sent)
+    assert (planned.is_duplicate, planned.base_offset, copy.offsets.log_end_offset) == (True, 1, 2)
 
 
 def test_batches_that_a_leader_would_refuse_are_followed(tmp_path: Path) -> None:
     """Out of sequence, of an older epoch, in a transaction that nobody has verified: the leader has taken them."""
     copy = follower(tmp_path)
-    copy.append_copy(at(0, transactional(7, 40, epoch=3)))
-    copy.append_copy(at(1, transactional(7, 10, epoch=3)))
-    copy.append_copy(at(2, transactional(7, 5, epoch=2)))
+    copy.appends.append_copy(at(0, transactional(7, 40, epoch=3)))
+    copy.appends.append_copy(at(1, transactional(7, 10, epoch=3)))
+    copy.appends.append_copy(at(2, transactional(7, 5, epoch=2)))
     state = copy.producers.get(7)
     assert state is not None
     assert (state.epoch, state.last_sequence, state.transaction_first_offset) == (2, 5, 0)
-    copy.append_copy(at(3, marker_batch(7, 2, EndMarker(Outcome.ABORT, 0, NOW_MS))))
-    assert copy.last_stable_offset == 4
+    copy.appends.append_copy(at(3, marker_batch(7, 2, EndMarker(Outcome.ABORT, 0, NOW_MS))))
+    assert copy.offsets.last_stable_offset == 4
     assert committed(copy) == []
 
 
@@ -148,15 +148,15 @@ def test_several_transactions_of_a_producer_come_in_one_piece(tmp_path: Path) ->
     copy = follower(tmp_path)
     abort, commit = (marker_batch(7, 0, EndMarker(outcome, 0, NOW_MS)) for outcome in (Outcome.ABORT, Outcome.COMMIT))
     pieces = [transactional(7, 0), abort, transactional(7, 1), commit, transactional(7, 2), abort, transactional(7, 3)]
-    copy.append_copy(b"".join(at(offset, piece) for offset, piece in enumerate(pieces)))
-    assert (copy.last_stable_offset, copy.log_end_offset) == (6, 7)
+    copy.appends.append_copy(b"".join(at(offset, piece) for offset, piece in enumerate(pieces)))
+    assert (copy.offsets.last_stable_offset, copy.offsets.log_end_offset) == (6, 7)
     assert committed(copy) == [2]
 
 
 def test_gaps_of_a_compacted_source_stay(bench: Bench, batch: Batch, offsets_in: Callable[..., list[int]]) -> None:
     log = bench.open(segment_bytes=2 * len(batch(2)))
-    log.append_copy(at(5, batch(2)) + at(20, batch(2)) + at(100, batch(2)) + at(150, batch(2)))
-    assert (log.log_start_offset, log.log_end_offset) == (0, 152)
+    log.appends.append_copy(at(5, batch(2)) + at(20, batch(2)) + at(100, batch(2)) + at(150, batch(2)))
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (0, 152)
     assert offsets_in(log) == [5, 6, 20, 21, 100, 101, 150, 151]
     assert bench.path(22, ".log").exists(), "a segment begins where the log ends, whatever comes next"
     bench.kill(log)
@@ -173,32 +173,32 @@ def test_gaps_larger_than_a_segment_can_span(
 ) -> None:
     log, far = bench.open(), 5 << 32
     if begin:
-        log.append_copy(at(begin, batch()))
-    log.append_copy(at(far, batch()) + at(3 * far, batch()))
+        log.appends.append_copy(at(begin, batch()))
+    log.appends.append_copy(at(far, batch()) + at(3 * far, batch()))
     expected = [begin, far, 3 * far] if begin else [far, 3 * far]
     assert offsets_in(log) == expected
     bench.kill(log)
     log = bench.open(clean=False)
-    assert (offsets_in(log), log.log_end_offset) == (expected, 3 * far + 1)
+    assert (offsets_in(log), log.offsets.log_end_offset) == (expected, 3 * far + 1)
     assert offsets_in(bench.reopen(log)) == expected
 
 
 def test_a_lost_end_is_noticed_although_gaps_are_allowed(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=2 * len(batch()))
     for offset in range(0, 50, 10):
-        log.append_copy(at(offset, batch()))
+        log.appends.append_copy(at(offset, batch()))
     bench.kill(log)
     path = bench.path(11, ".log")
     path.write_bytes(path.read_bytes()[: len(batch())])
     log = bench.open(clean=False)
-    assert log.log_end_offset == 21
+    assert log.offsets.log_end_offset == 21
 
 
 def test_what_a_compaction_has_left_is_copied(source: PartitionLog, tmp_path: Path) -> None:
     fill(source)
-    source.append_marker(marker(8, Outcome.COMMIT))
-    source.roll()
-    source.flush()
+    source.appends.append_marker(marker(8, Outcome.COMMIT))
+    source.rolls.roll()
+    source.durability.flush()
     cleaning = source.cleaning
     limits = CleanerLimits(
         dedupe_buffer_bytes=10_000 * OffsetMap.ENTRY_SIZE,
@@ -208,7 +208,7 @@ def test_what_a_compaction_has_left_is_copied(source: PartitionLog, tmp_path: Pa
     )
     job = cleaning.job(cleaning.find(None), source.producers.capture(), limits)
     before = bytes_of(source)
-    for group in Compaction(job, lambda _: None, source._context.disk).run():
+    for group in Compaction(job, lambda _: None, source._state.context.disk).run():
         swap = cleaning.plan_swap(group)
         cleaning.prepare_swap(swap)
         cleaning.commit_swap(swap)
@@ -218,9 +218,9 @@ def test_what_a_compaction_has_left_is_copied(source: PartitionLog, tmp_path: Pa
     content = bytes_of(source)
     assert len(content) < len(before)
     copy = follower(tmp_path)
-    copy.append_copy(content)
+    copy.appends.append_copy(content)
     assert bytes_of(copy) == content
-    assert copy.log_end_offset == source.log_end_offset
+    assert copy.offsets.log_end_offset == source.offsets.log_end_offset
     assert committed(copy) == committed(source)
     assert {each.producer_id: each.last_sequence for each in copy.producers.capture()} == {
         each.producer_id: each.last_sequence for each in source.producers.capture()
@@ -231,30 +231,30 @@ def test_a_batch_that_is_cut_is_left_out(bench: Bench, batch: Batch) -> None:
     log = bench.open()
     content = at(0, batch()) + at(1, batch())
     for end in range(len(batch())):
-        assert log.plan_copy(content[:end]) == []
-    (planned,) = log.append_copy(content[:-1])
-    assert (planned.size, log.log_end_offset) == (len(batch()), 1)
-    log.append_copy(content[planned.size :])
-    assert log.log_end_offset == 2
+        assert log.appends.plan_copy(content[:end]) == []
+    (planned,) = log.appends.append_copy(content[:-1])
+    assert (planned.size, log.offsets.log_end_offset) == (len(batch()), 1)
+    log.appends.append_copy(content[planned.size :])
+    assert log.offsets.log_end_offset == 2
 
 
 def test_batches_of_later_epochs_than_the_leaders_are_left_out(bench: Bench, batch: Batch) -> None:
     log = bench.open()
-    log.append_copy(at(0, batch(), epoch=3) + at(1, batch(), epoch=4) + at(2, batch(), epoch=3), leader_epoch=3)
-    assert (log.log_end_offset, log.leader_epoch) == (1, 3)
+    log.appends.append_copy(at(0, batch(), epoch=3) + at(1, batch(), epoch=4) + at(2, batch(), epoch=3), leader_epoch=3)
+    assert (log.offsets.log_end_offset, log.epochs.current) == (1, 3)
 
 
 def test_epochs_of_batches_are_kept_and_none_is_begun(bench: Bench, batch: Batch) -> None:
     log = bench.open()
-    log.append_copy(at(0, batch(2), epoch=3) + at(2, batch(), epoch=3) + at(3, batch(), epoch=9))
-    log.append_copy(at(4, batch(), epoch=9))
-    assert log._epochs.entries == ((3, 0), (9, 3))
+    log.appends.append_copy(at(0, batch(2), epoch=3) + at(2, batch(), epoch=3) + at(3, batch(), epoch=9))
+    log.appends.append_copy(at(4, batch(), epoch=9))
+    assert log.epochs.entries == ((3, 0), (9, 3))
     assert [header.leader_epoch for _, header in headers(bytes_of(log))] == [3, 3, 9, 9]
 
 
 def test_a_batch_larger_than_a_segment_is_copied(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=len(batch()))
-    planned = log.append_copy(at(0, batch()) + at(1, batch(20)) + at(21, batch()))
+    planned = log.appends.append_copy(at(0, batch()) + at(1, batch(20)) + at(21, batch()))
     assert [each.base_offset for each in planned] == [0, 1, 21]
     assert log.segment_count == 3
 
@@ -280,13 +280,13 @@ def test_what_does_not_follow_or_is_damaged_is_refused_as_a_whole(
     bench: Bench, batch: Batch, make: Callable[[Batch], bytes], error: type[Exception]
 ) -> None:
     log = bench.open()
-    log.append_copy(at(0, batch(10)))
+    log.appends.append_copy(at(0, batch(10)))
     before = bytes_of(log)
     with pytest.raises(error):
-        log.append_copy(make(batch))
-    assert (log.log_end_offset, bytes_of(log)) == (10, before)
-    log.append_copy(at(10, batch()))
-    assert log.log_end_offset == 11
+        log.appends.append_copy(make(batch))
+    assert (log.offsets.log_end_offset, bytes_of(log)) == (10, before)
+    log.appends.append_copy(at(10, batch()))
+    assert log.offsets.log_end_offset == 11
 
 
 def test_a_control_batch_that_cannot_be_decoded_changes_no_producer(bench: Bench, batch: Batch) -> None:
@@ -294,8 +294,8 @@ def test_a_control_batch_that_cannot_be_decoded_changes_no_producer(bench: Bench
     bad = bytearray(at(1, marker_batch(7, 0, EndMarker(Outcome.ABORT, 0, NOW_MS))))
     bad[61] = 0x7F  # the length of its record
     with pytest.raises(ProtocolError):
-        log.append_copy(at(0, transactional(7, 0)) + resealed(bytes(bad)))
-    assert (log.log_end_offset, log.producers.get(7), log.producers.planned) == (0, None, {})
+        log.appends.append_copy(at(0, transactional(7, 0)) + resealed(bytes(bad)))
+    assert (log.offsets.log_end_offset, log.producers.get(7), log.producers.planned) == (0, None, {})
 
 
 def resealed(data: bytes) -> bytes:
@@ -307,7 +307,7 @@ def test_an_append_that_fails_leaves_nothing_of_a_copy(bench: Bench, batch: Batc
     log = bench.open()
     bench.disk.fail("pwritev", code=28)
     with pytest.raises(OSError, match="space"):
-        log.append_copy(at(0, transactional(7, 0), epoch=4))
-    assert (log.log_end_offset, log.producers.get(7), log.leader_epoch) == (0, None, 0)
-    log.append_copy(at(0, transactional(7, 0), epoch=4))
-    assert (log.log_end_offset, log.last_stable_offset, log.leader_epoch) == (1, 0, 4)
+        log.appends.append_copy(at(0, transactional(7, 0), epoch=4))
+    assert (log.offsets.log_end_offset, log.producers.get(7), log.epochs.current) == (0, None, 0)
+    log.appends.append_copy(at(0, transactional(7, 0), epoch=4))
+    assert (log.offsets.log_end_offset, log.offsets.last_stable_offset, log.epochs.current) == (1, 0, 4)

@@ -12,114 +12,114 @@ START_MS = 1_700_000_000_000
 
 def test_log_flush_moves_the_recovery_point(bench: Bench, batch: Batch) -> None:
     log = bench.open()
-    log.append(batch(3))
-    assert (log.recovery_point, log.unflushed_bytes) == (0, log.size)
-    log.flush()
-    assert (log.recovery_point, log.unflushed_bytes) == (3, 0)
+    log.appends.append(batch(3))
+    assert (log.durability.recovery_point, log.durability.unflushed_bytes) == (0, log.size)
+    log.durability.flush()
+    assert (log.durability.recovery_point, log.durability.unflushed_bytes) == (3, 0)
 
 
 def test_what_comes_during_a_sync_is_not_counted_as_synced(bench: Bench, batch: Batch) -> None:
     log = bench.open()
-    log.append(batch(3))
-    plan = log.begin_flush()
-    log.append(batch(2))
+    log.appends.append(batch(3))
+    plan = log.durability.begin_flush()
+    log.appends.append(batch(2))
     plan.sync()
-    log.finish_flush(plan)
-    assert log.recovery_point == 3
-    assert log.unflushed_bytes == len(batch(2))
+    log.durability.finish_flush(plan)
+    assert log.durability.recovery_point == 3
+    assert log.durability.unflushed_bytes == len(batch(2))
 
 
 def test_a_sync_overtaken_by_a_later_one_does_not_take_the_recovery_point_back(bench: Bench, batch: Batch) -> None:
     log = bench.open()
-    log.append(batch(3))
-    early = log.begin_flush()
-    log.append(batch(2))
-    log.flush()
-    log.finish_flush(early)
-    assert (log.recovery_point, log.unflushed_bytes) == (5, 0)
+    log.appends.append(batch(3))
+    early = log.durability.begin_flush()
+    log.appends.append(batch(2))
+    log.durability.flush()
+    log.durability.finish_flush(early)
+    assert (log.durability.recovery_point, log.durability.unflushed_bytes) == (5, 0)
 
 
 def test_a_sync_covers_segments_that_were_rolled_since_the_last(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=2 * len(batch()))
     sealed = []
     for _ in range(5):
-        planned = log.plan(batch())
+        planned = log.appends.plan(batch())
         if planned.roll:
-            sealed.append(log.commit_roll(log.prepare_roll(planned)))
-        log.write([planned])
-        log.commit([planned])
+            sealed.append(log.rolls.commit(log.rolls.prepare(planned)))
+        log.appends.write([planned])
+        log.appends.commit([planned])
     bench.disk.calls.clear()
-    log.flush()
-    assert log.recovery_point == 5
+    log.durability.flush()
+    assert log.durability.recovery_point == 5
     synced = [call for call in bench.disk.calls if call[0] == "sync"]
     assert len(synced) == 2 * 2 + 1, "two sealed logs with their time indexes, and the active log"
     assert ("sync_directory", str(bench.directory)) in bench.disk.calls
     bench.disk.calls.clear()
     for segment in sealed:
-        log.finish_roll(segment)
-    log.flush()
+        log.rolls.finish(segment)
+    log.durability.flush()
     assert ("sync_directory", str(bench.directory)) not in bench.disk.calls
 
 
 def test_a_roll_during_a_sync_leaves_its_names_for_the_next(bench: Bench, batch: Batch) -> None:
     log = bench.open()
-    log.append(batch())
-    plan = log.begin_flush()
-    log.roll()
+    log.appends.append(batch())
+    plan = log.durability.begin_flush()
+    log.rolls.roll()
     plan.sync()
-    log.finish_flush(plan)
+    log.durability.finish_flush(plan)
     bench.disk.calls.clear()
-    log.flush()
+    log.durability.flush()
     assert ("sync_directory", str(bench.directory)) in bench.disk.calls
 
 
 def test_indexes_are_synced_only_when_they_have_changed(bench: Bench, batch: Batch) -> None:
     log = bench.open(index_interval_bytes=4096)
-    log.append(batch())
-    log.flush()
+    log.appends.append(batch())
+    log.durability.flush()
     bench.disk.calls.clear()
-    log.append(batch())
-    log.flush()
+    log.appends.append(batch())
+    log.durability.flush()
     assert len([call for call in bench.disk.calls if call[0] == "sync"]) == 1
 
 
 def test_a_sync_from_before_a_truncation_covers_nothing(bench: Bench, batch: Batch) -> None:
     log = bench.open()
     for _ in range(5):
-        log.append(batch())
-    plan = log.begin_flush()
-    log.truncate_to(2)
+        log.appends.append(batch())
+    plan = log.durability.begin_flush()
+    log.truncation.truncate_to(2)
     for _ in range(5):
-        log.append(batch())
+        log.appends.append(batch())
     plan.sync()
-    log.finish_flush(plan)
-    assert log.recovery_point == 0
+    log.durability.finish_flush(plan)
+    assert log.durability.recovery_point == 0
 
 
 def test_flushing_an_empty_active_segment(bench: Bench, batch: Batch) -> None:
     log = bench.open()
-    log.flush()
-    assert log.recovery_point == 0
-    log.append(batch(2))
-    log.roll()
-    log.flush()
-    assert log.recovery_point == 2
+    log.durability.flush()
+    assert log.durability.recovery_point == 0
+    log.appends.append(batch(2))
+    log.rolls.roll()
+    log.durability.flush()
+    assert log.durability.recovery_point == 2
 
 
 def test_a_sync_that_a_roll_overtook_moves_nothing_before_the_roll_is_over(bench: Bench, batch: Batch) -> None:
     """The indexes of the segment that was sealed are not on the disk yet, and nobody would look at them again."""
     log = bench.open()
-    log.append(batch())
-    overtaken = log.begin_flush()
-    rolling = log.begin_flush()
-    sealed = log.commit_early_roll(log.prepare_early_roll())
+    log.appends.append(batch())
+    overtaken = log.durability.begin_flush()
+    rolling = log.durability.begin_flush()
+    sealed = log.rolls.commit_early(log.rolls.prepare_early())
     overtaken.sync()
-    log.finish_flush(overtaken)
-    assert log.recovery_point == 0
-    log.finish_roll(sealed)
+    log.durability.finish_flush(overtaken)
+    assert log.durability.recovery_point == 0
+    log.rolls.finish(sealed)
     rolling.sync()
-    log.finish_flush(rolling)
-    assert log.recovery_point == 1
+    log.durability.finish_flush(rolling)
+    assert log.durability.recovery_point == 1
 
 
 def test_indexes_of_the_active_segment_are_synced_once_in_a_while(
@@ -131,8 +131,8 @@ def test_indexes_of_the_active_segment_are_synced_once_in_a_while(
     syncs = []
     for number in range(25):
         bench.disk.calls.clear()
-        log.append(batch(timestamp=START_MS + number))
-        log.flush()
+        log.appends.append(batch(timestamp=START_MS + number))
+        log.durability.flush()
         syncs.append(len([call for call in bench.disk.calls if call[0] == "sync"]))
     assert [number for number, count in enumerate(syncs) if count == 3] == [9, 19]
     assert syncs.count(1) == 23
@@ -143,8 +143,8 @@ def test_index_entries_that_a_power_cut_took_are_made_from_the_log(
 ) -> None:
     log = bench.open(index_interval_bytes=200)
     for number in range(20):
-        log.append(batch(timestamp=START_MS + number))
-    log.flush()
+        log.appends.append(batch(timestamp=START_MS + number))
+    log.durability.flush()
     expected = [bench.path(0, suffix).read_bytes().rstrip(b"\0") for suffix in (".index", ".timeindex")]
     bench.kill(log)
     for suffix in (".index", ".timeindex"):
@@ -158,22 +158,22 @@ def test_index_entries_that_a_power_cut_took_are_made_from_the_log(
 def test_a_sync_that_comes_after_one_that_failed_counts_for_nothing(bench: Bench, batch: Batch) -> None:
     """Linux told the first one. The loop hears of it once the whole round is over; a roll may end before that."""
     log = bench.open(segment_bytes=2 * len(batch()))
-    log.append(batch(2))
-    in_a_round, rolling = log.begin_flush(), log.begin_flush()
-    sealed = log.commit_early_roll(log.prepare_early_roll())
+    log.appends.append(batch(2))
+    in_a_round, rolling = log.durability.begin_flush(), log.durability.begin_flush()
+    sealed = log.rolls.commit_early(log.rolls.prepare_early())
     bench.disk.fail("sync")
     with pytest.raises(OSError, match="Input/output error"):
         in_a_round.sync()
     assert log.failed
     with pytest.raises(OSError, match="not synced"):
-        log.finish_roll(sealed)
+        log.rolls.finish(sealed)
     with pytest.raises(OSError, match="not synced"):
         rolling.sync()
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
     reopened = log.begin_reopening().make()
     log.finish_reopening(reopened)
     assert sealed in reopened.replaced
-    assert (log.failed, log.recovery_point) == (False, 2)
+    assert (log.failed, log.durability.recovery_point) == (False, 2)
 
 
 def test_a_sync_whose_segment_was_sealed_and_removed_meanwhile_has_nothing_to_wait_for(
@@ -182,32 +182,32 @@ def test_a_sync_whose_segment_was_sealed_and_removed_meanwhile_has_nothing_to_wa
     """Retention by size can be quicker than the end of a roll: the log was put out of service by it."""
     log = bench.open(segment_bytes=2 * len(batch()))
     for _ in range(2):
-        log.append(batch())
-    planned = log.plan(batch())
-    prepared, plan = log.prepare_roll(planned), log.begin_flush()
-    sealed = log.commit_roll(prepared)
-    log.write([planned])
-    log.commit([planned])
-    log.finish_roll(sealed)
-    log.advance_start(2)
+        log.appends.append(batch())
+    planned = log.appends.plan(batch())
+    prepared, plan = log.rolls.prepare(planned), log.durability.begin_flush()
+    sealed = log.rolls.commit(prepared)
+    log.appends.write([planned])
+    log.appends.commit([planned])
+    log.rolls.finish(sealed)
+    log.truncation.advance_start(2)
     log.old_segments.rename(log.old_segments.take_out())
     plan.sync()
     assert not log.failed
-    log.finish_flush(plan)
-    log.flush()
-    assert log.recovery_point == 3
+    log.durability.finish_flush(plan)
+    log.durability.flush()
+    assert log.durability.recovery_point == 3
 
 
 def test_a_file_that_vanished_while_the_log_has_it_is_a_failure(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=2 * len(batch()))
     for _ in range(2):
-        log.append(batch())
-    planned = log.plan(batch())
-    prepared, plan = log.prepare_roll(planned), log.begin_flush()
-    sealed = log.commit_roll(prepared)
-    log.write([planned])
-    log.commit([planned])
-    log.finish_roll(sealed)
+        log.appends.append(batch())
+    planned = log.appends.plan(batch())
+    prepared, plan = log.rolls.prepare(planned), log.durability.begin_flush()
+    sealed = log.rolls.commit(prepared)
+    log.appends.write([planned])
+    log.appends.commit([planned])
+    log.rolls.finish(sealed)
     sealed.close()
     min(bench.directory.glob("*.log")).unlink()
     with pytest.raises(FileNotFoundError):

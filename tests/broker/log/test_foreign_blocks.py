@@ -65,10 +65,10 @@ def keyed(key: bytes, base_offset: int, timestamp: int) -> bytes:
 def filled(bench: Bench, block: bytes, codec: int, **configs: Any) -> PartitionLog:
     """A log with a batch before and two after the odd one, which is at offset 1; the first keys are superseded."""
     log: PartitionLog = bench.open(cleanup_policy="compact", **configs)
-    log.append_copy(keyed(b"k0", 0, START_MS - 10) + stored(block, codec, 1))
-    log.append_copy(keyed(b"k0", 4, START_MS + 10))
-    log.roll()
-    log.append_copy(keyed(b"k2", 5, START_MS + 20))
+    log.appends.append_copy(keyed(b"k0", 0, START_MS - 10) + stored(block, codec, 1))
+    log.appends.append_copy(keyed(b"k0", 4, START_MS + 10))
+    log.rolls.roll()
+    log.appends.append_copy(keyed(b"k2", 5, START_MS + 20))
     return log
 
 
@@ -80,8 +80,8 @@ def answer(found: Any) -> tuple[int, int] | None:
 class TestReadable:
     def test_times_inside_the_block_are_found(self, bench: Bench, name: tuple[str, str]) -> None:
         log = filled(bench, FRAMES[name].block, FRAMES[name].codec)
-        assert answer(log.offset_for_time(START_MS + 1)) == (START_MS + 1, 2)
-        assert answer(log.largest_timestamp()) == (START_MS + 20, 5)
+        assert answer(log.reads.offset_for_time(START_MS + 1)) == (START_MS + 1, 2)
+        assert answer(log.reads.largest_timestamp()) == (START_MS + 20, 5)
 
     def test_it_is_compacted(self, bench: Bench, name: tuple[str, str]) -> None:
         log = filled(bench, FRAMES[name].block, FRAMES[name].codec)
@@ -99,13 +99,13 @@ class TestReadable:
         log = bench.open()
         data = stored(FRAMES[name].block, FRAMES[name].codec, 0, max_timestamp=-1)
         with pytest.raises(UnknownTimestampError):
-            log.plan_copy(data)
-        log.plan_copy(data, None, largest_timestamps(data))
-        log.abandon()
-        log.append_copy(data)
-        assert answer(log.largest_timestamp()) == (START_MS + COUNT - 1, COUNT - 1)
+            log.appends.plan_copy(data)
+        log.appends.plan_copy(data, None, largest_timestamps(data))
+        log.appends.abandon()
+        log.appends.append_copy(data)
+        assert answer(log.reads.largest_timestamp()) == (START_MS + COUNT - 1, COUNT - 1)
         log = bench.reopen(log)
-        assert answer(log.offset_for_time(START_MS + 2)) == (START_MS + 2, 2)
+        assert answer(log.reads.offset_for_time(START_MS + 2)) == (START_MS + 2, 2)
 
 
 ODD_BLOCKS = [
@@ -122,10 +122,10 @@ class TestUnreadable:
     ) -> None:
         log = filled(bench, block, codec)
         for _ in range(3):
-            assert answer(log.offset_for_time(START_MS + 1)) == (START_MS + 2, 1)
-        assert answer(log.offset_for_time(START_MS + 3)) == (START_MS + 10, 4)
-        assert answer(log.largest_timestamp()) == (START_MS + 20, 5)
-        assert dict(log._context.files.unreadable.rows())[("time_lookup",)] == 3
+            assert answer(log.reads.offset_for_time(START_MS + 1)) == (START_MS + 2, 1)
+        assert answer(log.reads.offset_for_time(START_MS + 3)) == (START_MS + 10, 4)
+        assert answer(log.reads.largest_timestamp()) == (START_MS + 20, 5)
+        assert dict(log._state.context.files.unreadable.rows())[("time_lookup",)] == 3
         warnings = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
         assert len(warnings) == 1
         assert (
@@ -135,8 +135,8 @@ class TestUnreadable:
 
     def test_it_can_have_the_largest_time(self, bench: Bench, block: bytes, codec: int) -> None:
         log = bench.open()
-        log.append_copy(keyed(b"k", 0, START_MS - 10) + stored(block, codec, 1))
-        assert answer(log.largest_timestamp()) == (START_MS + 2, 1)
+        log.appends.append_copy(keyed(b"k", 0, START_MS - 10) + stored(block, codec, 1))
+        assert answer(log.reads.largest_timestamp()) == (START_MS + 2, 1)
 
     def test_compaction_keeps_it_as_it_is_and_reports_it(self, bench: Bench, block: bytes, codec: int) -> None:
         log = filled(bench, block, codec)
@@ -153,7 +153,7 @@ class TestUnreadable:
         log = filled(bench, block, codec)
         log.close(clean=False)
         log = bench.open(clean=False, cleanup_policy="compact")
-        assert (log.log_end_offset, log.recovery.truncated_bytes if log.recovery else 0) == (6, 0)
+        assert (log.offsets.log_end_offset, log.recovery.truncated_bytes if log.recovery else 0) == (6, 0)
 
     def test_a_check_reports_it(self, bench: Bench, block: bytes, codec: int) -> None:
         log = filled(bench, block, codec)
@@ -164,13 +164,13 @@ class TestUnreadable:
 
 def test_a_damaged_block_is_told_apart_from_one_that_was_sent_so(bench: Bench) -> None:
     log = filled(bench, FRAMES["gzip", "usual"].block, Codec.GZIP)
-    log.flush()
+    log.durability.flush()
     path = bench.path(0, ".log")
     data = bytearray(path.read_bytes())
     data[len(keyed(b"k0", 0, 0)) + HEADER_SIZE + 20] ^= 0xFF
     path.write_bytes(data)
     with pytest.raises(CorruptBatchError, match="the CRC of the batch"):
-        log.offset_for_time(START_MS + 1)
+        log.reads.offset_for_time(START_MS + 1)
     with pytest.raises(CorruptBatchError, match="CRC"):
         compact(log)
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.broker.log.leader_epochs import UNDEFINED, LeaderEpochs
+from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
 
 
 def test_epochs_begin_where_they_are_assigned() -> None:

@@ -9,7 +9,7 @@ import pytest
 from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
 from warmlog.broker.log.errors import OffsetOutOfRangeError
 from warmlog.broker.log.partition_log import PartitionLog
-from warmlog.broker.log.retention import RemovalReason
+from warmlog.broker.log.retention.rules import RemovalReason
 
 Batch = Callable[..., bytes]
 Bench = Any
@@ -22,15 +22,15 @@ HOUR_MS = 3_600_000
 def fill(log: PartitionLog, batch: Batch, batches: int, *, timestamp: int | None = None, step_ms: int = 1) -> None:
     """Append batches of one record each, whose times go on where the log ends."""
     for _ in range(batches):
-        time = START_MS + step_ms * log.log_end_offset if timestamp is None else timestamp
-        log.append(batch(timestamp=time))
+        time = START_MS + step_ms * log.offsets.log_end_offset if timestamp is None else timestamp
+        log.appends.append(batch(timestamp=time))
 
 
 def remove(log: PartitionLog) -> list[str]:
     """One round of retention, without the roll of an active segment."""
     found = log.old_segments.find()
     if found.reasons:
-        log.advance_start(found.active_base_offset if found.with_active else found.end_offset)
+        log.truncation.advance_start(found.active_base_offset if found.with_active else found.end_offset)
     return log.old_segments.rename(log.old_segments.take_out())
 
 
@@ -49,32 +49,32 @@ def test_the_start_moves_forward_only_and_never_past_the_high_watermark(
     segmented: PartitionLog, offsets_in: OffsetsIn
 ) -> None:
     log = segmented
-    assert log.advance_start(7)
-    assert not log.advance_start(7)
-    assert not log.advance_start(3)
-    assert log.log_start_offset == 7
+    assert log.truncation.advance_start(7)
+    assert not log.truncation.advance_start(7)
+    assert not log.truncation.advance_start(3)
+    assert log.offsets.log_start_offset == 7
     for offset in (24, -1):
         with pytest.raises(OffsetOutOfRangeError):
-            log.advance_start(offset)
+            log.truncation.advance_start(offset)
     assert offsets_in(log) == list(range(7, 23))
     with pytest.raises(OffsetOutOfRangeError):
-        log.read(6, 1000)
-    found = log.offset_for_time(0)
+        log.reads.read(6, 1000)
+    found = log.reads.offset_for_time(0)
     assert found is not None
     assert found.offset == 7
-    assert log.advance_start(23)
+    assert log.truncation.advance_start(23)
     assert offsets_in(log) == []
-    assert log.read(23, 1000).slice is None
+    assert log.reads.read(23, 1000).slice is None
 
 
 def test_leader_epochs_are_truncated_from_the_start(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=5 * len(batch()))
     for _ in range(3):
         fill(log, batch, 6)
-        log.assign_epoch(log.leader_epoch + 1)
-    log.advance_start(8)
-    assert log._epochs.entries == ((1, 8), (2, 12), (3, 18))
-    log.checkpoint_epochs()
+        log.epochs.assign(log.epochs.current + 1, log.offsets.log_end_offset)
+    log.truncation.advance_start(8)
+    assert log.epochs.entries == ((1, 8), (2, 12), (3, 18))
+    log.durability.checkpoint_epochs()
     bench.kill(log)
     log = bench.open(clean=True, log_start_offset=13)
     log.close()
@@ -88,11 +88,11 @@ def test_segments_before_the_start_go_and_their_files_are_renamed_then_unlinked(
     bench: Bench, segmented: PartitionLog, offsets_in: OffsetsIn
 ) -> None:
     log, size = segmented, segmented.size
-    log.advance_start(12)
+    log.truncation.advance_start(12)
     bench.path(5, ".snapshot").write_bytes(b"of producers")
     names = remove(log)
     assert log.segment_count == 3
-    assert log.first_base_offset == 10
+    assert log.old_segments.first_base_offset == 10
     assert log.size < size
     assert offsets_in(log) == list(range(12, 23))
     assert sorted(os.path.basename(name) for name in names) == [
@@ -134,7 +134,7 @@ def test_where_no_record_has_a_time_the_file_has_one(bench: Bench, batch: Batch)
 def test_a_time_in_the_future_keeps_its_segment_and_is_told(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=5 * len(batch()), retention_ms=HOUR_MS)
     fill(log, batch, 6)
-    log.append(batch(timestamp=START_MS + 100 * HOUR_MS))
+    log.appends.append(batch(timestamp=START_MS + 100 * HOUR_MS))
     fill(log, batch, 10)
     bench.clock.now_ms = START_MS + 99 * HOUR_MS
     found = log.old_segments.find()
@@ -193,10 +193,10 @@ def test_an_active_segment_whose_time_index_lost_its_end_stays(bench: Bench, bat
 
 def test_who_reads_a_removed_segment_finishes(segmented: PartitionLog, batch: Batch) -> None:
     log = segmented
-    read = log.read(0, 1 << 20)
+    read = log.reads.read(0, 1 << 20)
     assert read.slice is not None
     whole = read.slice.read_all()
-    log.advance_start(23)
+    log.truncation.advance_start(23)
     log.old_segments.unlink(remove(log))
     assert read.slice.read_all() == whole
     assert len(whole) == 5 * len(batch())
@@ -209,40 +209,40 @@ def test_a_search_by_time_that_meets_a_removal_begins_again(
 
     def remove_first(path: str, flags: int) -> int:
         monkeypatch.setattr(bench.disk, "open", opens)
-        log.advance_start(12)
+        log.truncation.advance_start(12)
         log.old_segments.unlink(remove(log))
         fd: int = opens(path, flags)
         return fd
 
     monkeypatch.setattr(bench.disk, "open", remove_first)
-    found = log.offset_for_time(0)
+    found = log.reads.offset_for_time(0)
     assert found is not None
     assert found.offset == 12
 
 
 def test_a_sync_that_meets_a_removal_is_no_failure(segmented: PartitionLog) -> None:
     log = segmented
-    for segment in log._segments.snapshot:
+    for segment in log._state.segments.snapshot:
         segment.synced = False
-    plan = log.begin_flush()
-    log.advance_start(12)
+    plan = log.durability.begin_flush()
+    log.truncation.advance_start(12)
     log.old_segments.unlink(remove(log))
     plan.sync()
-    log.finish_flush(plan)
+    log.durability.finish_flush(plan)
     assert not log.failed
-    assert log.recovery_point == 23
+    assert log.durability.recovery_point == 23
 
 
 def test_a_segment_whose_roll_is_not_finished_stays_for_the_next_time(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=5 * len(batch()))
     fill(log, batch, 5)
-    planned = log.plan(batch())
-    sealed = log.commit_roll(log.prepare_roll(planned))
-    log.write([planned])
-    log.commit([planned])
-    log.advance_start(6)
+    planned = log.appends.plan(batch())
+    sealed = log.rolls.commit(log.rolls.prepare(planned))
+    log.appends.write([planned])
+    log.appends.commit([planned])
+    log.truncation.advance_start(6)
     assert log.old_segments.take_out() == []
-    log.finish_roll(sealed)
+    log.rolls.finish(sealed)
     assert [segment.base_offset for segment in log.old_segments.take_out()] == [0]
 
 
@@ -256,9 +256,9 @@ def test_a_crash_at_any_step_of_a_removal_leaves_a_log_that_opens(
     steps = 0
     while True:
         log = bench.open(segment_bytes=5 * len(batch()), clean=False)
-        fill(log, batch, 23 if log.log_end_offset == 0 else 11)
-        end = log.log_end_offset
-        log.advance_start(end - 2)
+        fill(log, batch, 23 if log.offsets.log_end_offset == 0 else 11)
+        end = log.offsets.log_end_offset
+        log.truncation.advance_start(end - 2)
         verb = ("rename", "unlink", "sync_directory")[steps % 3]
         bench.disk.fail(verb, nth=1 + steps // 3)
         try:
@@ -267,14 +267,14 @@ def test_a_crash_at_any_step_of_a_removal_leaves_a_log_that_opens(
             crashed = True
         else:
             crashed = False
-        assert log.first_base_offset <= log.log_start_offset
-        start = log.log_start_offset
+        assert log.old_segments.first_base_offset <= log.offsets.log_start_offset
+        start = log.offsets.log_start_offset
         bench.kill(log)
         bench.disk._faults.clear()
         log = bench.open(clean=False, log_start_offset=start, recovery_point=end)
         assert not list(bench.directory.glob("*.deleted"))
         assert offsets_in(log) == list(range(end - 2, end))
-        log.advance_start(end)
+        log.truncation.advance_start(end)
         remove(log)
         fill(log, batch, 1)
         assert offsets_in(log) == [end]
@@ -288,11 +288,13 @@ def test_what_was_deleted_does_not_come_back_when_its_files_could_not_be_renamed
     bench: Bench, segmented: PartitionLog
 ) -> None:
     log = segmented
-    log.advance_start(10)
+    log.truncation.advance_start(10)
     bench.disk.fail("rename", nth=4)
     with pytest.raises(OSError, match="Input/output"):
         remove(log)
-    assert log.first_base_offset == 0  # so the checkpoint says where the log begins, though its first segment does
+    assert (
+        log.old_segments.first_base_offset == 0
+    )  # so the checkpoint says where the log begins, though its first segment does
     bench.kill(log)
-    log = bench.open(clean=False, log_start_offset=log.log_start_offset)
-    assert (log.log_start_offset, log.first_base_offset) == (10, 5)
+    log = bench.open(clean=False, log_start_offset=log.offsets.log_start_offset)
+    assert (log.offsets.log_start_offset, log.old_segments.first_base_offset) == (10, 5)

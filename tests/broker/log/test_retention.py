@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmlog.broker.log.config import LogConfig
-from warmlog.broker.log.retention import Candidate, RemovalReason, removal_reasons
+from warmlog.broker.log.retention.rules import Candidate, RemovalReason, removal_reasons
 
 START, SIZE, TIME = RemovalReason
 

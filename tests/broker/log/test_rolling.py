@@ -10,7 +10,8 @@ import pytest
 from crc32c import crc32c
 
 from warmlog.broker.log.index.time import TimeIndex
-from warmlog.broker.log.partition_log import PartitionLog, RollReason
+from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.segments.tail import RollReason
 from warmlog.protocol.records.layout import CRC_POSITION, CRC_START, LAST_OFFSET_DELTA_POSITION
 
 Batch = Callable[..., bytes]
@@ -21,12 +22,12 @@ START_MS = 1_700_000_000_000
 
 
 def bases(log: PartitionLog) -> list[int]:
-    return [segment.base_offset for segment in log.describe().segments]
+    return [segment.base_offset for segment in log.reads.describe().segments]
 
 
 def test_size_based_log_roll(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=3 * len(batch()))
-    reasons = [log.append(batch()).roll for _ in range(8)]
+    reasons = [log.appends.append(batch()).roll for _ in range(8)]
     assert reasons == [None, None, None, RollReason.SIZE, None, None, RollReason.SIZE, None]
     assert bases(log) == [0, 3, 6]
 
@@ -34,7 +35,7 @@ def test_size_based_log_roll(bench: Bench, batch: Batch) -> None:
 def test_time_based_log_roll_during_append(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_ms=1000)
     times = [0, 1000, 1001, 500, 2001, 2002, 3003]
-    rolls = [log.append(batch(timestamp=START_MS + time)).roll for time in times]
+    rolls = [log.appends.append(batch(timestamp=START_MS + time)).roll for time in times]
     assert [i for i, reason in enumerate(rolls) if reason is RollReason.TIME] == [2, 5, 6]
 
 
@@ -42,16 +43,16 @@ def test_replayed_old_data_does_not_roll_by_the_wall_clock(bench: Bench, batch: 
     log = bench.open(segment_ms=1000)
     for i in range(5):
         bench.clock.now_ms += 10_000
-        assert log.append(batch(timestamp=1000 + i)).roll is None
+        assert log.appends.append(batch(timestamp=1000 + i)).roll is None
 
 
 def test_records_without_a_time_roll_by_the_age_of_the_segment(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_ms=1000)
-    log.append(batch(timestamp=-1))
+    log.appends.append(batch(timestamp=-1))
     bench.clock.now_ms += 1000
-    assert log.append(batch(timestamp=-1)).roll is None
+    assert log.appends.append(batch(timestamp=-1)).roll is None
     bench.clock.now_ms += 1
-    assert log.append(batch(timestamp=-1)).roll is RollReason.TIME
+    assert log.appends.append(batch(timestamp=-1)).roll is RollReason.TIME
 
 
 def test_time_based_log_roll_jitter(bench: Bench, batch: Batch) -> None:
@@ -59,27 +60,27 @@ def test_time_based_log_roll_jitter(bench: Bench, batch: Batch) -> None:
     ages = []
     for _ in range(10):
         first_ms = START_MS + 10_000 * len(ages)
-        log.roll()
-        log.append(batch(timestamp=first_ms))
-        ages.append(next(age for age in range(2000) if log.append(batch(timestamp=first_ms + age)).roll))
+        log.rolls.roll()
+        log.appends.append(batch(timestamp=first_ms))
+        ages.append(next(age for age in range(2000) if log.appends.append(batch(timestamp=first_ms + age)).roll))
     assert all(1000 - 600 < age <= 1001 for age in ages)
     assert len(set(ages)) > 1, "each segment has its own jitter"
 
 
 def test_the_age_of_a_segment_survives_a_restart(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_ms=1000)
-    log.append(batch(timestamp=START_MS))
-    log.append(batch(timestamp=START_MS + 10))
+    log.appends.append(batch(timestamp=START_MS))
+    log.appends.append(batch(timestamp=START_MS + 10))
     log = bench.reopen(log)
-    assert log.append(batch(timestamp=START_MS + 1000)).roll is None
-    assert log.append(batch(timestamp=START_MS + 1001)).roll is RollReason.TIME
+    assert log.appends.append(batch(timestamp=START_MS + 1000)).roll is None
+    assert log.appends.append(batch(timestamp=START_MS + 1001)).roll is RollReason.TIME
 
 
 @pytest.mark.parametrize("entries", [3, 5])
 def test_a_full_offset_index_rolls(bench: Bench, batch: Batch, entries: int, offsets_in: OffsetsIn) -> None:
     log = bench.open(segment_index_bytes=8 * entries, index_interval_bytes=0)
     for _ in range(20):
-        log.append(batch(timestamp=-1))
+        log.appends.append(batch(timestamp=-1))
     assert bases(log) == list(range(0, 20, entries + 1))
     assert offsets_in(log) == list(range(20))
 
@@ -87,7 +88,7 @@ def test_a_full_offset_index_rolls(bench: Bench, batch: Batch, entries: int, off
 def test_a_full_time_index_rolls_one_entry_early_and_the_roll_uses_the_last_slot(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_index_bytes=12 * 3, index_interval_bytes=0)
     for i in range(12):
-        log.append(batch(timestamp=START_MS + i))
+        log.appends.append(batch(timestamp=START_MS + i))
     assert bases(log) == [0, 3, 6, 9]
     stored = bench.path(0, ".timeindex").read_bytes()
     assert list(TimeIndex.entry.iter_unpack(stored)) == [(START_MS + 1, 1), (START_MS + 2, 2)]
@@ -98,7 +99,7 @@ def test_an_index_too_small_for_any_entry_gives_every_append_a_segment_but_never
 ) -> None:
     log = bench.open(segment_index_bytes=4, index_interval_bytes=0)
     for _ in range(4):
-        log.append(batch() + batch())
+        log.appends.append(batch() + batch())
     assert bases(log) == [0, 2, 4, 6]
     assert offsets_in(log) == list(range(8))
 
@@ -107,7 +108,7 @@ def test_a_relative_offset_past_31_bits_rolls(bench: Bench, batch: Batch) -> Non
     bench.open().close()
     bench.path(0, ".log").write_bytes(what_compaction_left(batch(), last_offset_delta=2**31 - 4))
     log = bench.open()
-    rolls = [log.append(batch()).roll for _ in range(5)]
+    rolls = [log.appends.append(batch()).roll for _ in range(5)]
     assert rolls == [None, None, None, RollReason.OFFSET_RANGE, None]
     assert bases(log) == [0, 2**31]
 
@@ -122,14 +123,14 @@ def what_compaction_left(batch: bytes, *, last_offset_delta: int) -> bytes:
 
 def test_a_roll_in_the_middle_of_a_queue(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = bench.open(segment_bytes=3 * len(batch()))
-    plans = [log.plan(batch()) for _ in range(8)]
+    plans = [log.appends.plan(batch()) for _ in range(8)]
     assert [plan.roll for plan in plans] == [None, None, None, RollReason.SIZE, None, None, RollReason.SIZE, None]
     assert [plan.position // len(batch()) for plan in plans] == [0, 1, 2, 0, 1, 2, 0, 1]
     for group in (plans[:3], plans[3:6], plans[6:]):
         if group[0].roll:
-            log.finish_roll(log.commit_roll(log.prepare_roll(group[0])))
-        log.write(group)
-        log.commit(group)
+            log.rolls.finish(log.rolls.commit(log.rolls.prepare(group[0])))
+        log.appends.write(group)
+        log.appends.commit(group)
     assert bases(log) == [0, 3, 6]
     assert offsets_in(log) == list(range(8))
 
@@ -137,7 +138,7 @@ def test_a_roll_in_the_middle_of_a_queue(bench: Bench, batch: Batch, offsets_in:
 def test_rolling_seals_the_old_segment(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=20 * len(batch()))
     for i in range(21):
-        log.append(batch(timestamp=START_MS + i))
+        log.appends.append(batch(timestamp=START_MS + i))
     assert bench.path(0, ".index").stat().st_size == 4 * 8
     times = list(TimeIndex.entry.iter_unpack(bench.path(0, ".timeindex").read_bytes()))
     assert times[-1] == (START_MS + 19, 19), "the largest time is told once more on roll"
@@ -147,13 +148,13 @@ def test_rolling_seals_the_old_segment(bench: Bench, batch: Batch) -> None:
 
 def test_log_rolls_on_request_but_never_empty(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = bench.open()
-    log.roll()
+    log.rolls.roll()
     assert log.segment_count == 1
-    log.append(batch(3))
-    log.roll()
-    log.roll()
+    log.appends.append(batch(3))
+    log.rolls.roll()
+    log.rolls.roll()
     assert bases(log) == [0, 3]
-    log.append(batch(2))
+    log.appends.append(batch(2))
     assert offsets_in(log) == [0, 1, 2, 3, 4]
 
 
@@ -162,7 +163,7 @@ def test_rolling_over_files_that_are_there_replaces_them(bench: Bench, batch: Ba
     for suffix in (".log", ".index", ".timeindex"):
         bench.path(2, suffix).write_bytes(b"rubbish" * 1000)
     for _ in range(3):
-        log.append(batch())
+        log.appends.append(batch())
     assert offsets_in(log) == [0, 1, 2]
     assert bench.path(2, ".log").stat().st_size == len(batch())
 
@@ -170,7 +171,7 @@ def test_rolling_over_files_that_are_there_replaces_them(bench: Bench, batch: Ba
 def test_new_segments_after_a_restart_go_on(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = bench.open(segment_bytes=2 * len(batch()))
     for _ in range(5):
-        log.append(batch())
+        log.appends.append(batch())
         log = bench.reopen(log)
     assert bases(log) == [0, 2, 4]
     assert offsets_in(log) == list(range(5))
@@ -178,17 +179,17 @@ def test_new_segments_after_a_restart_go_on(bench: Bench, batch: Batch, offsets_
 
 def test_an_empty_active_segment_is_opened_again(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = bench.open()
-    log.append(batch(3))
-    log.roll()
+    log.appends.append(batch(3))
+    log.rolls.roll()
     log = bench.reopen(log)
-    assert (log.recovery, bases(log), log.log_end_offset) == (None, [0, 3], 3)
-    log.append(batch())
+    assert (log.recovery, bases(log), log.offsets.log_end_offset) == (None, [0, 3], 3)
+    log.appends.append(batch())
     assert offsets_in(log) == [0, 1, 2, 3]
 
 
 def test_preallocated_segments_are_as_long_as_their_data(bench: Bench, batch: Batch) -> None:
     log = bench.open(preallocate=True, segment_bytes=1 << 20)
-    log.append(batch())
+    log.appends.append(batch())
     path = bench.path(0, ".log")
     assert path.stat().st_size == len(batch())
     assert _blocks(path) >= 1 << 20
@@ -204,7 +205,7 @@ def _blocks(path: Path) -> int:
 def test_nothing_of_a_sealed_segment_stays_open(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=2 * len(batch()))
     for _ in range(20):
-        log.append(batch())
+        log.appends.append(batch())
     held = bench.files.statistics()
     assert held.open <= 3
     assert held.mappings == 0
@@ -213,11 +214,11 @@ def test_nothing_of_a_sealed_segment_stays_open(bench: Bench, batch: Batch) -> N
 def test_a_roll_that_was_not_finished_is_finished_by_a_clean_stop(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=10 * len(batch()))
     for _ in range(25):
-        planned = log.plan(batch())
+        planned = log.appends.plan(batch())
         if planned.roll:
-            log.commit_roll(log.prepare_roll(planned))
-        log.write([planned])
-        log.commit([planned])
+            log.rolls.commit(log.rolls.prepare(planned))
+        log.appends.write([planned])
+        log.appends.commit([planned])
     assert bench.path(0, ".index").stat().st_size == 4096
     log.close()
     assert bench.path(0, ".index").stat().st_size == 2 * 8
@@ -227,13 +228,13 @@ def test_a_roll_that_was_not_finished_is_finished_by_a_clean_stop(bench: Bench, 
 def test_a_roll_finished_twice_is_no_harm(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = bench.open(segment_bytes=10 * len(batch()))
     for _ in range(10):
-        log.append(batch())
-    planned = log.plan(batch())
-    sealed = log.commit_roll(log.prepare_roll(planned))
-    log.write([planned])
-    log.commit([planned])
-    log.finish_roll(sealed)
-    log.finish_roll(sealed)
+        log.appends.append(batch())
+    planned = log.appends.plan(batch())
+    sealed = log.rolls.commit(log.rolls.prepare(planned))
+    log.appends.write([planned])
+    log.appends.commit([planned])
+    log.rolls.finish(sealed)
+    log.rolls.finish(sealed)
     assert offsets_in(bench.reopen(log)) == list(range(11))
 
 
@@ -241,16 +242,16 @@ def test_settings_that_change_while_a_roll_is_under_way_hold_for_the_new_segment
     """Its end was made by the old ones, and an abandoned plan goes back to it."""
     log = bench.open(segment_bytes=2 * len(batch()))
     for _ in range(2):
-        log.append(batch())
-    planned = log.plan(batch())
-    prepared = log.prepare_roll(planned)
+        log.appends.append(batch())
+    planned = log.appends.plan(batch())
+    prepared = log.rolls.prepare(planned)
     log.reconfigure(bench.config.__class__(segment_bytes=4 * len(batch())))
-    log.commit_roll(prepared)
-    log.write([planned])
-    log.commit([planned])
-    log.plan(batch())
-    log.abandon()
-    assert [log.append(batch()).roll for _ in range(4)] == [None, None, None, RollReason.SIZE]
+    log.rolls.commit(prepared)
+    log.appends.write([planned])
+    log.appends.commit([planned])
+    log.appends.plan(batch())
+    log.appends.abandon()
+    assert [log.appends.append(batch()).roll for _ in range(4)] == [None, None, None, RollReason.SIZE]
 
 
 @pytest.mark.parametrize("interval", [0, 1 << 20])
@@ -260,18 +261,18 @@ def test_settings_that_change_between_plan_and_commit_leave_indexes_as_they_were
 ) -> None:
     log = bench.open(index_interval_bytes=(1 << 20) - interval)
     for _ in range(3):
-        log.append(batch(timestamp=START_MS + log.log_end_offset))
-    planned = [log.plan(batch(timestamp=START_MS + 3 + number)) for number in range(4)]
+        log.appends.append(batch(timestamp=START_MS + log.offsets.log_end_offset))
+    planned = [log.appends.plan(batch(timestamp=START_MS + 3 + number)) for number in range(4)]
     log.reconfigure(bench.config.__class__(index_interval_bytes=interval, segment_index_bytes=12 * entries))
-    log.write(planned)
-    log.commit(planned)
-    log.roll()
+    log.appends.write(planned)
+    log.appends.commit(planned)
+    log.rolls.roll()
     offsets = list(struct.iter_unpack(">ii", bench.path(0, ".index").read_bytes()))
     times = list(struct.iter_unpack(">qi", bench.path(0, ".timeindex").read_bytes()))
     assert offsets == sorted(set(offsets))
     assert times == sorted(set(times))
     assert times[-1] == (START_MS + 6, 6)
-    assert [log.read(offset, 1, min_one_message=True).slice is not None for offset in range(7)] == [True] * 7
+    assert [log.reads.read(offset, 1, min_one_message=True).slice is not None for offset in range(7)] == [True] * 7
 
 
 def test_settings_that_change_before_a_prepared_roll_is_committed_hold_for_the_new_indexes(
@@ -279,11 +280,11 @@ def test_settings_that_change_before_a_prepared_roll_is_committed_hold_for_the_n
 ) -> None:
     log = bench.open(segment_bytes=2 * len(batch()))
     for _ in range(2):
-        log.append(batch())
-    planned = log.plan(batch())
-    prepared = log.prepare_roll(planned)
+        log.appends.append(batch())
+    planned = log.appends.plan(batch())
+    prepared = log.rolls.prepare(planned)
     log.reconfigure(bench.config.__class__(segment_index_bytes=120, index_interval_bytes=7))
-    log.commit_roll(prepared)
+    log.rolls.commit(prepared)
     assert prepared.segment.offset_index.max_entries == 120 // 8
     assert prepared.segment.time_index.max_entries == 120 // 12
     assert prepared.segment.index_interval_bytes == 7

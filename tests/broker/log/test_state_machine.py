@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.descriptions import LogRead
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.log.io.files import OpenFiles
-from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.partitions.epochs import assign_epoch
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.reader import records_in
@@ -75,7 +76,7 @@ class LogMachine(RuleBasedStateMachine):
             clean=clean,
         )
         assign_epoch(self.log, records_lost=not clean and self.log.recovery is not None)
-        self.log.checkpoint_epochs()
+        self.log.durability.checkpoint_epochs()
 
     # -- what happens to it --------------------------------------------------------------------------------------------
 
@@ -90,7 +91,7 @@ class LogMachine(RuleBasedStateMachine):
         data = b"".join(build_batch([(START_MS + time, None, value, ()) for time, value in batch]) for batch in batches)
         if len(data) > self.config.segment_bytes:
             return
-        planned = self.log.append(data)
+        planned = self.log.appends.append(data)
         assert planned.base_offset == self.end
         for batch in batches:
             base = self.end
@@ -99,36 +100,36 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.log.roll()
+        self.log.rolls.roll()
 
     @rule()
     def flush(self) -> None:
-        self.log.flush()
+        self.log.durability.flush()
         self.synced = len(self.records)
 
     @precondition(lambda self: self.records)
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         target = data.draw(st.integers(self.start, self.end))
-        self.log.truncate_to(target)
+        self.log.truncation.truncate_to(target)
         assign_epoch(self.log, records_lost=True)
-        self.log.checkpoint_epochs()
+        self.log.durability.checkpoint_epochs()
         self.keep([record for record in self.records if self.last_of(record.batch) < target])
-        assert self.log.leader_epoch > self.epoch
+        assert self.log.epochs.current > self.epoch
 
     @rule()
     def stop_and_start(self) -> None:
         self.log.close()
         self.synced = len(self.records)
-        self.open(clean=True, recovery_point=self.log.recovery_point)
+        self.open(clean=True, recovery_point=self.log.durability.recovery_point)
         assert self.log.recovery is None
-        assert self.log.leader_epoch == self.epoch
+        assert self.log.epochs.current == self.epoch
 
     @rule(data=st.data())
     def kill_and_recover(self, data: st.DataObject) -> None:
         """A copy of the directory as a power cut may leave it: torn behind what was synced, indexes lost."""
         before = self.directory
-        recovery_point = self.log.recovery_point
+        recovery_point = self.log.durability.recovery_point
         self.generation += 1
         shutil.copytree(before, self.directory)
         self.log.close(clean=False)
@@ -136,11 +137,11 @@ class LogMachine(RuleBasedStateMachine):
         checkpoint = data.draw(st.sampled_from([0, recovery_point]))
         self.open(clean=False, recovery_point=checkpoint)
         shutil.rmtree(before.parent)
-        kept = self.log.log_end_offset
+        kept = self.log.offsets.log_end_offset
         assert kept >= self.start + self.synced
         self.keep([record for record in self.records if record.offset < kept])
         assert kept == self.end, "what is left ends with a whole batch"
-        assert self.log.leader_epoch > self.epoch
+        assert self.log.epochs.current > self.epoch
         self.synced = min(self.synced, len(self.records))
 
     def tear(self, data: st.DataObject) -> None:
@@ -186,10 +187,10 @@ class LogMachine(RuleBasedStateMachine):
         """As a broker does: indexes found corrupt are made anew, each once."""
         for _ in range(self.log.segment_count):
             try:
-                return self.log.read(offset, max_bytes, **how)
+                return self.log.reads.read(offset, max_bytes, **how)
             except IndexCorruptError as error:
-                self.log.rebuild_indexes(error.base_offset)
-        return self.log.read(offset, max_bytes, **how)
+                self.log.reads.rebuild_indexes(error.base_offset)
+        return self.log.reads.read(offset, max_bytes, **how)
 
     def last_of(self, batch: int) -> int:
         return max(record.offset for record in self.records if record.batch == batch)
@@ -202,11 +203,11 @@ class LogMachine(RuleBasedStateMachine):
     def ends_are_those_of_the_model(self) -> None:
         if not hasattr(self, "log"):
             return
-        assert self.log.log_end_offset == self.log.high_watermark == self.end
-        assert self.log.log_start_offset == self.start
-        assert self.log.recovery_point <= self.end
+        assert self.log.offsets.log_end_offset == self.log.offsets.high_watermark == self.end
+        assert self.log.offsets.log_start_offset == self.start
+        assert self.log.durability.recovery_point <= self.end
         assert not self.log.failed
-        self.epoch = self.log.leader_epoch
+        self.epoch = self.log.epochs.current
 
     @rule(max_bytes=st.integers(1, 2000))
     def everything_is_read_back(self, max_bytes: int) -> None:
@@ -237,13 +238,13 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(after_ms=st.integers(-1, 301))
     def a_time_leads_to_the_first_record_not_earlier(self, after_ms: int) -> None:
-        found = self.log.offset_for_time(START_MS + after_ms)
+        found = self.log.reads.offset_for_time(START_MS + after_ms)
         expected = next((r for r in self.records if r.timestamp >= START_MS + after_ms), None)
         assert (found and (found.offset, found.timestamp)) == (expected and (expected.offset, expected.timestamp))
 
     @rule()
     def the_largest_time_is_known(self) -> None:
-        found = self.log.largest_timestamp()
+        found = self.log.reads.largest_timestamp()
         assert (found.timestamp if found else None) == max((r.timestamp for r in self.records), default=None)
 
     def teardown(self) -> None:

@@ -21,11 +21,11 @@ def search_times(log: PartitionLog, rounds: int) -> int:
     random = Random(5)
     right = 0
     for _ in range(rounds):
-        end = log.log_end_offset
+        end = log.offsets.log_end_offset
         offset = random.randrange(end)
-        found = log.offset_for_time(START_MS + offset)
+        found = log.reads.offset_for_time(START_MS + offset)
         right += found is not None and (found.offset, found.timestamp) == (offset, START_MS + offset)
-        assert len(log.describe().segments) > 0
+        assert len(log.reads.describe().segments) > 0
     return right
 
 
@@ -35,17 +35,17 @@ def test_time_searches_are_right_while_the_loop_appends_and_rolls(
 ) -> None:
     bench.files.limit = files_limit
     log = bench.open(segment_bytes=20 * len(batch()), index_interval_bytes=300)
-    log.append(batch(timestamp=START_MS))
+    log.appends.append(batch(timestamp=START_MS))
     with ThreadPoolExecutor(4) as pool:
         searches = [pool.submit(search_times, log, 150) for _ in range(2)]
         rolls: list[Future[None]] = []
         for offset in range(1, 1500):
-            planned = log.plan(batch(timestamp=START_MS + offset))
+            planned = log.appends.plan(batch(timestamp=START_MS + offset))
             if planned.roll is not None:
-                rolls.append(pool.submit(log.finish_roll, log.commit_roll(log.prepare_roll(planned))))
-            log.write([planned])
-            log.commit([planned])
-            assert log.read(offset, 100).position == planned.position
+                rolls.append(pool.submit(log.rolls.finish, log.rolls.commit(log.rolls.prepare(planned))))
+            log.appends.write([planned])
+            log.appends.commit([planned])
+            assert log.reads.read(offset, 100).position == planned.position
         assert [search.result() for search in searches] == [150, 150]
         for roll in rolls:
             roll.result()
@@ -56,15 +56,15 @@ def test_reads_go_on_while_a_worker_writes(bench: Bench, batch: Batch, offsets_i
     log = bench.open()
     with ThreadPoolExecutor(1) as pool:
         for round_number in range(30):
-            group = [log.plan(batch(3)) for _ in range(10)]
-            writing = pool.submit(log.write, group)
-            queued = log.plan(batch(3))
+            group = [log.appends.plan(batch(3)) for _ in range(10)]
+            writing = pool.submit(log.appends.write, group)
+            queued = log.appends.plan(batch(3))
             while not writing.done():
                 assert offsets_in(log) == list(range(33 * round_number))
             writing.result()
-            log.commit(group)
-            log.write([queued])
-            log.commit([queued])
+            log.appends.commit(group)
+            log.appends.write([queued])
+            log.appends.commit([queued])
     assert offsets_in(log) == list(range(33 * 30))
 
 
@@ -72,13 +72,13 @@ def test_syncs_and_rebuilds_beside_appends(bench: Bench, batch: Batch, offsets_i
     log = bench.open(segment_bytes=20 * len(batch()))
     with ThreadPoolExecutor(2) as pool:
         for _ in range(20):
-            plan = log.begin_flush()
+            plan = log.durability.begin_flush()
             syncing = pool.submit(plan.sync)
-            rebuilding = pool.submit(log.rebuild_indexes, 0)
+            rebuilding = pool.submit(log.reads.rebuild_indexes, 0)
             for _ in range(20):
-                log.append(batch(timestamp=START_MS + log.log_end_offset))
+                log.appends.append(batch(timestamp=START_MS + log.offsets.log_end_offset))
             syncing.result()
             rebuilding.result()
-            log.finish_flush(plan)
-            assert log.recovery_point >= plan.offset
+            log.durability.finish_flush(plan)
+            assert log.durability.recovery_point >= plan.offset
     assert offsets_in(log) == list(range(400))

@@ -40,9 +40,9 @@ def offsets(partition: Partition) -> list[int]:
     """Of every record that can be read."""
     found: list[int] = []
     log = partition.log
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        read = log.read(offset, 1 << 20, min_one_message=True)
+    offset = log.offsets.log_start_offset
+    while offset < log.offsets.log_end_offset:
+        read = log.reads.read(offset, 1 << 20, min_one_message=True)
         if read.slice is None:
             break
         data = read.slice.read_all()
@@ -64,12 +64,12 @@ async def test_dirty_logs_are_compacted_and_their_points_written_down(tmp_path: 
         other = await dirty(made, "other", cleanup_policy="delete")
         cleaner = cleaner_of(made)
         await cleaner.clean_all()
-        active = one.log._segments.active.base_offset
+        active = one.log._state.segments.active.base_offset
         assert offsets(one) == [*range(active - 3, active), *range(active, 40)]
         assert len(offsets(two)) < 15
         assert offsets(other) == list(range(40))
         points = read_offsets(Disk(), f"{tmp_path}/{CLEANER_POINTS}")
-        assert points == {("one", 0): active, ("two", 0): two.log._segments.active.base_offset}
+        assert points == {("one", 0): active, ("two", 0): two.log._state.segments.active.base_offset}
         statistics = cleaner.statistics
         assert (statistics.runs, statistics.running, sum(statistics.failures.values())) == (2, 0, 0)
         assert statistics.read_bytes > statistics.written_bytes > 0
@@ -136,7 +136,7 @@ async def test_reads_and_appends_go_on_while_a_log_is_compacted(tmp_path: Path) 
                     await made.append_one(partition)
                 await trio.sleep(0.001)
                 seen.append(offsets(partition))
-        end = partition.log.log_end_offset
+        end = partition.log.offsets.log_end_offset
         assert all(found == sorted(set(found)) for found in seen)
         assert all(set(range(96, 100)) <= set(found) for found in seen)
         assert offsets(partition)[-1] == end - 1
@@ -189,7 +189,7 @@ async def test_a_log_with_a_batch_that_cannot_be_read_is_compacted_around_it(
         assert sum(header.record_count for _, header in headers(stored)) < 15
         expected = "odd-0: cannot read the records of the batch at offset 10, keeping it as it is: invalid gzip block"
         assert expected in caplog.text
-        files = partition.log._context.files
+        files = partition.log._state.context.files
         assert dict(files.unreadable.rows())[("compaction",)] == 1
 
 
@@ -331,7 +331,7 @@ async def test_a_wave_looks_at_each_log_a_fixed_number_of_times_and_writes_check
     async with rig(tmp_path, disk=disk) as made:
         logs = [await dirty(made, f"t{number}") for number in range(12)]
         for partition in logs:
-            partition.log.flush()
+            partition.log.durability.flush()
         disk.replaced.clear()
         await cleaner_of(made).clean_all()
         assert set(looks.values()) == {3}  # the look that begins, its turn, the look that ends

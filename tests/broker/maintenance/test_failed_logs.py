@@ -38,7 +38,12 @@ async def test_a_log_that_failed_is_in_service_again_and_what_was_in_doubt_is_du
         await woken.wait()
         made.partition.dismiss(waiter)
         log = made.partition.log
-        assert (log.failed, log.recovery_point, log.high_watermark, log.log_end_offset) == (False, 2, 2, 2)
+        assert (log.failed, log.durability.recovery_point, log.offsets.high_watermark, log.offsets.log_end_offset) == (
+            False,
+            2,
+            2,
+            2,
+        )
         assert made.readable() == [0, 1]
         append = await made.append(b"after")
         assert (append.error, append.planned.base_offset) == (None, 2)
@@ -65,10 +70,10 @@ async def test_a_failure_is_reported_before_the_log_is_rebuilt_and_again_afterwa
         os.truncate(next(log.directory.glob("*.log")), log.size - 1)
         log.fail("for a test")
         seen: list[tuple[bool, int]] = []
-        made.partition.on_health = lambda: seen.append((log.failed, log.log_end_offset))
+        made.partition.on_health = lambda: seen.append((log.failed, log.offsets.log_end_offset))
         await failed_logs_of(made).check()
         assert seen == [(True, 2), (False, 1)]
-        assert log.log_end_offset == 1
+        assert log.offsets.log_end_offset == 1
 
 
 async def test_failure_and_return_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -155,7 +160,7 @@ async def test_appends_that_were_queued_when_the_log_failed_are_told_before_it_c
         await second.wait()
         assert first.error is not None
         assert second.error is not None
-        assert (made.partition.log.failed, made.partition.log.recovery_point) == (False, 3)
+        assert (made.partition.log.failed, made.partition.log.durability.recovery_point) == (False, 3)
 
 
 async def test_a_sync_that_began_before_the_failure_is_over_before_the_log_comes_back(tmp_path: Path) -> None:
@@ -187,7 +192,7 @@ async def test_a_log_that_is_back_is_left_alone_though_its_epochs_could_not_be_w
             file.write(b"?")
         made.partition.log.directory.joinpath("leader-epoch-checkpoint.tmp").mkdir()
         await failed_logs.check()
-        assert (made.partition.log.failed, made.partition.log.leader_epoch) == (False, 1)
+        assert (made.partition.log.failed, made.partition.log.epochs.current) == (False, 1)
         assert (made.metrics.log_failures.value, made.metrics.reopened_logs.value) == (1, 1)
         caplog.clear()
         await trio.sleep(2 * FIRST_PAUSE_S)

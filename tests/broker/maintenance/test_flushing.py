@@ -29,16 +29,16 @@ async def test_a_log_is_synced_when_its_last_sync_is_so_long_ago(
         await made.append(b"x")
         await trio.sleep(4.9)
         await flush_due(made, flushing)
-        assert log.recovery_point == 0
+        assert log.durability.recovery_point == 0
         await trio.sleep(0.1)
         await flush_due(made, flushing)
-        assert log.recovery_point == 1
+        assert log.durability.recovery_point == 1
         await made.append(b"x")
         await flush_due(made, flushing)
-        assert log.recovery_point == 1
+        assert log.durability.recovery_point == 1
         await trio.sleep(5)
         await flush_due(made, flushing)
-        assert log.recovery_point == 2
+        assert log.durability.recovery_point == 2
 
 
 @pytest.mark.parametrize("config", [{}, {"flush_messages": 5}])

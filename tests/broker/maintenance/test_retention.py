@@ -23,9 +23,9 @@ async def test_a_round_removes_what_each_log_may_lose(tmp_path: Path) -> None:
         for partition in (small, whole):
             await made.append(partition, 10)
         await retention_of(made).check()
-        assert small.log.log_start_offset == small.log.first_base_offset == 6
+        assert small.log.offsets.log_start_offset == small.log.old_segments.first_base_offset == 6
         assert 500 <= small.log.size < 900
-        assert whole.log.log_start_offset == 0
+        assert whole.log.offsets.log_start_offset == 0
         assert made.metrics.removed_segments["size"].value == 3
         assert len(made.files("small", "*.log.deleted")) == 3
 
@@ -37,12 +37,12 @@ async def test_an_active_segment_past_its_time_is_rolled_first(tmp_path: Path) -
         made.now_ms += 1001
         retention = retention_of(made)
         await retention.check()
-        assert (partition.log.log_start_offset, partition.log.size, partition.log.segment_count) == (5, 0, 1)
+        assert (partition.log.offsets.log_start_offset, partition.log.size, partition.log.segment_count) == (5, 0, 1)
         assert made.files("old", "*.log") == ["00000000000000000005.log"]
         await retention.check()  # an empty one stays
         assert made.files("old", "*.log") == ["00000000000000000005.log"]
         await made.append(partition)
-        assert partition.log.log_end_offset == 6
+        assert partition.log.offsets.log_end_offset == 6
         assert made.metrics.rolls["time"].value == 1
 
 
@@ -70,7 +70,7 @@ async def test_appends_that_come_while_a_segment_is_rolled_early_decide_themselv
         assert partition.log.segment_count == 1
         assert await partition.roll()
         await retention_of(made).check()
-        assert partition.log.log_start_offset == 0  # the newest record of the first segment is not too old
+        assert partition.log.offsets.log_start_offset == 0  # the newest record of the first segment is not too old
         assert partition.log.segment_count == 2
 
 
@@ -144,7 +144,7 @@ async def test_a_start_that_was_moved_holds_after_a_crash(tmp_path: Path) -> Non
     async with rig(tmp_path) as made:
         partition = await made.create("t", segment_bytes="400")
         await made.append(partition, 10)
-        partition.log.advance_start(6)
+        partition.log.truncation.advance_start(6)
         await made.partitions.checkpoint_log_starts([partition])
         made.disk.refused = ".log"
         await retention_of(made).check()
@@ -155,9 +155,9 @@ async def test_a_start_that_was_moved_holds_after_a_crash(tmp_path: Path) -> Non
     async with rig(tmp_path) as made:
         again = made.partitions.get("t", 0)
         assert again is not None
-        assert (again.log.log_start_offset, again.log.first_base_offset) == (6, 0)
+        assert (again.log.offsets.log_start_offset, again.log.old_segments.first_base_offset) == (6, 0)
         await retention_of(made).check()
-        assert again.log.first_base_offset == 6
+        assert again.log.old_segments.first_base_offset == 6
 
 
 async def test_nothing_goes_before_the_broker_had_time_to_start(
@@ -171,9 +171,9 @@ async def test_nothing_goes_before_the_broker_had_time_to_start(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(maintenance.run)
             await trio.sleep(29.9)
-            assert partition.log.log_start_offset == 0
+            assert partition.log.offsets.log_start_offset == 0
             for end in (4, 8):
-                while partition.log.log_start_offset < end:  # noqa: ASYNC110  # the clock does not wait for workers
+                while partition.log.offsets.log_start_offset < end:  # noqa: ASYNC110  # the clock does not wait for workers
                     await trio.sleep(0.1)
                 await made.append(partition, 4)
             while made.files("t", "*.deleted"):  # noqa: ASYNC110

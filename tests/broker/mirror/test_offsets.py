@@ -33,7 +33,7 @@ async def append(group: Serving, count: int) -> None:
     written = partition.append(build_batch(rows))
     group.writer.write_queued()
     await written.wait()
-    partition.log.advance_high_watermark(partition.log.log_end_offset)
+    partition.log.offsets.advance_high_watermark(partition.log.offsets.log_end_offset)
 
 
 @asynccontextmanager

@@ -76,7 +76,7 @@ async def test_topics_arrive_with_their_records_byte_for_byte(directory: Path) -
         for number in range(20):
             await made.client.produce("words", batch(b"x" * number), partition=number % 2)
         await until(lambda: made.here.partitions.get("words", 1) is not None)
-        await until(lambda: [made.partition("words", index).log.high_watermark for index in (0, 1)] == [10, 10])
+        await until(lambda: [made.partition("words", index).log.offsets.high_watermark for index in (0, 1)] == [10, 10])
         for index in (0, 1):
             assert made.data("words", index) == log_bytes(directory / "source" / f"words-{index}")
         topic = made.here.partitions.topic("words")
@@ -110,9 +110,9 @@ async def test_a_topic_that_exists_here_is_left_alone_and_the_others_are_mirrore
         await made.client.produce("orders", batch(b"a"))
         await made.client.produce("words", batch(b"a"))
         await until(lambda: made.here.partitions.get("words", 0) is not None)
-        await until(lambda: made.partition("words").log.high_watermark == 1)
+        await until(lambda: made.partition("words").log.offsets.high_watermark == 1)
         assert list(made.mirror.refused) == ["orders"]
-        assert made.partition("orders").log.log_end_offset == 0
+        assert made.partition("orders").log.offsets.log_end_offset == 0
 
 
 async def test_a_group_goes_on_here_after_a_promotion(directory: Path) -> None:
@@ -128,7 +128,7 @@ async def test_a_group_goes_on_here_after_a_promotion(directory: Path) -> None:
             return -1 if committed is None else committed.offset
 
         await until(lambda: offset() == 2)  # never past the end of the copy
-        await until(lambda: made.partition("words").log.high_watermark == 3)
+        await until(lambda: made.partition("words").log.offsets.high_watermark == 3)
         topic = await made.mirror.promote("words")
         assert topic.mirror is not None
         assert topic.mirror.promoted_at == (3,)
@@ -136,11 +136,11 @@ async def test_a_group_goes_on_here_after_a_promotion(directory: Path) -> None:
         made.here.writer.write_queued()
         await own.wait()
         assert own.error is None
-        assert made.partition("words").log.high_watermark == 4
+        assert made.partition("words").log.offsets.high_watermark == 4
         await made.client.produce("words", batch(b"not copied"))
         await made.client.create("later", 1)
         await until(lambda: made.here.partitions.get("later", 0) is not None)
-        assert made.partition("words").log.log_end_offset == 4
+        assert made.partition("words").log.offsets.log_end_offset == 4
 
 
 async def test_a_source_that_comes_later_is_found(directory: Path) -> None:

@@ -10,7 +10,7 @@ import trio
 from msgspec import UNSET
 
 from tests.broker.clients import Running, batch, fetch_request, produce_request
-from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.reads.log_reads import LogReads
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.request import (
@@ -58,14 +58,14 @@ async def test_a_partition_that_is_deleted_under_a_worker_is_unknown_then(
 ) -> None:
     """The worker finds no files where the log was: neither the disk's failure nor ours."""
     inside, go_on = Event(), Event()
-    work = getattr(PartitionLog, method)
+    work = getattr(LogReads, method)
 
-    def held_up(log: PartitionLog, *arguments: object) -> object:
+    def held_up(log: LogReads, *arguments: object) -> object:
         inside.set()
         go_on.wait(60)
         return work(log, *arguments)
 
-    monkeypatch.setattr(PartitionLog, method, held_up)
+    monkeypatch.setattr(LogReads, method, held_up)
     client, other = await broker.connect(), await broker.connect()
     await client.create("orders")
     await client.produce("orders", batch(b"x"))

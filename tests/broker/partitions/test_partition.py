@@ -91,8 +91,8 @@ class Rig:
     def stored(self) -> list[tuple[int, int]]:
         """(base offset, last offset) of each batch that can be read."""
         log = self.partition.log
-        found, offset = [], log.log_start_offset
-        while offset < log.log_end_offset:
+        found, offset = [], log.offsets.log_start_offset
+        while offset < log.offsets.log_end_offset:
             piece = self.partition.read(offset, 1 << 30, min_one_message=True)
             assert piece is not None
             assert piece.slice is not None
@@ -212,7 +212,7 @@ async def test_with_flush_messages_1_an_append_is_settled_by_its_sync(tmp_path: 
         assert not append.done
         await append.wait()
         assert made.disk.syncs >= 1
-        assert made.partition.log.recovery_point == 1
+        assert made.partition.log.durability.recovery_point == 1
 
 
 async def test_appends_that_wait_for_a_sync_share_one(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ async def test_a_sync_that_succeeds_after_another_one_failed_moves_nothing(tmp_p
         assert plan is not None
         made.partition.log.fail("the sync of a rolled segment failed")
         made.partition.appends.flushes.flushed(plan, None)
-        assert made.partition.log.recovery_point == 0
+        assert made.partition.log.durability.recovery_point == 0
 
 
 async def test_who_waits_for_a_sync_of_a_log_that_failed_meanwhile_is_told(tmp_path: Path) -> None:
@@ -340,8 +340,8 @@ async def test_retiring_waits_for_rolls_and_syncs_and_a_cancelled_broker_for_its
         with trio.CancelScope(shield=True):
             await made.partition.retire()
         assert all(append.done and append.error is None for append in appends)
-        assert made.partition.log.recovery_point == 4
-        assert all(segment.synced for segment in made.partition.log._segments.snapshot[:-1])
+        assert made.partition.log.durability.recovery_point == 4
+        assert all(segment.synced for segment in made.partition.log._state.segments.snapshot[:-1])
         made.partition.log.close()
 
 
@@ -352,7 +352,7 @@ async def test_an_index_that_cannot_be_rebuilt_is_refused_for_a_while_instead_of
         for _ in range(3):
             await made.append(b"x" * 600)
         await made.partition.appends.settled()
-        damaged = made.partition.log._segments.first
+        damaged = made.partition.log._state.segments.first
         tries = []
 
         def fails(*_: object) -> None:
@@ -375,5 +375,5 @@ async def test_a_roll_moves_the_recovery_point_to_the_new_segment(tmp_path: Path
         for _ in range(3):
             await made.append(b"x" * 600)
         await made.partition.appends.settled()
-        assert made.partition.log.recovery_point == 2
-        assert made.partition.log.unflushed_bytes < 1000
+        assert made.partition.log.durability.recovery_point == 2
+        assert made.partition.log.durability.unflushed_bytes < 1000

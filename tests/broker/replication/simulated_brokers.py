@@ -127,7 +127,7 @@ class Brokers:
         state = self.state(topic, index)
         life = self.machines[state.leader_id].life if state.leader else None
         found = life.partitions.get(topic, index) if life else None
-        return found if found is not None and found.log.leader_epoch == state.leader_epoch else None
+        return found if found is not None and found.log.epochs.current == state.leader_epoch else None
 
     async def until(self, condition: Callable[[], Any]) -> Any:
         """Return what a condition gives once it is true."""
@@ -157,7 +157,7 @@ class Brokers:
 
         def ends() -> set[int]:
             found = [self.local(number, topic, index) for number in numbers]
-            return {-1 if each is None else each.log.log_end_offset for each in found}
+            return {-1 if each is None else each.log.offsets.log_end_offset for each in found}
 
         leader = await self.until(lambda: self.leader(topic, index))
         await self.until(lambda: ends() == {leader.log.log_end_offset})

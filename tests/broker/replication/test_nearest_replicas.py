@@ -98,10 +98,10 @@ def values(found: PeerFetchedPartition, from_offset: int = 0) -> list[bytes]:
 def test_a_follower_shows_what_is_below_the_high_watermark_it_knows() -> None:
     async def main(brokers: Brokers, one: Reader) -> None:
         await brokers.stored(b"shown")
-        await brokers.until(lambda: brokers.log(NEAR).high_watermark == 1)
+        await brokers.until(lambda: brokers.log(NEAR).offsets.high_watermark == 1)
         brokers.cut(FAR, LEADER)
         await brokers.append(b"hidden", replicas_ms=-1)
-        await brokers.until(lambda: brokers.log(NEAR).log_end_offset == 2)
+        await brokers.until(lambda: brokers.log(NEAR).offsets.log_end_offset == 2)
         found = await one.fetch(NEAR, 0)
         assert (found.error, found.high_watermark, values(found)) == (ErrorCode.NONE, 1, [b"shown"])
         for offset in (1, 2):
@@ -118,7 +118,7 @@ def test_a_follower_compares_the_epoch_of_its_leader() -> None:
         await brokers.until(lambda: brokers.state().leader_id == NEAR)
         await brokers.stored(b"a")
         epoch = brokers.state().leader_epoch
-        await brokers.until(lambda: brokers.log(FAR).high_watermark == 1)
+        await brokers.until(lambda: brokers.log(FAR).offsets.high_watermark == 1)
         assert values(await one.fetch(FAR, 0, epoch=epoch)) == [b"a"]
         assert (await one.fetch(FAR, 0, epoch=epoch - 1)).error is ErrorCode.FENCED_LEADER_EPOCH
         assert (await one.fetch(FAR, 0, epoch=epoch + 1)).error is ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -134,7 +134,7 @@ def test_a_fetch_that_waits_at_a_follower_ends_with_the_leader() -> None:
         async def wait_for_more() -> None:
             found.append(await one.fetch(FAR, 1, epoch=epoch, wait_s=100.0))
 
-        await brokers.until(lambda: brokers.log(FAR).high_watermark == 1)
+        await brokers.until(lambda: brokers.log(FAR).offsets.high_watermark == 1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_for_more)
             await trio.sleep(1)
@@ -149,7 +149,7 @@ def test_a_fetch_that_waits_at_a_follower_ends_with_the_leader() -> None:
 def test_consumers_from_before_followers_were_read_are_sent_to_the_leader() -> None:
     async def main(brokers: Brokers, one: Reader) -> None:
         await brokers.stored(b"a")
-        await brokers.until(lambda: brokers.log(NEAR).high_watermark == 1)
+        await brokers.until(lambda: brokers.log(NEAR).offsets.high_watermark == 1)
         assert (await one.fetch(NEAR, 0, api=OLD_FETCH)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert values(await one.fetch(LEADER, 0, api=OLD_FETCH)) == [b"a"]
 
@@ -160,7 +160,7 @@ def test_tools_that_compare_replicas_read_each_of_them() -> None:
     async def main(brokers: Brokers, one: Reader) -> None:
         await brokers.stored(b"a")
         for number in (LEADER, NEAR, FAR):
-            await brokers.until(lambda number=number: brokers.log(number).high_watermark == 1)
+            await brokers.until(lambda number=number: brokers.log(number).offsets.high_watermark == 1)
             assert values(await one.fetch(number, 0, replica=TOOL)) == [b"a"]
 
     read(main)
@@ -169,7 +169,7 @@ def test_tools_that_compare_replicas_read_each_of_them() -> None:
 def test_the_leader_names_the_follower_in_the_rack_of_a_consumer() -> None:
     async def main(brokers: Brokers, one: Reader) -> None:
         await brokers.stored(b"a")
-        await brokers.until(lambda: brokers.log(NEAR).high_watermark == 1)
+        await brokers.until(lambda: brokers.log(NEAR).offsets.high_watermark == 1)
         redirected = await one.fetch(LEADER, 0, rack=rack_of(NEAR), wait_s=100.0)
         assert (redirected.error, redirected.preferred_replica) == (ErrorCode.NONE, NEAR)
         assert (redirected.high_watermark, values(redirected)) == (1, [])
@@ -199,7 +199,7 @@ def test_a_follower_without_the_offset_is_not_named() -> None:
 def test_a_follower_that_is_not_in_sync_is_not_read() -> None:
     async def main(brokers: Brokers, one: Reader) -> None:
         await brokers.stored(b"a")
-        await brokers.until(lambda: brokers.log(NEAR).high_watermark == 1)
+        await brokers.until(lambda: brokers.log(NEAR).offsets.high_watermark == 1)
         waiting: list[PeerFetchedPartition] = []
 
         async def wait_in_vain() -> None:
@@ -215,7 +215,7 @@ def test_a_follower_that_is_not_in_sync_is_not_read() -> None:
         assert (await one.fetch(LEADER, 0, rack=rack_of(NEAR))).preferred_replica == -1
         assert values(await one.fetch(NEAR, 0, replica=TOOL)) == [b"a"]
         brokers.network.heal()
-        await brokers.until(lambda: NEAR in brokers.in_sync() and brokers.log(NEAR).high_watermark == 2)
+        await brokers.until(lambda: NEAR in brokers.in_sync() and brokers.log(NEAR).offsets.high_watermark == 2)
         assert values(await one.fetch(NEAR, 0)) == [b"a", b"b"]
         assert (await one.fetch(LEADER, 0, rack=rack_of(NEAR))).preferred_replica == NEAR
 

@@ -33,10 +33,10 @@ def test_an_acknowledged_append_is_on_all_in_sync_replicas() -> None:
         await brokers.create([1, 2, 3])
         for number in range(5):
             await brokers.stored(b"v%d" % number)
-            ends = [brokers.log(number).log_end_offset for number in (1, 2, 3)]
+            ends = [brokers.log(number).offsets.log_end_offset for number in (1, 2, 3)]
             assert ends == [number + 1] * 3
         assert await brokers.alike(1, 2, 3)
-        await brokers.until(lambda: brokers.log(2).high_watermark == 5)
+        await brokers.until(lambda: brokers.log(2).offsets.high_watermark == 5)
 
     simulate(main)
 
@@ -67,14 +67,14 @@ def test_replicas_start_with_their_checkpointed_high_watermark() -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2, 3], min_insync_replicas="1")
         await brokers.stored(b"shown")
-        await brokers.until(lambda: brokers.log(1).high_watermark == 1)
+        await brokers.until(lambda: brokers.log(1).offsets.high_watermark == 1)
         for other in (2, 3):
             brokers.cut(other, 1)
         await brokers.append(b"not shown", replicas_ms=-1)
         await brokers.stop(1)
         await brokers.start(1)
         log = brokers.log(1)
-        assert (log.high_watermark, log.log_end_offset) == (1, 2)
+        assert (log.offsets.high_watermark, log.offsets.log_end_offset) == (1, 2)
 
     simulate(main)
 
@@ -413,7 +413,7 @@ def test_a_replica_whose_disk_is_full_leaves_the_isr_and_returns() -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2, 3])
         await brokers.stored(b"a")
-        status = brokers.log(3).space_status
+        status = brokers.log(3).appends.space_status
         status.is_short = True
         before_s = trio.current_time()
         await brokers.stored(b"b")
@@ -431,7 +431,7 @@ def test_a_leader_whose_disk_is_full_hands_over_to_one_that_has_room() -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2, 3])
         await brokers.stored(b"a")
-        status = brokers.log(1).space_status
+        status = brokers.log(1).appends.space_status
         status.is_short = True
         await brokers.until(lambda: brokers.state().leader_id == 2)
         await brokers.stored(b"b")
@@ -447,7 +447,7 @@ def test_the_last_replica_in_sync_leads_although_its_disk_is_full() -> None:
         await brokers.start(1, 2)
         await brokers.create([1])
         await brokers.stored(b"a")
-        brokers.log(1).space_status.is_short = True
+        brokers.log(1).appends.space_status.is_short = True
         await trio.sleep(5)
         assert brokers.leader() is not None
 
@@ -487,13 +487,13 @@ def test_the_only_replica_leads_again_when_its_failed_log_is_rebuilt_and_raises_
         seen: list[tuple[int, int]] = []
         report = leader.on_health
         assert report is not None
-        leader.on_health = lambda: (seen.append((log.leader_epoch, log.log_end_offset)), report())[1]
+        leader.on_health = lambda: (seen.append((log.epochs.current, log.offsets.log_end_offset)), report())[1]
         leader.on_health()
         await brokers.until(lambda: brokers.state().leader is None)
         await FailedLogs(brokers[1].partitions, Metrics()).check()
         assert seen[-1] == (epoch, 1)
         await brokers.stored(b"next")
-        assert log.leader_epoch == brokers.state().leader_epoch
+        assert log.epochs.current == brokers.state().leader_epoch
         assert b"kept" in brokers.content(1)
 
     simulate(main)
@@ -696,7 +696,7 @@ def test_with_flush_messages_1_every_in_sync_replica_has_synced_what_is_acknowle
         await brokers.create([1, 2, 3], flush_messages="1")
         for number in range(3):
             await brokers.stored(b"v%d" % number)
-            points = [brokers.log(each).recovery_point for each in (1, 2, 3)]
+            points = [brokers.log(each).durability.recovery_point for each in (1, 2, 3)]
             assert points == [number + 1] * 3
 
     simulate(main)

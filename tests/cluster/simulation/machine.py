@@ -302,7 +302,7 @@ def batches_of(log: PartitionLog, from_offset: int = 0) -> bytes:
     data = b"".join(path.read_bytes() for path in sorted(log.directory.glob("*.log")))
     begin = end = 0
     for position, header in headers(data):
-        if header.base_offset >= log.log_end_offset:
+        if header.base_offset >= log.offsets.log_end_offset:
             break
         end = position + header.size
         if header.last_offset < from_offset:

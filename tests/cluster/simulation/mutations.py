@@ -80,8 +80,8 @@ def _followers_truncate_by_epoch() -> Mutation:
 
     def truncating(self: LocalReplica) -> None:
         log = self.partition.log
-        log.lower_recovery_point(log.high_watermark)
-        log.truncate_to(log.high_watermark)
+        log.durability.lower_recovery_point(log.offsets.high_watermark)
+        log.truncation.truncate_to(log.offsets.high_watermark)
         follow(self)
 
     return patch.object(LocalReplica, "_follow", truncating)

@@ -202,7 +202,7 @@ class World:
     def _is_read(self) -> bool:
         for consumer in self.consumers:
             leader = self._leader(consumer.partition)
-            if leader is None or consumer.offset < leader.log.log_end_offset:
+            if leader is None or consumer.offset < leader.log.offsets.log_end_offset:
                 return False
         return self._is_whole()
 
@@ -228,7 +228,7 @@ class World:
                         self.problem(f"broker {machine.id} has no replica of {name}-{key.partition}")
                     else:
                         replicas[machine.id] = local.log
-            log_start = max([log.log_start_offset for log in replicas.values()], default=0)
+            log_start = max([log.offsets.log_start_offset for log in replicas.values()], default=0)
             logs = {broker: batches_of(log, log_start) for broker, log in replicas.items()}
             if len(set(logs.values())) > 1:
                 self.problem(f"replicas of {name}-{key.partition} differ: {_differences(logs)}")

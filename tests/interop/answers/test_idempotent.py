@@ -77,7 +77,7 @@ async def test_kafka_goes_on_with_our_producers(tmp_path: Path, stopped: str) ->
         clock=lambda: int(time.time() * 1000), random=Random(1), clean=True,
     )  # fmt: skip
     for sequence in range(BATCHES):
-        log.append(batch(sequence))
+        log.appends.append(batch(sequence))
     log.close(clean=stopped == "cleanly")
     node = KafkaNode(tmp_path / "kafka")
     with node:

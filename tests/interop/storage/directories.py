@@ -57,7 +57,7 @@ class Written:
 
     def append(self, log: PartitionLog, rows: list[Row], codec: Codec, **producer: int) -> None:
         """Append one batch and note its rows; `producer`: id, epoch and sequence as `build_batch` takes them."""
-        planned = log.append(build_batch(rows, compression=codec, **producer))
+        planned = log.appends.append(build_batch(rows, compression=codec, **producer))
         self.rows.update(zip(range(planned.base_offset, planned.last_offset + 1), rows, strict=True))
 
 
@@ -90,8 +90,8 @@ def truncated(data: Path) -> Written:
     """Cut back into an older segment and written on."""
     written = filled(data, "ours-truncated")
     log = written.open()
-    log.truncate_to(100)
-    end = log.log_end_offset
+    log.truncation.truncate_to(100)
+    end = log.offsets.log_end_offset
     written.rows = {offset: row for offset, row in written.rows.items() if offset < end}
     for rows in batches(random.Random(2), 12):
         written.append(log, rows, Codec.NONE)
@@ -105,7 +105,7 @@ def torn(data: Path) -> Written:
     log = written.open()
     for rows in batches(random.Random(3), 24):
         written.append(log, rows, Codec.LZ4)
-    last = log.append(build_batch(next(iter(batches(random.Random(4), 1)))))
+    last = log.appends.append(build_batch(next(iter(batches(random.Random(4), 1)))))
     active = max(written.directory.glob("*.log"))
     with active.open("r+b") as file:
         file.truncate(last.position + TORN_BATCH_SIZE)
@@ -151,7 +151,7 @@ class Transaction:
             base_sequence=self._sequence,
             attributes=TRANSACTIONAL_BIT,
         )
-        planned = log.append(batch, guard=log.producers.guards.open(self.producer_id))
+        planned = log.appends.append(batch, guard=log.producers.guards.open(self.producer_id))
         offsets = range(planned.base_offset, planned.last_offset + 1)
         self._sequence += len(rows)
         self.offsets += offsets
@@ -160,11 +160,11 @@ class Transaction:
 
     def end(self, log: PartitionLog, outcome: Outcome) -> None:
         """Append the marker."""
-        planned = log.append_marker(TransactionMarker(self.producer_id, 1, 0, outcome))
+        planned = log.appends.append_marker(TransactionMarker(self.producer_id, 1, 0, outcome))
         if outcome is Outcome.COMMIT:
             self._written.uncommitted.difference_update(self.offsets)
         else:
-            ended = (self.producer_id, self.offsets[0], planned.base_offset, log.last_stable_offset)
+            ended = (self.producer_id, self.offsets[0], planned.base_offset, log.offsets.last_stable_offset)
             self._written.aborted.setdefault(log.active_base_offset, []).append(ended)
         self.offsets = []
 

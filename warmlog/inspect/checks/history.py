@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from warmlog.broker.log.errors import CorruptSnapshotError
+from warmlog.broker.log.index.leader_epochs import UNDEFINED
 from warmlog.broker.log.index.transaction import ENTRY, VERSION, AbortedTransaction
 from warmlog.broker.log.io.directory_names import SNAPSHOT_SUFFIX
-from warmlog.broker.log.leader_epochs import UNDEFINED
 from warmlog.broker.log.producers.replay import apply_batch
 from warmlog.broker.log.producers.snapshot import ENTRY_SIZE, HEADER_SIZE, decode_snapshot
 from warmlog.broker.log.producers.state import NO_OFFSET, ProducerState

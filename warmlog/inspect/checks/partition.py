@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from uuid import UUID
 
-from warmlog.broker.log.arrival import ARRIVAL
+from warmlog.broker.log.directory.arrival import ARRIVAL
 from warmlog.broker.log.directory.checkpoint import (
     CONTIGUOUS_OFFSET,
     LEADER_EPOCHS,
@@ -21,9 +21,9 @@ from warmlog.broker.log.directory.checkpoint import (
     read_topic_id,
 )
 from warmlog.broker.log.errors import CheckpointError
+from warmlog.broker.log.index.leader_epochs import LeaderEpochs
 from warmlog.broker.log.io.directory_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX
 from warmlog.broker.log.io.disk import Disk
-from warmlog.broker.log.leader_epochs import LeaderEpochs
 from warmlog.inspect.broker_state import is_idle
 from warmlog.inspect.checks.history import History, SnapshotChecks
 from warmlog.inspect.checks.segment import CheckContext, CheckedSegment, LogContext, SegmentCheck

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
 from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET
 from warmlog.broker.log.io.directory_names import (
     LOG_SUFFIX,
@@ -15,7 +16,6 @@ from warmlog.broker.log.io.directory_names import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from warmlog.broker.log.leader_epochs import UNDEFINED, LeaderEpochs
 from warmlog.inspect.checks.history import History, SnapshotChecks, TransactionIndexCheck
 from warmlog.inspect.checks.indexes import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
 from warmlog.inspect.findings import Finding, Tally

@@ -9,7 +9,7 @@ from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
 from warmlog.broker.cluster.rules import LogEnd
 from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
 from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
-from warmlog.broker.log.leader_epochs import LeaderEpochs
+from warmlog.broker.log.index.leader_epochs import LeaderEpochs
 from warmlog.broker.replication.leading.progress import Progress
 
 KEY = PartitionKey(UUID(int=1), 0)

@@ -52,7 +52,7 @@ def swap_steps(log: PartitionLog, swap: Swap) -> Iterator[str]:
 
 def compact(log: PartitionLog, checkpoint: int | None = None, **room: int) -> CompactionSummary | None:
     """Compact once, as the broker does; return None if nothing can be cleaned."""
-    log.flush()
+    log.durability.flush()
     cleanable = log.cleaning.find(checkpoint)
     if not cleanable.cleanable_bytes:
         return None
@@ -66,9 +66,9 @@ def compact(log: PartitionLog, checkpoint: int | None = None, **room: int) -> Co
 def contents(log: PartitionLog) -> Contents:
     """Return all records as consumers read them: (offset, key, value)."""
     found: Contents = []
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        piece = log.read(offset, 700, min_one_message=True).slice
+    offset = log.offsets.log_start_offset
+    while offset < log.offsets.log_end_offset:
+        piece = log.reads.read(offset, 700, min_one_message=True).slice
         if piece is None:
             break
         data = piece.read_all()
@@ -82,7 +82,7 @@ def contents(log: PartitionLog) -> Contents:
 def fill(log: PartitionLog, pairs: list[Pair], *, size: int = 1, **header: Any) -> None:
     """Append batches of `size` records."""
     for at in range(0, len(pairs), size):
-        log.append(batch(pairs[at : at + size], timestamp=START_MS + log.log_end_offset, **header))
+        log.appends.append(batch(pairs[at : at + size], timestamp=START_MS + log.offsets.log_end_offset, **header))
 
 
 def keyed(count: int, keys: int) -> list[Pair]:

@@ -75,7 +75,7 @@ def test_a_long_wait_is_told_of() -> None:
 
 
 def job(log: PartitionLog) -> CompactionJob:
-    log.flush()
+    log.durability.flush()
     room = CleanerLimits(dedupe_buffer_bytes=1 << 20, load_factor=0.9, io_buffer_bytes=0, max_bytes_per_second=1e300)
     return log.cleaning.job(log.cleaning.find(None), log.producers.capture(), room)
 
@@ -84,7 +84,7 @@ def job(log: PartitionLog) -> CompactionJob:
 def log(bench: Bench) -> PartitionLog:
     log: PartitionLog = bench.open(segment_bytes=1000)
     for at in range(50):
-        log.append(build_batch([(START_MS, b"k%d" % (at % 3), b"v", ())]))
+        log.appends.append(build_batch([(START_MS, b"k%d" % (at % 3), b"v", ())]))
     return log
 
 
@@ -100,9 +100,9 @@ def test_a_job_is_answered_group_by_group_and_summed_up(log: PartitionLog) -> No
     assert all(isinstance(group, CleanedGroup) for group in groups)
     assert isinstance(summary, CompactionSummary)
     assert [base for group in groups for base in group.sources] == [
-        segment.base_offset for segment in log._segments.snapshot[:-1]
+        segment.base_offset for segment in log._state.segments.snapshot[:-1]
     ]
-    assert summary.clean_offset == log._segments.active.base_offset
+    assert summary.clean_offset == log._state.segments.active.base_offset
 
 
 def test_damage_and_a_disk_that_fails_are_told_apart(bench: Bench, log: PartitionLog) -> None:

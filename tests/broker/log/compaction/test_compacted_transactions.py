@@ -80,14 +80,14 @@ def test_aborted_records_go_first_and_markers_after_their_time(bench: Bench) -> 
     assert (4, 1, True, False) in first  # its transaction was still there when this began
     assert read_aborted(bench.disk, str(bench.path(0, ".txnindex")), 0) == [AbortedTransaction(1, 2, 4, 3)]
     bench.clock.now_ms = START_MS + 1
-    log.roll()
+    log.rolls.roll()
     fill(log, [("e", "1")])
     compact(log, 7)
     assert (4, 1, True, True) in kinds(bench, 0)  # nothing is left of it: the horizon begins
     assert (5, 1, True, False) in kinds(bench, 0)  # a committed record is left
     assert not bench.path(0, ".txnindex").exists()
     bench.clock.now_ms += DAY_MS
-    log.roll()
+    log.rolls.roll()
     fill(log, [("f", "1")])
     compact(log, 8)
     assert [(base, count) for base, count, control, _ in kinds(bench, 0) if control and base == 4] in (
@@ -103,5 +103,5 @@ def test_an_open_transaction_bounds_what_is_cleanable(bench: Bench) -> None:
     write_raw(bench, 3, batch([("a", "3")]))
     write_raw(bench, 4)
     log = bench.open(clean=False)
-    log.flush()
+    log.durability.flush()
     assert log.cleaning.find(None).first_uncleanable_offset == 1

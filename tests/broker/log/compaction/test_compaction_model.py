@@ -66,7 +66,7 @@ class _Checked:
 
     def run(self, steps: list[tuple[str, Any]]) -> None:
         do: dict[str, Callable[[Any], None]] = {
-            "append": self.append, "compact": self.compact, "roll": lambda _: self.log.roll(), "wait": self.wait,
+            "append": self.append, "compact": self.compact, "roll": lambda _: self.log.rolls.roll(), "wait": self.wait,
             "reopen": self.reopen,
         }  # fmt: skip
         for name, argument in steps:
@@ -76,7 +76,7 @@ class _Checked:
 
     def append(self, pairs: list[Pair]) -> None:
         for at, pair in enumerate(pairs):
-            self.everything[self.log.log_end_offset + at] = pair
+            self.everything[self.log.offsets.log_end_offset + at] = pair
         fill(self.log, pairs, size=self.size, compression=self.codec)
 
     def compact(self, entries: int) -> None:
@@ -90,7 +90,7 @@ class _Checked:
 
     def reopen(self, clean: bool) -> None:
         self.log.close(clean=clean)
-        self.log = self.open(clean=clean, recovery_point=self.log.recovery_point)
+        self.log = self.open(clean=clean, recovery_point=self.log.durability.recovery_point)
 
     def check(self) -> None:
         found = contents(self.log)
@@ -100,6 +100,6 @@ class _Checked:
         kept = {offset for offset, _, _ in found}
         for key, offset in last.items():
             assert offset in kept or (self.everything[offset][1] is None and offset < self.checkpoint), key
-        assert kept >= set(range(self.log._segments.active.base_offset, self.log.log_end_offset))
+        assert kept >= set(range(self.log._state.segments.active.base_offset, self.log.offsets.log_end_offset))
         clean = [key for offset, key, _ in found if offset < self.checkpoint]
         assert len(clean) == len(set(clean))

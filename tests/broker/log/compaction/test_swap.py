@@ -36,7 +36,7 @@ def damage(bench: Bench, base_offset: int, position: int) -> None:
 def test_a_damaged_batch_ends_the_run_and_nothing_is_replaced(bench: Bench, nth: int, position: int) -> None:
     log = bench.open(segment_bytes=1000)
     fill(log, keyed(50, 5))
-    log.flush()
+    log.durability.flush()
     damage(bench, 0, nth * len(batch(keyed(1, 1))) + position)
     before = bench.path(0, ".log").read_bytes()
     run = Compaction(log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits()), lambda _: None)
@@ -49,7 +49,7 @@ def test_a_damaged_batch_ends_the_run_and_nothing_is_replaced(bench: Bench, nth:
 def test_a_log_that_was_cut_is_told(bench: Bench) -> None:
     log = bench.open(segment_bytes=1000)
     fill(log, keyed(50, 5))
-    log.flush()
+    log.durability.flush()
     job = log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits())
     bench.path(0, ".log").write_bytes(bench.path(0, ".log").read_bytes()[:-5])
     with pytest.raises(CorruptBatchError):
@@ -59,7 +59,7 @@ def test_a_log_that_was_cut_is_told(bench: Bench) -> None:
 def test_a_disk_that_fails_leaves_nothing_half_made(bench: Bench) -> None:
     log = bench.open(segment_bytes=1000)
     fill(log, keyed(50, 5))
-    log.flush()
+    log.durability.flush()
     job = log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits())
     for verb in ("open", "pwritev", "sync"):
         for nth in range(1, 6):
@@ -79,7 +79,7 @@ def test_a_run_waits_for_the_end_of_another_over_the_same_directory(bench: Bench
     """A child of a broker that was killed may still be at it when the next one's begins."""
     log = bench.open(segment_bytes=1000)
     fill(log, keyed(50, 5))
-    log.flush()
+    log.durability.flush()
     job = log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits())
     orphan = Compaction(job, lambda _: None).run()
     next(orphan)
@@ -94,10 +94,10 @@ def test_a_run_waits_for_the_end_of_another_over_the_same_directory(bench: Bench
 def test_segments_that_were_removed_meanwhile_are_not_replaced(bench: Bench) -> None:
     log = bench.open(segment_bytes=1000)
     fill(log, keyed(50, 5))
-    log.flush()
+    log.durability.flush()
     run = Compaction(log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits()), lambda _: None)
     group = next(run.run())
-    log.advance_start(40)
+    log.truncation.advance_start(40)
     log.old_segments.rename(log.old_segments.take_out())
     with pytest.raises(SegmentsChangedError):
         log.cleaning.plan_swap(group)
@@ -110,8 +110,8 @@ def test_readers_find_what_they_mean_at_every_step_of_a_swap(bench: Bench) -> No
     bench.files.limit = 2  # what is not in use is closed, and opened again by name
     log = bench.open(segment_bytes=700, index_interval_bytes=100)
     fill(log, keyed(60, 4))
-    log.flush()
-    old = [(offset, log.read(offset, 90, min_one_message=True)) for offset in (0, 17, 31)]
+    log.durability.flush()
+    old = [(offset, log.reads.read(offset, 90, min_one_message=True)) for offset in (0, 17, 31)]
     expected = contents(log)
     run = Compaction(log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits()), lambda _: None)
     last = {key: offset for offset, key, _ in expected if offset < log.cleaning.find(None).first_uncleanable_offset}
@@ -125,10 +125,10 @@ def test_readers_find_what_they_mean_at_every_step_of_a_swap(bench: Bench) -> No
                 ]
                 expected = [record for record in expected if record[0] not in gone]
             assert found == expected
-            at = log.offset_for_time(START_MS)
+            at = log.reads.offset_for_time(START_MS)
             assert at is not None
             assert at.offset == expected[0][0]
-            log.describe()
+            log.reads.describe()
     for offset, read in old:
         assert read.slice is not None
         assert next(records_in(read.slice.read_all(), from_offset=offset)).offset == offset
@@ -143,7 +143,7 @@ def test_a_crash_at_any_step_of_a_swap_leaves_a_whole_log(bench: Bench) -> None:
             rmtree(bench.directory, ignore_errors=True)
             log = bench.open(segment_bytes=1200, clean=False)
             fill(log, keyed(60, 4))
-            log.flush()
+            log.durability.flush()
             end = log.cleaning.find(None).first_uncleanable_offset
             last = {key: offset for offset, key, _ in before if offset < end}
             bench.disk.fail(verb, nth=nth)
@@ -185,7 +185,7 @@ def test_a_swap_that_could_not_be_prepared_leaves_nothing_that_counts(bench: Ben
 def test_a_swap_that_could_not_be_finished_is_read_and_finished_by_the_next_start(bench: Bench) -> None:
     log = bench.open(segment_bytes=1200)
     fill(log, keyed(60, 4))
-    log.flush()
+    log.durability.flush()
     group = next(
         Compaction(log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits()), lambda _: None).run()
     )
@@ -197,6 +197,6 @@ def test_a_swap_that_could_not_be_finished_is_read_and_finished_by_the_next_star
         next(steps)
     assert contents(log) == found
     log.close()
-    log = bench.open(recovery_point=log.recovery_point)
+    log = bench.open(recovery_point=log.durability.recovery_point)
     assert contents(log) == found
     assert not [path for path in bench.directory.iterdir() if path.suffix in {".swap", ".deleted"}]

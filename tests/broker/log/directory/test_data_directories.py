@@ -46,11 +46,9 @@ def log(topic: str, partition: int, synced: int = 5) -> SimpleNamespace:
     return SimpleNamespace(
         topic=topic,
         partition=partition,
-        recovery_point=synced,
-        high_watermark=10,
-        log_start_offset=0,
-        first_base_offset=0,
-        checkpoint_epochs=lambda: None,
+        offsets=SimpleNamespace(high_watermark=10, log_start_offset=0),
+        durability=SimpleNamespace(recovery_point=synced, checkpoint_epochs=lambda: None),
+        old_segments=SimpleNamespace(first_base_offset=0),
     )
 
 

@@ -32,11 +32,9 @@ def log(
     return SimpleNamespace(
         topic=topic,
         partition=partition,
-        recovery_point=synced,
-        high_watermark=end,
-        log_start_offset=start,
-        first_base_offset=base,
-        checkpoint_epochs=lambda: None,
+        offsets=SimpleNamespace(high_watermark=end, log_start_offset=start),
+        durability=SimpleNamespace(recovery_point=synced, checkpoint_epochs=lambda: None),
+        old_segments=SimpleNamespace(first_base_offset=base),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
+from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import RUNS
 from warmlog.broker.log.directory.runs import begin_run

@@ -25,7 +25,7 @@ def log(bench: Bench, batch: Batch) -> PartitionLog:
     """A log of 100 batches of three records in one segment, closed."""
     log = bench.open(segment_bytes=1 << 20)
     for number in range(100):
-        log.append(batch(3, timestamp=START_MS + 10 * number))
+        log.appends.append(batch(3, timestamp=START_MS + 10 * number))
     log.close()
     return log
 
@@ -60,7 +60,7 @@ def test_indexes_of_another_rule_are_rebuilt_when_a_foreign_directory_is_opened(
     assert opened.recovery.rebuilt_indexes == (0,)
     assert (opened.recovery.truncated_bytes, opened.recovery.scanned_bytes) == (0, 0)
     assert offsets_in(opened) == list(range(300))
-    firsts = [opened.offset_for_time(START_MS + 10 * number) for number in range(100)]
+    firsts = [opened.reads.offset_for_time(START_MS + 10 * number) for number in range(100)]
     assert [found and found.offset for found in firsts] == list(range(0, 300, 3))
     opened.close()
     assert [path.read_bytes() for path in files] == own
@@ -68,10 +68,10 @@ def test_indexes_of_another_rule_are_rebuilt_when_a_foreign_directory_is_opened(
 
 def test_own_indexes_are_not_checked_entry_by_entry(bench: Bench, log: PartitionLog) -> None:
     write_as_a_follower(bench.path(0, ".log"))
-    opened = bench.open(recovery_point=log.log_end_offset)
+    opened = bench.open(recovery_point=log.offsets.log_end_offset)
     assert opened.recovery is None
     with pytest.raises(IndexCorruptError):
-        opened.read(150, 100)
+        opened.reads.read(150, 100)
 
 
 def test_sound_indexes_of_another_broker_stay(bench: Bench, log: PartitionLog) -> None:
@@ -87,7 +87,7 @@ def test_a_damaged_batch_is_not_cut_when_the_indexes_before_it_are_rebuilt(bench
     content = bytearray(path.read_bytes())
     content[len(content) // 2 + 200] ^= 1  # inside a record
     path.write_bytes(content)
-    assert bench.open().log_end_offset == 300
+    assert bench.open().offsets.log_end_offset == 300
     assert path.read_bytes() == content
 
 

@@ -43,7 +43,7 @@ class CountingDisk(FaultyDisk):
 
 def send(log: PartitionLog, batch: Batch, sequence: int, count: int = 1, *, producer_id: int = 7) -> int:
     data = batch(count, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
-    return log.append(data).base_offset
+    return log.appends.append(data).base_offset
 
 
 def fill(log: PartitionLog, batch: Batch, batches: int, *, producer_id: int = 7, first: int = 0) -> None:
@@ -67,23 +67,23 @@ def test_a_duplicate_is_answered_with_where_it_is_and_not_written(bench: Bench, 
     log = bench.open()
     fill(log, batch, 3)
     size = log.size
-    again = log.append(batch(producer_id=7, producer_epoch=0, base_sequence=1))
+    again = log.appends.append(batch(producer_id=7, producer_epoch=0, base_sequence=1))
     assert (again.base_offset, again.last_offset, again.is_duplicate) == (1, 1, True)
-    assert (log.size, log.log_end_offset) == (size, 3)
+    assert (log.size, log.offsets.log_end_offset) == (size, 3)
     assert send(log, batch, 3) == 3
 
 
 def test_a_duplicate_of_what_is_only_planned_fails_with_it(bench: Bench, batch: Batch) -> None:
     log = bench.open()
-    first = log.plan(batch(producer_id=7, producer_epoch=0, base_sequence=0))
-    again = log.plan(batch(producer_id=7, producer_epoch=0, base_sequence=0))
+    first = log.appends.plan(batch(producer_id=7, producer_epoch=0, base_sequence=0))
+    again = log.appends.plan(batch(producer_id=7, producer_epoch=0, base_sequence=0))
     assert again.is_duplicate
     bench.disk.write_short(10)
     with pytest.raises(OSError, match="no space"):
-        log.write([first, again])
-    log.abandon()
+        log.appends.write([first, again])
+    log.appends.abandon()
     assert states(log) == {}
-    assert not log.append(batch(producer_id=7, producer_epoch=0, base_sequence=0)).is_duplicate
+    assert not log.appends.append(batch(producer_id=7, producer_epoch=0, base_sequence=0)).is_duplicate
 
 
 def test_a_failed_write_leaves_the_producer_where_it_was(bench: Bench, batch: Batch) -> None:
@@ -112,7 +112,7 @@ def test_a_clean_start_reads_the_snapshot_at_the_end_and_no_batch(bench: Bench, 
     fill(log, batch, 3, producer_id=8, first=100)
     expected = states(log)
     log.close()
-    end, last_base = log.log_end_offset, max(int(path.stem) for path in bench.directory.glob("*.log"))
+    end, last_base = log.offsets.log_end_offset, max(int(path.stem) for path in bench.directory.glob("*.log"))
     assert snapshots(bench)[-1] == end
     bench.disk.calls.clear()
     log = bench.open()
@@ -170,15 +170,15 @@ def test_a_second_kill_does_not_take_the_batches_before_the_last_one(
     """Snapshots have the last batch only, and the producer has not come back in between."""
     log = bench.open(segment_bytes=segment_bytes, index_interval_bytes=0)
     fill(log, batch, 20)
-    log.roll()
+    log.rolls.roll()
     fill(log, batch, 5, first=20)
     fill(log, batch, 3, producer_id=8)
     for _ in range(2):
         expected = states(log)
         bench.kill(log)
-        log = bench.open(clean=False, recovery_point=log.recovery_point if is_flushed else 0)
+        log = bench.open(clean=False, recovery_point=log.durability.recovery_point if is_flushed else 0)
         if is_flushed:
-            log.flush()
+            log.durability.flush()
         assert states(log) == expected
     for back in range(1, 6):
         assert send(log, batch, 25 - back) == 25 - back
@@ -247,7 +247,7 @@ def test_what_recovery_cuts_the_producer_may_send_again(bench: Bench, batch: Bat
     path = bench.path(base, ".log")
     path.write_bytes(path.read_bytes()[:-1])
     log = bench.open(clean=False, recovery_point=base)
-    assert (log.log_end_offset, states(log)[7].last_sequence) == (19, 18)
+    assert (log.offsets.log_end_offset, states(log)[7].last_sequence) == (19, 18)
     assert send(log, batch, 19) == 19
 
 
@@ -259,7 +259,7 @@ def test_snapshots_past_the_end_go_with_what_is_cut(bench: Bench, batch: Batch) 
     path = bench.path(bases[-2], ".log")
     path.write_bytes(path.read_bytes()[:-1])
     log = bench.open(clean=False, recovery_point=bases[-2])
-    assert log.log_end_offset == bases[-1] - 1
+    assert log.offsets.log_end_offset == bases[-1] - 1
     assert snapshots(bench) == bases[:-1]
     assert states(log)[7].last_sequence == bases[-1] - 2
 
@@ -268,7 +268,7 @@ def test_snapshots_past_the_end_go_with_what_is_cut(bench: Bench, batch: Batch) 
 def test_truncation_takes_the_states_back(bench: Bench, batch: Batch, offset: int) -> None:
     log = bench.open(segment_bytes=700)
     fill(log, batch, 20)
-    log.truncate_to(offset)
+    log.truncation.truncate_to(offset)
     assert (states(log)[7].last_sequence if offset else -1) == offset - 1
     assert all(each <= offset for each in snapshots(bench))
     assert send(log, batch, offset) == offset
@@ -277,9 +277,9 @@ def test_truncation_takes_the_states_back(bench: Bench, batch: Batch, offset: in
 def test_truncation_keeps_the_batches_before_a_snapshot_in_mind(bench: Bench, batch: Batch) -> None:
     log = bench.open()
     fill(log, batch, 18)
-    log.roll()
+    log.rolls.roll()
     fill(log, batch, 2, first=18)
-    log.truncate_to(19)
+    log.truncation.truncate_to(19)
     for sequence in range(15, 19):  # of the five last ones, the end was cut
         assert send(log, batch, sequence) == sequence
     assert send(log, batch, 19) == 19
@@ -325,7 +325,7 @@ def test_a_batch_whose_records_were_deleted_is_a_duplicate_as_long_as_its_bytes_
     for path in bench.directory.glob("*.snapshot"):
         path.unlink()
     log = bench.open(clean=False, log_start_offset=start)
-    assert (log.log_start_offset, log.log_end_offset) == (start, 5)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (start, 5)
     assert [send(log, batch, sequence) for sequence in (4, 3, 0, 5)] == [4, 3, 0, 5]
 
 
@@ -375,7 +375,8 @@ class IdempotentMachine(RuleBasedStateMachine):
         for producer_id, count in sizes:
             sequence = self.next_sequence(producer_id)
             assert (
-                self.log.append(self.batch(producer_id, sequence, count)).base_offset == self.log.log_end_offset - count
+                self.log.appends.append(self.batch(producer_id, sequence, count)).base_offset
+                == self.log.offsets.log_end_offset - count
             )
             self.stored.append((producer_id, sequence, count))
 
@@ -386,13 +387,13 @@ class IdempotentMachine(RuleBasedStateMachine):
         """A pipeline that is not written: nothing of it is there, and it may come again."""
         sequence, planned = self.next_sequence(1), []
         for count in sizes:
-            planned.append(self.log.plan(self.batch(1, sequence, count)))
+            planned.append(self.log.appends.plan(self.batch(1, sequence, count)))
             sequence += count
         if fault != "none" and all(each.roll is None for each in planned):
             self.disk.fail("pwritev", code=28) if fault == "error" else self.disk.write_short(30)
             with pytest.raises(OSError, match=r"."):
-                self.log.write(planned)
-        self.log.abandon()
+                self.log.appends.write(planned)
+        self.log.appends.abandon()
 
     @precondition(lambda self: self.stored)
     @rule(back=st.integers(0, 6))
@@ -402,7 +403,7 @@ class IdempotentMachine(RuleBasedStateMachine):
         producer_id, sequence, count = self.stored[index]
         newer = sum(1 for each in self.stored[index + 1 :] if each[0] == producer_id)
         try:
-            again = self.log.append(self.batch(producer_id, sequence, count))
+            again = self.log.appends.append(self.batch(producer_id, sequence, count))
         except OutOfOrderSequenceError:
             assert newer >= 5 or (newer and self.offset_of(index) < self.known_from)
         else:
@@ -415,28 +416,28 @@ class IdempotentMachine(RuleBasedStateMachine):
     def send_out_of_order(self, ahead: int) -> None:
         producer_id = self.stored[-1][0]
         with pytest.raises(OutOfOrderSequenceError):
-            self.log.append(self.batch(producer_id, self.next_sequence(producer_id) + ahead, 1))
+            self.log.appends.append(self.batch(producer_id, self.next_sequence(producer_id) + ahead, 1))
 
     @rule()
     def roll(self) -> None:
-        self.log.roll()
+        self.log.rolls.roll()
 
     @rule()
     def flush(self) -> None:
-        self.log.flush()
+        self.log.durability.flush()
         self.synced = len(self.stored)
 
     @rule()
     def stop_and_start(self) -> None:
         self.log.close()
         self.synced = len(self.stored)
-        self.known_from = self.log.log_end_offset
-        self.open(clean=True, recovery_point=self.log.recovery_point)
+        self.known_from = self.log.offsets.log_end_offset
+        self.open(clean=True, recovery_point=self.log.durability.recovery_point)
 
     @rule(lost=st.integers(0, 200), without_snapshots=st.booleans())
     def cut_the_power(self, lost: int, without_snapshots: bool) -> None:
         """The end of the last file is gone, as far as it was not synced; clients send again what nobody confirmed."""
-        point, active = self.log.recovery_point, max((self.root / "words-0").glob("*.log"))
+        point, active = self.log.durability.recovery_point, max((self.root / "words-0").glob("*.log"))
         self.log.close(clean=False)
         if int(active.stem) >= point:
             data = active.read_bytes()
@@ -445,9 +446,9 @@ class IdempotentMachine(RuleBasedStateMachine):
             for path in (self.root / "words-0").glob("*.snapshot"):
                 path.unlink()
         self.open(clean=False, recovery_point=point)
-        while self.offset_of(len(self.stored)) > self.log.log_end_offset:
+        while self.offset_of(len(self.stored)) > self.log.offsets.log_end_offset:
             self.stored.pop()
-        assert self.offset_of(len(self.stored)) == self.log.log_end_offset
+        assert self.offset_of(len(self.stored)) == self.log.offsets.log_end_offset
         assert len(self.stored) >= self.synced
         self.known_from = 0 if without_snapshots else point
 
@@ -457,8 +458,8 @@ class IdempotentMachine(RuleBasedStateMachine):
             return
         found: list[bytes | None] = []
         offset = 0
-        while offset < self.log.log_end_offset:
-            piece = self.log.read(offset, 1 << 20, min_one_message=True).slice
+        while offset < self.log.offsets.log_end_offset:
+            piece = self.log.reads.read(offset, 1 << 20, min_one_message=True).slice
             assert piece is not None
             found += [record.value for record in records_in(piece.read_all(), from_offset=offset)]
             offset = len(found)

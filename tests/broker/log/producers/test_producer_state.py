@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmlog.broker.log.append import BatchExtent
 from warmlog.broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
 from warmlog.broker.log.producers.state import BATCHES_KEPT, MAX_SEQUENCE, ProducerBatch, ProducerState
 from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.producers.transitions import after_batch, after_marker
+from warmlog.broker.log.segments.tail import BatchExtent
 from warmlog.protocol.records.batch import read_header
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader

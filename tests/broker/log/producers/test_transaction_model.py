@@ -63,28 +63,28 @@ def step(log: PartitionLog, model: Model, random: Random, directory: Path) -> Pa
     producer, count = random.choice(PRODUCERS), random.randint(1, 4)
     if verb == "transact":
         guard = log.producers.guards.open(producer)
-        planned = log.append(transactional(producer, 0, count), origin=Origin.COORDINATOR, guard=guard)
+        planned = log.appends.append(transactional(producer, 0, count), origin=Origin.COORDINATOR, guard=guard)
         model.batches.append((planned.base_offset, planned.last_offset, producer, None))
     elif verb == "plain":
-        planned = log.append(build_batch([(NOW_MS, None, b"v" * 20, ())] * count))
+        planned = log.appends.append(build_batch([(NOW_MS, None, b"v" * 20, ())] * count))
         model.batches.append((planned.base_offset, planned.last_offset, -1, None))
     elif verb == "mark":
         outcome = random.choice(list(Outcome))
-        planned = log.append_marker(marker(producer, outcome))
+        planned = log.appends.append_marker(marker(producer, outcome))
         model.batches.append((planned.base_offset, planned.last_offset, producer, outcome))
     elif verb == "roll":
-        log.roll()
+        log.rolls.roll()
     elif verb == "flush":
-        log.flush()
+        log.durability.flush()
     elif verb == "truncate":
-        target = max(0, log.log_end_offset - random.randint(0, 12))
-        log.truncate_to(target)
+        target = max(0, log.offsets.log_end_offset - random.randint(0, 12))
+        log.truncation.truncate_to(target)
         model.batches = [batch for batch in model.batches if batch[1] < target]
     elif verb == "restart":
         log.close()
-        log = opened(directory, CONFIG, recovery_point=log.recovery_point)
+        log = opened(directory, CONFIG, recovery_point=log.durability.recovery_point)
     else:
-        point = random.choice([0, log.recovery_point])
+        point = random.choice([0, log.durability.recovery_point])
         log.close(clean=False)
         log = opened(directory, CONFIG, clean=False, recovery_point=point)
     return log
@@ -96,8 +96,8 @@ def test_committed_reads_are_those_of_the_model(tmp_path: Path, seed: int) -> No
     log = opened(directory, CONFIG)
     for _ in range(60):
         log = step(log, model, random, directory)
-        assert log.log_end_offset == model.end()
-        assert log.last_stable_offset == model.stable()
+        assert log.offsets.log_end_offset == model.end()
+        assert log.offsets.last_stable_offset == model.stable()
         assert dict(log.producers.open_transactions) == {
             producer: batches[0][0] for producer, batches in model.open().items()
         }

@@ -3,10 +3,11 @@
 from pathlib import Path
 from random import Random
 
-from warmlog.broker.log.append import PlannedAppend
+from warmlog.broker.log.appends.planned import PlannedAppend
 from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.descriptions import LogRead
 from warmlog.broker.log.io.files import OpenFiles
-from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.transactions import TransactionMarker
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.records.builder import build_batch
@@ -64,17 +65,19 @@ def marker(
 def send(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0) -> PlannedAppend:
     """Append a batch that the coordinator has agreed to."""
     guard = log.producers.guards.open(producer_id)
-    return log.append(transactional(producer_id, sequence, count, epoch=epoch), guard=guard)
+    return log.appends.append(transactional(producer_id, sequence, count, epoch=epoch), guard=guard)
 
 
 def read(log: PartitionLog, offset: int, max_bytes: int) -> LogRead:
-    return log.read(offset, max_bytes, isolation_end=log.last_stable_offset, min_one_message=True, with_aborted=True)
+    return log.reads.read(
+        offset, max_bytes, isolation_end=log.offsets.last_stable_offset, min_one_message=True, with_aborted=True
+    )
 
 
 def committed(log: PartitionLog, max_bytes: int = 1 << 20) -> list[int]:
     """The offsets of what a consumer of committed records keeps, from the start of the log."""
     found: list[int] = []
-    offset = log.log_start_offset
+    offset = log.offsets.log_start_offset
     while (part := read(log, offset, max_bytes)).slice is not None and len(part.slice):
         data = part.slice.read_all()
         aborted = AbortedFilter(

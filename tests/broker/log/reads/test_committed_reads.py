@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.descriptions import LogRead
 from warmlog.broker.log.io.files import OpenFiles
-from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.records.committed import AbortedFilter
 from warmlog.protocol.records.reader import decode_batch
@@ -46,7 +47,9 @@ def seen(kafka_fixtures: Path) -> list[int]:
 
 
 def read(log: PartitionLog, offset: int, max_bytes: int) -> LogRead:
-    return log.read(offset, max_bytes, isolation_end=log.last_stable_offset, min_one_message=True, with_aborted=True)
+    return log.reads.read(
+        offset, max_bytes, isolation_end=log.offsets.last_stable_offset, min_one_message=True, with_aborted=True
+    )
 
 
 def committed(log: PartitionLog, max_bytes: int, offset: int = 0) -> list[int]:
@@ -83,7 +86,7 @@ def test_committed_records_are_those_that_kafkas_consumer_sees(
     kafka_fixtures: Path, directory: Path, max_bytes: int, clean: bool
 ) -> None:
     log = opened(directory, clean=clean)
-    assert log.last_stable_offset == log.high_watermark == END
+    assert log.offsets.last_stable_offset == log.offsets.high_watermark == END
     assert committed(log, max_bytes) == seen(kafka_fixtures)
     log.close()
 
@@ -111,7 +114,7 @@ def test_a_read_names_only_the_transactions_that_overlap_it(directory: Path) -> 
 
 def test_readers_of_everything_get_no_aborted_transactions(directory: Path) -> None:
     log = opened(directory)
-    assert log.read(8, 1 << 20, isolation_end=log.high_watermark).aborted == ()
+    assert log.reads.read(8, 1 << 20, isolation_end=log.offsets.high_watermark).aborted == ()
     log.close()
 
 
@@ -123,8 +126,8 @@ def test_an_open_transaction_bounds_reads_of_committed_records(
     if clean:
         (directory / f"{END:020}.snapshot").unlink()
     log = opened(directory, clean=clean, end=LAST_MARKER)
-    assert log.high_watermark == LAST_MARKER
-    assert log.last_stable_offset == first_open
+    assert log.offsets.high_watermark == LAST_MARKER
+    assert log.offsets.last_stable_offset == first_open
     assert committed(log, 1000) == [offset for offset in seen(kafka_fixtures) if offset < first_open]
     assert read(log, LAST_MARKER - 1, 1000).slice is None
     log.close()
@@ -133,25 +136,27 @@ def test_an_open_transaction_bounds_reads_of_committed_records(
 def test_the_last_stable_offset_is_not_below_the_log_start(directory: Path) -> None:
     first_open = cut_last_marker(directory)
     log = opened(directory, clean=False)
-    log.advance_start(first_open + 1)
-    assert log.last_stable_offset == first_open + 1
-    log.advance_start(log.high_watermark)
-    assert log.last_stable_offset == log.high_watermark
+    log.truncation.advance_start(first_open + 1)
+    assert log.offsets.last_stable_offset == first_open + 1
+    log.truncation.advance_start(log.offsets.high_watermark)
+    assert log.offsets.last_stable_offset == log.offsets.high_watermark
     log.close()
 
 
 def test_truncation_reopens_a_transaction_whose_marker_is_cut(kafka_fixtures: Path, directory: Path) -> None:
     log = opened(directory)
-    log.truncate_to(107)  # the abort marker of a transaction that began before
-    assert log.last_stable_offset < log.high_watermark == 107
-    assert committed(log, 1000) == [offset for offset in seen(kafka_fixtures) if offset < log.last_stable_offset]
+    log.truncation.truncate_to(107)  # the abort marker of a transaction that began before
+    assert log.offsets.last_stable_offset < log.offsets.high_watermark == 107
+    assert committed(log, 1000) == [
+        offset for offset in seen(kafka_fixtures) if offset < log.offsets.last_stable_offset
+    ]
     log.close()
 
 
 def test_compaction_stops_at_an_open_transaction(directory: Path) -> None:
     first_open = cut_last_marker(directory)
     log = opened(directory, clean=False, config=LogConfig(cleanup_policy="compact"))
-    log.flush()
+    log.durability.flush()
     assert log._view().bounds.cleanable_end == first_open
     log.close()
 
@@ -160,6 +165,6 @@ def test_compaction_stops_at_an_open_transaction(directory: Path) -> None:
 def test_a_damaged_transaction_index_is_made_anew(kafka_fixtures: Path, directory: Path, content: bytes) -> None:
     (directory / f"{107:020}.txnindex").write_bytes(content)
     log = opened(directory)
-    log.rebuild_indexes(107)
+    log.reads.rebuild_indexes(107)
     assert committed(log, 1000) == seen(kafka_fixtures)
     log.close()

@@ -10,8 +10,8 @@ import pytest
 
 from tests.broker.log.compaction.compacting import compact
 from tests.broker.log.conftest import START_MS
-from warmlog.broker.log.append import BatchExtent, RollReason, Tail
 from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.broker.log.segments.tail import BatchExtent, RollReason, Tail
 from warmlog.inspect.checks.partition import PartitionCheck
 from warmlog.inspect.checks.segment import CheckContext
 from warmlog.inspect.findings import Tally
@@ -70,10 +70,10 @@ def put(bench: Bench, *segments: Sequence[bytes], times_by_headers: bool) -> lis
 def check_times(log: PartitionLog, rows: Sequence[tuple[int, int]]) -> None:
     """Every time leads to the first record that is not earlier, and the largest is known."""
     for wanted in {time for _, time in rows}:
-        found = log.offset_for_time(wanted)
+        found = log.reads.offset_for_time(wanted)
         assert found is not None
         assert (found.offset, found.timestamp) == next((at, time) for at, time in rows if time >= wanted)
-    largest = log.largest_timestamp()
+    largest = log.reads.largest_timestamp()
     assert largest is not None
     assert largest.timestamp == max(time for _, time in rows)
 
@@ -81,7 +81,7 @@ def check_times(log: PartitionLog, rows: Sequence[tuple[int, int]]) -> None:
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_an_append_stores_the_largest_time_of_the_records(bench: Bench, codec: Codec) -> None:
     log = bench.open()
-    log.append(doubtful(NOW_MS, NOW_MS + 9, NOW_MS + 3, codec=codec))
+    log.appends.append(doubtful(NOW_MS, NOW_MS + 9, NOW_MS + 3, codec=codec))
     ((_, header),) = headers(bench.path(0, ".log").read_bytes())
     assert header.max_timestamp == NOW_MS + 9
     check_times(log, [(0, NOW_MS), (1, NOW_MS + 9), (2, NOW_MS + 3)])
@@ -90,7 +90,7 @@ def test_an_append_stores_the_largest_time_of_the_records(bench: Bench, codec: C
 def test_a_segment_of_such_appends_rolls_by_time_and_outlives_retention(bench: Bench) -> None:
     log = bench.open(segment_ms=1000)
     bench.clock.now_ms = NOW_MS + 2000
-    rolls = [log.append(doubtful(NOW_MS + time)).roll for time in (0, 1000, 1001)]
+    rolls = [log.appends.append(doubtful(NOW_MS + time)).roll for time in (0, 1000, 1001)]
     assert rolls == [None, None, RollReason.TIME]
     assert log.old_segments.find().reasons == []
 
@@ -105,7 +105,7 @@ def test_times_of_stored_ones_are_found(bench: Bench, codec: Codec, *, clean: bo
     rows = put(bench, some(0), some(300), some(600), times_by_headers=times_by_headers)
     log = bench.open(clean=clean, recovery_point=len(rows))
     check_times(log, rows)
-    log.append(build_batch([(NOW_MS + 5000, b"k", b"v", ())]))
+    log.appends.append(build_batch([(NOW_MS + 5000, b"k", b"v", ())]))
     check_times(bench.reopen(log), [*rows, (len(rows), NOW_MS + 5000)])
 
 
@@ -133,8 +133,8 @@ def test_a_stored_one_at_the_start_of_the_active_segment_tells_its_age(bench: Be
     put(bench, [doubtful(NOW_MS)], times_by_headers=True)
     log = bench.open(clean=clean, recovery_point=1, segment_ms=1000)
     bench.clock.now_ms = NOW_MS + HOUR_MS
-    assert log.append(build_batch([(NOW_MS + 1000, b"k", b"v", ())])).roll is None
-    assert log.append(build_batch([(NOW_MS + 1001, b"k", b"v", ())])).roll is RollReason.TIME
+    assert log.appends.append(build_batch([(NOW_MS + 1000, b"k", b"v", ())])).roll is None
+    assert log.appends.append(build_batch([(NOW_MS + 1001, b"k", b"v", ())])).roll is RollReason.TIME
 
 
 def test_a_stored_one_that_cannot_be_opened_counts_with_its_first_time(bench: Bench) -> None:
@@ -144,7 +144,7 @@ def test_a_stored_one_that_cannot_be_opened_counts_with_its_first_time(bench: Be
     bench.kill(bench.open())
     bench.path(0, ".log").write_bytes(broken)
     log = bench.open(clean=False)
-    assert log._segments.active.largest_timestamp() == NOW_MS + 5
+    assert log._state.segments.active.largest_timestamp() == NOW_MS + 5
 
 
 def test_compaction_keeps_their_times(bench: Bench) -> None:

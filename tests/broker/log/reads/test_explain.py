@@ -26,7 +26,7 @@ Take = Callable[[Bench, PartitionLog], LogSnapshot]
 
 
 def of_the_log(_: Bench, log: PartitionLog) -> LogSnapshot:
-    return log.snapshot()
+    return log.reads.snapshot()
 
 
 def of_the_directory(bench: Bench, _: PartitionLog) -> LogSnapshot:
@@ -40,8 +40,8 @@ def filled(bench: Bench, entries: int) -> PartitionLog:
     """A log whose one index has so many entries."""
     log = bench.open(**LARGE)
     one = build_batch([(START_MS, None, b"", ())])
-    log.append(b"".join([one] * (entries + 1)))
-    assert log.describe().segments[0].offset_index_entries == entries
+    log.appends.append(b"".join([one] * (entries + 1)))
+    assert log.reads.describe().segments[0].offset_index_entries == entries
     return log
 
 
@@ -52,7 +52,7 @@ def varied(bench: Bench) -> PartitionLog:
     for number in range(60):
         count = 1 + number % 3
         rows = [(START_MS + 1000 * (offset + i), None, b"v" * (37 * number % 400), ()) for i in range(count)]
-        log.append(build_batch(rows))
+        log.appends.append(build_batch(rows))
         offset += count
     assert log.segment_count > 3
     return log
@@ -90,9 +90,9 @@ def test_the_pages_of_a_lookup_of_the_last_entry(
 def test_a_log_that_is_searched_plainly_is_explained_so(bench: Bench) -> None:
     log = filled(bench, FULL_14_PAGES)
     log.reconfigure(bench.config.__class__(**LARGE, index_search="plain"))
-    (lookup,) = explain_offset(log.snapshot(), FULL_14_PAGES).lookups
+    (lookup,) = explain_offset(log.reads.snapshot(), FULL_14_PAGES).lookups
     assert (lookup.search, lookup.pages) == ("plain", (0, 7, 10, 12, 13))
-    searches = [lookup.search for lookup in explain_offset(log.snapshot(), 1, searches=SEARCHES).lookups]
+    searches = [lookup.search for lookup in explain_offset(log.reads.snapshot(), 1, searches=SEARCHES).lookups]
     assert searches == ["plain", "warm"]
 
 
@@ -102,8 +102,8 @@ def test_a_log_that_is_searched_plainly_is_explained_so(bench: Bench) -> None:
 @both
 def test_every_offset_is_found_where_a_fetch_begins(bench: Bench, take: Take) -> None:
     log = varied(bench)
-    for offset in range(0, log.log_end_offset, 2):
-        read, found = log.read(offset, 1), explain_offset(take(bench, log), offset)
+    for offset in range(0, log.offsets.log_end_offset, 2):
+        read, found = log.reads.read(offset, 1), explain_offset(take(bench, log), offset)
         assert found.batch is not None
         assert found.scan is not None
         assert (found.segment.base_offset, found.batch.place.position) == (read.segment_base_offset, read.position)
@@ -118,21 +118,21 @@ def test_every_offset_is_found_where_a_fetch_begins(bench: Bench, take: Take) ->
 @both
 def test_every_time_is_found_as_list_offsets_finds_it(bench: Bench, take: Take) -> None:
     log = varied(bench)
-    for second in range(0, log.log_end_offset, 5):
+    for second in range(0, log.offsets.log_end_offset, 5):
         for timestamp in (START_MS + 1000 * second - 1, START_MS + 1000 * second):
-            expected, found = log.offset_for_time(timestamp), explain_time(take(bench, log), timestamp)
+            expected, found = log.reads.offset_for_time(timestamp), explain_time(take(bench, log), timestamp)
             assert expected is not None
             assert (found.offset, found.timestamp) == (expected.offset, expected.timestamp)
             assert found.batch is not None
             assert found.batch.base_offset <= found.offset <= found.batch.last_offset
             assert [lookup.index for lookup in found.lookups] == ["time", "offset"]
-            assert found.segment.base_offset == log.read(found.offset, 1).segment_base_offset
+            assert found.segment.base_offset == log.reads.read(found.offset, 1).segment_base_offset
 
 
 def test_the_batches_behind_the_last_entry_are_known_by_heart_to_the_log_alone(bench: Bench) -> None:
     log = bench.open(index_interval_bytes=300)
     for number in range(12):
-        log.append(build_batch([(START_MS + number, None, b"v" * 50, ())]))
+        log.appends.append(build_batch([(START_MS + number, None, b"v" * 50, ())]))
     found, offline = (explain_offset(take(bench, log), 11) for take in (of_the_log, of_the_directory))
     assert found.known_by_heart
     assert found.scan is not None
@@ -161,17 +161,17 @@ def test_a_gap_is_passed_as_a_fetch_passes_it(bench: Bench, take: Take) -> None:
 @both
 def test_the_end_of_the_log_has_no_way_yet(bench: Bench, take: Take) -> None:
     log = varied(bench)
-    found = explain_offset(take(bench, log), log.log_end_offset)
+    found = explain_offset(take(bench, log), log.offsets.log_end_offset)
     assert (found.batch, found.scan, found.lookups) == (None, None, ())
     assert found.segment.active
-    assert found.segment.next_offset == log.log_end_offset
+    assert found.segment.next_offset == log.offsets.log_end_offset
 
 
 @both
 @pytest.mark.parametrize("outside", [-1, 3, 121])
 def test_an_offset_outside_the_log_names_the_range(bench: Bench, take: Take, outside: int) -> None:
     log = varied(bench)
-    log.advance_start(7)
+    log.truncation.advance_start(7)
     if take is of_the_directory:
         (bench.directory.parent / "log-start-offset-checkpoint").write_text("0\n1\nwords 0 7\n")
     with pytest.raises(OffsetOutOfRangeError, match=r"which holds 7 to 120$"):
@@ -205,7 +205,7 @@ def test_what_is_not_in_memory_is_told_and_stays_so(bench: Bench, take: Take) ->
     log = filled(bench, FULL_14_PAGES)
     if take is of_the_log:
         log.close()  # what a broker has mapped stays in memory
-        log = bench.open(recovery_point=log.log_end_offset)
+        log = bench.open(recovery_point=log.offsets.log_end_offset)
     evict_files(bench.directory)
     with bench.path(0, ".index").open("rb", buffering=0) as index:
         os.posix_fadvise(index.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
@@ -229,7 +229,7 @@ def test_a_time_lookup_out_of_memory_is_told_page_by_page(bench: Bench, take: Ta
     log = varied(bench)
     if take is of_the_log:
         log.close()
-        log = bench.open(recovery_point=log.log_end_offset, segment_bytes=6000)
+        log = bench.open(recovery_point=log.offsets.log_end_offset, segment_bytes=6000)
     evict_files(bench.directory)
     for _ in range(2):
         found = explain_time(take(bench, log), START_MS + 20_500)
@@ -246,7 +246,7 @@ def test_where_nobody_tells_what_is_in_memory_the_way_is_told_and_that_is_said(
         raise UnknownResidencyError("cachestat: no; mincore: neither")
 
     monkeypatch.setattr("warmlog.broker.log.io.observed_disk.choose_query", refuse)
-    found = explain_offset(log.snapshot(), 100)
+    found = explain_offset(log.reads.snapshot(), 100)
     assert (found.asked, found.not_asked) == (None, "cachestat: no; mincore: neither")
     assert found.lookups[0].pages
     assert (found.lookups[0].missing, found.lookups[0].faults_expected) == (None, None)
@@ -267,25 +267,25 @@ def open_files(bench: Bench) -> int:
 def test_no_file_stays_open(bench: Bench) -> None:
     log = varied(bench)
     before = open_files(bench)
-    explain_time(log.snapshot(), START_MS + 100_000, searches=SEARCHES)
-    explain_offset(log.snapshot(), 50)
+    explain_time(log.reads.snapshot(), START_MS + 100_000, searches=SEARCHES)
+    explain_offset(log.reads.snapshot(), 50)
     with pytest.raises(TimeOutOfRangeError):
-        explain_time(log.snapshot(), START_MS + 500_000)
+        explain_time(log.reads.snapshot(), START_MS + 500_000)
     assert open_files(bench) <= before
 
 
 def test_the_log_goes_on_unseen(bench: Bench, offsets_in: Callable[[PartitionLog], list[int]]) -> None:
     """A twin shares nothing that changes: appends and rolls between a snapshot and a look are not in it."""
     log = varied(bench)
-    snapshot, end = log.snapshot(), log.log_end_offset
+    snapshot, end = log.reads.snapshot(), log.offsets.log_end_offset
     for number in range(40):
-        log.append(build_batch([(START_MS + 10**6 + number, None, b"v" * 300, ())]))
-    assert log.has_changed(snapshot)
+        log.appends.append(build_batch([(START_MS + 10**6 + number, None, b"v" * 300, ())]))
+    assert log.reads.has_changed(snapshot)
     assert explain_offset(snapshot, end - 1).log_end_offset == end
     with pytest.raises(TimeOutOfRangeError):
         explain_time(snapshot, START_MS + 10**6)
-    assert not log.has_changed(log.snapshot())
-    assert offsets_in(log) == list(range(log.log_end_offset))
+    assert not log.reads.has_changed(log.reads.snapshot())
+    assert offsets_in(log) == list(range(log.offsets.log_end_offset))
 
 
 # -- indexes that cannot be believed -----------------------------------------------------------------------------------
@@ -353,9 +353,9 @@ def test_a_directory_beside_a_running_log_is_understood(bench: Bench) -> None:
         file.write(build_batch([(START_MS, None, b"half", ())])[:40])
     snapshot = of_the_directory(bench, log)
     assert snapshot.end_fault is None
-    assert snapshot.log_end_offset == log.log_end_offset
-    found = explain_offset(snapshot, log.log_end_offset - 1)
-    assert found.segment.size == log.describe().segments[-1].size
+    assert snapshot.log_end_offset == log.offsets.log_end_offset
+    found = explain_offset(snapshot, log.offsets.log_end_offset - 1)
+    assert found.segment.size == log.reads.describe().segments[-1].size
 
 
 def test_a_directory_of_a_clean_stop_and_of_a_running_log_say_the_same(bench: Bench) -> None:
@@ -367,7 +367,7 @@ def test_a_directory_of_a_clean_stop_and_of_a_running_log_say_the_same(bench: Be
 
 def test_notes_of_a_file_are_one_however_it_is_opened(bench: Bench) -> None:
     log = varied(bench)
-    disk = log.snapshot().disk
+    disk = log.reads.snapshot().disk
     first, again = (disk.file(str(bench.path(0, ".log"))) for _ in range(2))
     assert isinstance(first, ObservedFile)
     assert first is again
@@ -376,8 +376,8 @@ def test_notes_of_a_file_are_one_however_it_is_opened(bench: Bench) -> None:
 
 def test_passages_read_by_a_consumer_are_in_the_batch_that_is_told(bench: Bench) -> None:
     log = varied(bench)
-    starts = sorted({explain_offset(log.snapshot(), offset).offset for offset in range(0, 120, 7)})
+    starts = sorted({explain_offset(log.reads.snapshot(), offset).offset for offset in range(0, 120, 7)})
     for offset, after in pairwise(starts):
-        piece = log.read(offset, 1 << 16).slice
+        piece = log.reads.read(offset, 1 << 16).slice
         assert piece is not None
         assert next(records_in(piece.read_all(), from_offset=offset)).offset == offset < after

@@ -77,9 +77,9 @@ def expected_records(seen: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def read_records(log: PartitionLog, max_bytes: int = 1000) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        piece = log.read(offset, max_bytes, min_one_message=True).slice
+    offset = log.offsets.log_start_offset
+    while offset < log.offsets.log_end_offset:
+        piece = log.reads.read(offset, max_bytes, min_one_message=True).slice
         assert piece is not None
         data = piece.read_all()
         found += [(r.offset, r.timestamp, r.key, r.value) for r in records_in(data, from_offset=offset)]
@@ -99,7 +99,10 @@ def test_a_cleanly_stopped_log_reads_as_kafka_reads_it(kafka_fixtures: Path, cop
     log = copy.open(name)
     assert copy.directory.was_clean
     assert log.recovery is None
-    assert (log.log_start_offset, log.log_end_offset) == (kafka["log_start_offset"], kafka["end_offset"])
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (
+        kafka["log_start_offset"],
+        kafka["end_offset"],
+    )
     assert read_records(log) == expected_records(kafka)
     log.close()
 
@@ -109,8 +112,8 @@ def test_a_cleanly_stopped_log_reads_as_kafka_reads_it(kafka_fixtures: Path, cop
 def test_every_offset_is_found(kafka_fixtures: Path, copy: Copy, name: str) -> None:
     log = copy.open(name)
     offsets = [row[0] for row in expected_records(seen(kafka_fixtures, "clean", name))]
-    for asked in range(log.log_start_offset, log.log_end_offset):
-        piece = log.read(asked, 1, min_one_message=True).slice
+    for asked in range(log.offsets.log_start_offset, log.offsets.log_end_offset):
+        piece = log.reads.read(asked, 1, min_one_message=True).slice
         assert piece is not None
         found = [record.offset for record in records_in(piece.read_all(), from_offset=asked)]
         following = next((offset for offset in offsets if offset >= asked), None)
@@ -123,7 +126,7 @@ def test_times_are_found_as_a_reader_of_every_record_finds_them(kafka_fixtures: 
     log = copy.open(name)
     rows = expected_records(seen(kafka_fixtures, "clean", name))
     for _, time, *_ in rows[::5]:
-        found = log.offset_for_time(time)
+        found = log.reads.offset_for_time(time)
         assert found is not None
         assert (found.offset, found.timestamp) == next((row[0], row[1]) for row in rows if row[1] >= time)
 
@@ -132,12 +135,12 @@ def test_times_are_found_as_a_reader_of_every_record_finds_them(kafka_fixtures: 
 @pytest.mark.parametrize("name", CLEAN)
 def test_kafkas_indexes_pass_our_checks_and_ours_are_the_same_bytes(copy: Copy, name: str) -> None:
     log = copy.open(name)
-    for segment in log.describe().segments[:-1]:
+    for segment in log.reads.describe().segments[:-1]:
         index, times = (copy.path / name / f"{segment.base_offset:020d}{kind}" for kind in (".index", ".timeindex"))
         inode, before = index.stat().st_ino, (index.read_bytes(), times.read_bytes())
         assert segment.offset_index_entries * 8 == len(before[0])
         assert index.stat().st_ino == inode, "describing found nothing to make anew"
-        log.rebuild_indexes(segment.base_offset)
+        log.reads.rebuild_indexes(segment.base_offset)
         assert index.stat().st_ino != inode
         assert (index.read_bytes(), times.read_bytes()) == before
 
@@ -161,9 +164,9 @@ def test_a_killed_log_is_recovered_as_kafka_recovers_it(kafka_fixtures: Path, co
     assert not copy.directory.was_clean
     assert log.recovery is not None
     assert (log.recovery.truncated_bytes, log.recovery.truncated_at) == (75, 120)
-    assert (log.leader_epoch, log.epoch_of(119)) == (0, 0)
+    assert (log.epochs.current, log.epochs.epoch_of(119)) == (0, 0)
     kafka = seen(kafka_fixtures, "recovered", name)
-    assert log.log_end_offset == kafka["end_offset"]
+    assert log.offsets.log_end_offset == kafka["end_offset"]
     assert read_records(log) == expected_records(kafka)
     log.close()
     for path in (kafka_fixtures / "recovered" / name).glob("*"):

@@ -16,7 +16,7 @@ START_MS = 1_700_000_000_000
 
 def fill(log: PartitionLog, batch: Batch, batches: int) -> None:
     for _ in range(batches):
-        log.append(batch(timestamp=START_MS + log.log_end_offset))
+        log.appends.append(batch(timestamp=START_MS + log.offsets.log_end_offset))
 
 
 def report_of(log: PartitionLog) -> RecoveryReport:

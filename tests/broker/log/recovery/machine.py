@@ -12,11 +12,12 @@ from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.broker.log.recovery.ledger import START_MS, Ledger, LogRecord, Stored, aborted_in, open_in, stored
 from warmlog.broker.log.compaction.run import CleanerLimits, Compaction
 from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.descriptions import LogRead
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.log.index.transaction import read_aborted
 from warmlog.broker.log.io.files import OpenFiles
-from warmlog.broker.log.partition_log import LogRead, PartitionLog
+from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.transactions import TransactionMarker
 from warmlog.broker.partitions.epochs import assign_epoch
 from warmlog.protocol.records.builder import build_batch
@@ -146,9 +147,9 @@ class Machine:
 
     def append(self, count: int = 1, size: int = 40, *, idempotent: bool = True) -> None:
         data = build(self.ledger, count, size, idempotent=idempotent)
-        sent = stored(data, at_offset=self.log.log_end_offset)
+        sent = stored(data, at_offset=self.log.offsets.log_end_offset)
         self.ledger.may_be(sent)
-        planned = self.log.append(data)
+        planned = self.log.appends.append(data)
         assert planned.base_offset == sent[0].base_offset
         self.ledger.are(sent)
 
@@ -165,24 +166,24 @@ class Machine:
             base_sequence=self.ledger.next_sequence(producer_id),
             attributes=TRANSACTIONAL_BIT,
         )
-        sent = stored(data, at_offset=self.log.log_end_offset)
+        sent = stored(data, at_offset=self.log.offsets.log_end_offset)
         self.ledger.may_be(sent)
-        self.log.append(data, guard=self.log.producers.guards.open(producer_id))
+        self.log.appends.append(data, guard=self.log.producers.guards.open(producer_id))
         self.ledger.are(sent)
 
     def end_transaction(self, producer_id: int, outcome: Outcome) -> None:
         """Append a marker, whether or not a transaction is open."""
         data = marker_batch(producer_id, 0, EndMarker(outcome, 0, self.ledger.now_ms))
-        sent = stored(data, at_offset=self.log.log_end_offset)
+        sent = stored(data, at_offset=self.log.offsets.log_end_offset)
         self.ledger.may_be(sent)
-        self.log.append_marker(TransactionMarker(producer_id, 0, 0, outcome))
+        self.log.appends.append_marker(TransactionMarker(producer_id, 0, 0, outcome))
         self.ledger.are(sent)
 
     def roll(self) -> None:
-        self.log.roll()
+        self.log.rolls.roll()
 
     def flush(self) -> None:
-        self.log.flush()
+        self.log.durability.flush()
         self.ledger.was_flushed()
 
     def checkpoint(self) -> None:
@@ -190,13 +191,13 @@ class Machine:
 
     def truncate(self, back: int) -> None:
         """Cut so many records off the end, as a follower does; but not the batch that the log begins in."""
-        least = self.ledger.batches[0].last_offset + 1 if self.ledger.batches else self.log.log_end_offset
-        target = max(least, self.log.log_end_offset - back)
+        least = self.ledger.batches[0].last_offset + 1 if self.ledger.batches else self.log.offsets.log_end_offset
+        target = max(least, self.log.offsets.log_end_offset - back)
         self.ledger.was_cut(target)
-        self.log.lower_recovery_point(target)
+        self.log.durability.lower_recovery_point(target)
         self.directory.write_checkpoints([self.log])
         try:
-            self.log.truncate_to(target)
+            self.log.truncation.truncate_to(target)
         except OSError:
             self.end()  # what is half cut is mended by a start
             raise
@@ -204,9 +205,9 @@ class Machine:
 
     def delete_records(self, count: int) -> None:
         """Move the start, then have what lies before it go."""
-        target = min(self.ledger.start + count, self.log.high_watermark)
+        target = min(self.ledger.start + count, self.log.offsets.high_watermark)
         self.ledger.asked_start = target
-        self.log.advance_start(target)
+        self.log.truncation.advance_start(target)
         self.directory.write_log_starts([self.log])
         self.ledger.start = target
         self.ledger.batches = [batch for batch in self.ledger.batches if batch.last_offset >= target]
@@ -247,16 +248,16 @@ class Machine:
         """As a broker does: indexes found corrupt are made anew, each once."""
         for _ in range(self.log.segment_count):
             try:
-                return self.log.read(offset, max_bytes, min_one_message=True)
+                return self.log.reads.read(offset, max_bytes, min_one_message=True)
             except IndexCorruptError as error:
-                self.log.rebuild_indexes(error.base_offset)
-        return self.log.read(offset, max_bytes, min_one_message=True)
+                self.log.reads.rebuild_indexes(error.base_offset)
+        return self.log.reads.read(offset, max_bytes, min_one_message=True)
 
     def found(self) -> list[Stored]:
         """The batches that a consumer finds, one read for each."""
         batches: list[Stored] = []
-        offset = self.log.log_start_offset
-        while offset < self.log.log_end_offset:
+        offset = self.log.offsets.log_start_offset
+        while offset < self.log.offsets.log_end_offset:
             piece = self.read(offset).slice
             if piece is None:
                 break
@@ -271,11 +272,11 @@ class Machine:
         log = self.log
         assert not log.failed
         found = self.found()
-        self.ledger.check(found, start=log.log_start_offset, end=log.log_end_offset)
-        assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
-        assert log.recovery_point <= log.log_end_offset
+        self.ledger.check(found, start=log.offsets.log_start_offset, end=log.offsets.log_end_offset)
+        assert log.offsets.log_start_offset <= log.offsets.high_watermark <= log.offsets.log_end_offset
+        assert log.durability.recovery_point <= log.offsets.log_end_offset
         self.ledger.check_producers(log.producers.capture())
-        assert all(batch.leader_epoch <= log.leader_epoch for batch in found)
+        assert all(batch.leader_epoch <= log.epochs.current for batch in found)
         self._check_times([record for batch in found for record in batch.records])
         self._check_offsets(found)
         self._check_transactions(found)
@@ -285,20 +286,20 @@ class Machine:
     def _check_offsets(self, found: Iterable[Stored]) -> None:
         """Each offset leads to its batch."""
         for batch in found:
-            for offset in {max(batch.base_offset, self.log.log_start_offset), batch.last_offset}:
+            for offset in {max(batch.base_offset, self.log.offsets.log_start_offset), batch.last_offset}:
                 piece = self.read(offset).slice
                 assert piece is not None
                 assert stored(piece.read_all())[0].identity == batch.identity
 
     def _check_times(self, records: list[LogRecord]) -> None:
         """Each time leads to the first record not earlier, and the largest one is known."""
-        start = self.log.log_start_offset
+        start = self.log.offsets.log_start_offset
         for timestamp in {record[1] for record in records if record[0] >= start}:
-            at = self.log.offset_for_time(timestamp)
+            at = self.log.reads.offset_for_time(timestamp)
             assert at is not None
             first = next(record for record in records if record[0] >= start and record[1] >= timestamp)
             assert (at.offset, at.timestamp) == first[:2], (at, first)
-        largest = self.log.largest_timestamp()
+        largest = self.log.reads.largest_timestamp()
         if not self.ledger.start:
             assert (largest and largest.timestamp) == max((record[1] for record in records), default=None)
 
@@ -306,9 +307,9 @@ class Machine:
         """Readers are told of each void batch that is there, and of nothing past the end of the log."""
         names = [entry.name for entry in self.disk.scan(str(self.log.directory)) if entry.name.endswith(".txnindex")]
         told = [entry for name in names for entry in read_aborted(self.disk, f"{self.log.directory}/{name}", 0)]
-        assert all(entry.last_offset < self.log.log_end_offset for entry in told), told
-        first_open = next(iter(open_in(found)), self.log.high_watermark)
-        stable, start = self.log.last_stable_offset, self.log.log_start_offset
+        assert all(entry.last_offset < self.log.offsets.log_end_offset for entry in told), told
+        first_open = next(iter(open_in(found)), self.log.offsets.high_watermark)
+        stable, start = self.log.offsets.last_stable_offset, self.log.offsets.log_start_offset
         has_begun_before = stable == start and self.log.producers.open_transactions  # its first records are deleted
         assert stable == max(first_open, start) or has_begun_before, (stable, first_open, start)
         markers = aborted_in(found)

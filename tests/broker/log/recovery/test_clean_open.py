@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.log.recovery.logs import Batch, Bench, OffsetsIn, contents, fill, report_of
-from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
+from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS
 
 
 def test_a_clean_open_looks_into_the_active_segment_alone(bench: Bench, batch: Batch) -> None:
@@ -36,7 +36,7 @@ def test_the_checkpoints_are_clamped_to_what_the_log_holds(bench: Bench, batch: 
     fill(log, batch, 5)
     log.close()
     log = bench.open(recovery_point=-3, log_start_offset=-3)
-    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 5, 5)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset, log.durability.recovery_point) == (0, 5, 5)
 
 
 @pytest.mark.parametrize("recovery_point", [30, 10, 0])
@@ -48,14 +48,14 @@ def test_a_log_that_ends_before_its_start_begins_again_at_its_start(
     fill(log, batch, 30)
     log.close()
     log = bench.open(clean=False, recovery_point=recovery_point, log_start_offset=1000)
-    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (1000, 1000, 1000)
-    assert (log.first_base_offset, log.segment_count, log.recovery_point) == (1000, 1, 1000)
+    assert (log.offsets.log_start_offset, log.offsets.high_watermark, log.offsets.log_end_offset) == (1000, 1000, 1000)
+    assert (log.old_segments.first_base_offset, log.segment_count, log.durability.recovery_point) == (1000, 1, 1000)
     report = report_of(log)
     assert report.removed_segments == tuple(range(0, 30, 4))
     assert report.truncated_bytes == 30 * len(batch())
     assert report.truncation_reason == "it ends before its start offset 1000"
     assert sorted(path.name for path in bench.directory.glob("*.log")) == [f"{1000:020d}.log"]
-    assert log.append(batch()).base_offset == 1000
+    assert log.appends.append(batch()).base_offset == 1000
     assert offsets_in(bench.reopen(log)) == [1000]
 
 
@@ -67,12 +67,12 @@ def test_a_log_start_past_the_end_of_a_log_that_was_stopped_cleanly_is_ignored(
     fill(log, batch, 5)
     log.close()
     log = bench.open(recovery_point=900, log_start_offset=900)
-    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 5, 5)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset, log.durability.recovery_point) == (0, 5, 5)
     assert offsets_in(log) == list(range(5))
     log.close()
     (bench.directory / ACCEPT_LOSS).touch()
     log = bench.open(recovery_point=1000, log_start_offset=3)
-    assert log.log_start_offset == 3, "that of the files it was copied with"
+    assert log.offsets.log_start_offset == 3, "that of the files it was copied with"
 
 
 def test_a_crash_while_a_log_begins_again_at_its_start_leaves_one_that_does(bench: Bench, batch: Batch) -> None:
@@ -89,20 +89,24 @@ def test_a_crash_while_a_log_begins_again_at_its_start_leaves_one_that_does(benc
             finally:
                 bench.disk._faults.clear()
     log = bench.open(clean=False, log_start_offset=1000)
-    assert (log.log_start_offset, log.log_end_offset) == (1000, 1000)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset) == (1000, 1000)
 
 
 def test_load_an_empty_log_at_its_log_start(bench: Bench, batch: Batch) -> None:
     log = bench.open(log_start_offset=77)
-    assert (log.log_start_offset, log.log_end_offset, log.first_base_offset) == (77, 77, 77)
-    assert log.append(batch()).base_offset == 77
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset, log.old_segments.first_base_offset) == (
+        77,
+        77,
+        77,
+    )
+    assert log.appends.append(batch()).base_offset == 77
 
 
 def test_load_a_partition_directory_with_no_segments(bench: Bench, batch: Batch) -> None:
     bench.directory.mkdir()
     (bench.directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
     log = bench.open(clean=False)
-    assert (log.log_end_offset, log.recovery) == (0, None)
+    assert (log.offsets.log_end_offset, log.recovery) == (0, None)
     assert (bench.directory / "partition.metadata").exists()
 
 

@@ -22,8 +22,8 @@ from tests.broker.log.recovery.ledger import START_MS
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.errors import IndexCorruptError, LogError
+from warmlog.broker.log.index.leader_epochs import LeaderEpochs
 from warmlog.broker.log.io.files import OpenFiles
-from warmlog.broker.log.leader_epochs import LeaderEpochs
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.replication.following.truncation import EpochEnd, StartAnew, after_divergence, after_out_of_range
 from warmlog.protocol.records.batch import headers, stamp
@@ -140,7 +140,7 @@ class Follower:
             clean=directory.was_clean,
         )
         directory.sync_names()
-        self.log.checkpoint_epochs()
+        self.log.durability.checkpoint_epochs()
         if not directory.was_clean:
             self.checkpoint()
 
@@ -148,12 +148,12 @@ class Follower:
         self.directory.write_checkpoints([self.log])
 
     def flush(self) -> None:
-        self.log.flush()
-        self.flushed = self.log.log_end_offset
+        self.log.durability.flush()
+        self.flushed = self.log.offsets.log_end_offset
 
     def stop(self) -> None:
         self.log.close()
-        self.flushed = self.log.log_end_offset
+        self.flushed = self.log.offsets.log_end_offset
         self.checkpoint()
         self.directory.mark_clean()
         self.end()
@@ -172,7 +172,7 @@ class Follower:
     def fetch(self, leader: Leader, count: int) -> None:
         """One fetch, and what follows from its result."""
         log = self.log
-        epoch, end = log.epochs.latest, log.log_end_offset
+        epoch, end = log.epochs.latest, log.offsets.log_end_offset
         answer = leader.divergence(epoch, end)
         if not leader.start <= end <= leader.end:
             remedy = after_out_of_range(end, leader.start, leader.end)
@@ -181,33 +181,36 @@ class Follower:
             else:
                 self.truncate(leader.end)
         elif answer is not None:
-            self.truncate(after_divergence(log.epochs, end, log.high_watermark, answer).offset)
+            self.truncate(after_divergence(log.epochs, end, log.offsets.high_watermark, answer).offset)
         else:
             data = leader.fetch(end, count)
             first = next(headers(data))[1].base_offset
             if first < end:  # the leader's log begins inside of that batch
                 assert not log.size
                 self.start_anew(first)
-            log.append_copy(data)
-            log.advance_high_watermark(leader.end - 3)
-            if log.high_watermark >= leader.start:
-                log.advance_start(leader.start)
+            log.appends.append_copy(data)
+            log.offsets.advance_high_watermark(leader.end - 3)
+            if log.offsets.high_watermark >= leader.start:
+                log.truncation.advance_start(leader.start)
 
     def start_anew(self, offset: int) -> None:
         self.flushed = 0
-        self.log.prepare_anew(offset)
+        self.log.truncation.prepare_anew(offset)
         self.checkpoint()
-        self.log.start_anew(offset)
+        self.log.truncation.start_anew(offset)
 
     def truncate(self, offset: int) -> None:
-        self.flushed = min(self.flushed, self.log.log_start_offset)
-        self.log.lower_recovery_point(offset)
+        self.flushed = min(self.flushed, self.log.offsets.log_start_offset)
+        self.log.durability.lower_recovery_point(offset)
         self.checkpoint()
-        self.log.truncate_to(offset)
+        self.log.truncation.truncate_to(offset)
 
     def catch_up(self, leader: Leader, count: int = 3) -> None:
         for _ in range(200):
-            if self.log.log_end_offset == leader.end and leader.divergence(self.log.epochs.latest, leader.end) is None:
+            if (
+                self.log.offsets.log_end_offset == leader.end
+                and leader.divergence(self.log.epochs.latest, leader.end) is None
+            ):
                 return
             self.fetch(leader, count)
         raise AssertionError("it never catches up")
@@ -217,15 +220,20 @@ class Follower:
         content = b"".join(path.read_bytes() for path in paths)
         assert len(content) == self.log.size
         batches = [(header, content[at : at + header.size]) for at, header in headers(content)]
-        return [data for header, data in batches if header.last_offset >= self.log.log_start_offset]
+        return [data for header, data in batches if header.last_offset >= self.log.offsets.log_start_offset]
 
     def check(self, leaders: list[Leader]) -> None:
         log = self.log
         found = self.found()
-        bounds = log.log_start_offset, log.log_end_offset
-        assert log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset
+        bounds = log.offsets.log_start_offset, log.offsets.log_end_offset
+        assert (
+            log.offsets.log_start_offset
+            <= log.offsets.last_stable_offset
+            <= log.offsets.high_watermark
+            <= log.offsets.log_end_offset
+        )
         assert any(found == leader.between(*bounds) for leader in leaders), (bounds, found)
-        assert log.log_end_offset >= self.flushed
+        assert log.offsets.log_end_offset >= self.flushed
         latest = next(headers(found[-1]))[1].leader_epoch if found else -1
         assert log.epochs.latest == latest, (bounds, log.epochs.entries)
 
@@ -310,9 +318,9 @@ def as_copied(root: Path, leader: Leader, start: int) -> PartitionLog:
         high_watermark=0,
         clean=False,
     )
-    log.append_copy(b"".join(batches))
-    log.advance_high_watermark(leader.end)
-    log.advance_start(start)
+    log.appends.append_copy(b"".join(batches))
+    log.offsets.advance_high_watermark(leader.end)
+    log.truncation.advance_start(start)
     return log
 
 
@@ -322,7 +330,7 @@ def readable(log: PartitionLog) -> list[int]:
         try:
             return committed(log)
         except IndexCorruptError as error:
-            log.rebuild_indexes(error.base_offset)
+            log.reads.rebuild_indexes(error.base_offset)
     return committed(log)
 
 
@@ -332,16 +340,16 @@ def finish(follower: Follower, root: Path, leaders: list[Leader]) -> None:
     follower.start()
     follower.check(leaders)
     follower.catch_up(leader)
-    follower.log.advance_high_watermark(leader.end)
+    follower.log.offsets.advance_high_watermark(leader.end)
     follower.check([leader])
     log = follower.log
-    reference = as_copied(root, leader, log.log_start_offset)
-    start = max(log.log_start_offset, leader.start)  # the first batch may begin before it
+    reference = as_copied(root, leader, log.offsets.log_start_offset)
+    start = max(log.offsets.log_start_offset, leader.start)  # the first batch may begin before it
     begun, expected_begun = (
         [(epoch, max(at, start)) for epoch, at in each.epochs.entries] for each in (log, reference)
     )
     assert begun == expected_begun
-    assert log.last_stable_offset == reference.last_stable_offset
+    assert log.offsets.last_stable_offset == reference.offsets.last_stable_offset
     assert readable(log) == committed(reference)
     states = {each.producer_id: each for each in log.producers.capture()}
     for expected in reference.producers.capture():

@@ -19,7 +19,7 @@ OUT_OF_ROOM = [errno.ENOSPC, errno.EDQUOT]
 
 def fill(log: PartitionLog, batch: Batch, batches: int) -> None:
     for _ in range(batches):
-        log.append(batch())
+        log.appends.append(batch())
 
 
 @pytest.mark.parametrize("code", OUT_OF_ROOM)
@@ -30,11 +30,11 @@ def test_a_full_disk_refuses_an_append_and_the_log_goes_on_when_there_is_room(
     fill(log, batch, 3)
     bench.disk.fail("pwritev", code=code)
     with pytest.raises(OSError, match=r".") as caught:
-        log.append(batch(5))
+        log.appends.append(batch(5))
     assert caught.value.errno == code
     assert not log.failed
     assert offsets_in(log) == [0, 1, 2]
-    assert log.append(batch(2)).base_offset == 3
+    assert log.appends.append(batch(2)).base_offset == 3
     assert offsets_in(log) == [0, 1, 2, 3, 4]
 
 
@@ -43,7 +43,7 @@ def test_a_short_write_is_cut_back_to_the_last_whole_batch(bench: Bench, batch: 
     fill(log, batch, 3)
     bench.disk.write_short(100)
     with pytest.raises(OSError, match="no space"):
-        log.append(batch(5))
+        log.appends.append(batch(5))
     assert bench.path(0, ".log").stat().st_size == log.size == 3 * len(batch())
     fill(log, batch, 1)
     assert offsets_in(log) == [0, 1, 2, 3]
@@ -55,11 +55,11 @@ def test_a_short_write_of_a_group_stores_nothing_of_it(
 ) -> None:
     log = bench.open()
     fill(log, batch, 2)
-    group = [log.plan(batch()) for _ in range(3)]
+    group = [log.appends.plan(batch()) for _ in range(3)]
     bench.disk.write_short(size)
     with pytest.raises(OSError, match="no space"):
-        log.write(group)
-    log.abandon()
+        log.appends.write(group)
+    log.appends.abandon()
     assert bench.path(0, ".log").stat().st_size == log.size
     fill(log, batch, 1)
     assert offsets_in(log) == [0, 1, 2]
@@ -72,10 +72,10 @@ def test_any_other_write_error_puts_the_log_out_of_service_but_not_its_readers(
     fill(log, batch, 3)
     bench.disk.fail("pwritev", code=errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        log.append(batch())
+        log.appends.append(batch())
     assert log.failed
     with pytest.raises(LogFailedError, match="Input/output"):
-        log.append(batch())
+        log.appends.append(batch())
     assert offsets_in(log) == [0, 1, 2]
 
 
@@ -85,7 +85,7 @@ def test_a_log_that_cannot_be_cut_back_is_out_of_service(bench: Bench, batch: Ba
     bench.disk.write_short(50)
     bench.disk.fail("truncate")
     with pytest.raises(OSError, match="no space"):
-        log.append(batch())
+        log.appends.append(batch())
     assert log.failed
 
 
@@ -95,7 +95,7 @@ def test_a_failed_log_recovers_when_it_is_opened_anew(bench: Bench, batch: Batch
     bench.disk.write_short(50)
     bench.disk.fail("truncate")
     with pytest.raises(OSError, match="no space"):
-        log.append(batch())
+        log.appends.append(batch())
     log.close()
     assert bench.path(0, ".log").stat().st_size == 3 * len(batch()) + 50
     log = bench.open(clean=False)
@@ -112,21 +112,21 @@ def test_an_index_entry_that_cannot_be_written_undoes_the_append(
 ) -> None:
     log = bench.open(index_interval_bytes=0)
     fill(log, batch, 3)
-    group = [log.plan(batch(timestamp=START_MS + 5 + i)) for i in range(2)]
-    log.write(group)
+    group = [log.appends.plan(batch(timestamp=START_MS + 5 + i)) for i in range(2)]
+    log.appends.write(group)
     bench.disk.fail("pwritev", nth=nth, code=code)
     with pytest.raises(OSError, match=r"."):
-        log.commit(group)
-    log.abandon()
+        log.appends.commit(group)
+    log.appends.abandon()
     assert not log.failed
     assert bench.path(0, ".log").stat().st_size == log.size == 3 * len(batch())
-    before = log.describe().segments[0]
+    before = log.reads.describe().segments[0]
     assert (before.offset_index_entries, before.time_index_entries) == (2, 1)
     fill(log, batch, 3)
     assert offsets_in(log) == [0, 1, 2, 3, 4, 5]
     log = bench.reopen(log)
     assert log.recovery is None
-    assert log.offset_for_time(START_MS + 5) is None
+    assert log.reads.offset_for_time(START_MS + 5) is None
 
 
 def test_a_roll_that_cannot_make_its_files_is_no_roll(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
@@ -135,7 +135,7 @@ def test_a_roll_that_cannot_make_its_files_is_no_roll(bench: Bench, batch: Batch
     for nth in (1, 2, 3):
         bench.disk.fail("open", nth=nth, code=errno.ENOSPC)
         with pytest.raises(OSError, match="No space"):
-            log.append(batch())
+            log.appends.append(batch())
         assert not bench.path(2, ".log").exists()
         assert not log.failed
     fill(log, batch, 1)
@@ -148,7 +148,7 @@ def test_a_roll_that_cannot_tell_the_last_time_is_no_roll(bench: Bench, batch: B
     fill(log, batch, 2)
     bench.disk.fail("pwritev", code=errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
-        log.append(batch())
+        log.appends.append(batch())
     assert log.segment_count == 1
     assert not bench.path(2, ".log").exists()
     fill(log, batch, 1)
@@ -161,9 +161,9 @@ def test_a_failed_sync_puts_the_log_out_of_service_and_is_not_tried_again(bench:
     fill(log, batch, 3)
     bench.disk.fail("sync")
     with pytest.raises(OSError, match="Input/output"):
-        log.flush()
+        log.durability.flush()
     assert log.failed
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
     bench.disk.calls.clear()
     log.close()
     assert not [call for call in bench.disk.calls if call[0] == "sync"]
@@ -174,7 +174,7 @@ def test_a_sync_that_fails_after_a_roll_puts_the_log_out_of_service(bench: Bench
     fill(log, batch, 2)
     bench.disk.fail("sync", nth=2)  # the first one is that of the offset up to which nothing is missing
     with pytest.raises(OSError, match="Input/output"):
-        log.append(batch())
+        log.appends.append(batch())
     assert log.failed
 
 
@@ -186,7 +186,7 @@ def test_a_first_roll_that_cannot_be_announced_is_no_roll(
     fill(log, batch, 2)
     bench.disk.fail(verb)
     with pytest.raises(OSError, match="Input/output"):
-        log.append(batch())
+        log.appends.append(batch())
     assert not log.failed
     assert log.segment_count == 1
     fill(log, batch, 1)
@@ -213,7 +213,7 @@ def test_every_single_write_may_fail_and_what_was_acknowledged_is_there(
         bench.disk.fail("pwritev", nth=1 + nth % 4, code=errno.ENOSPC)
         for _ in range(3):
             try:
-                planned = log.append(batch())
+                planned = log.appends.append(batch())
             except OSError:
                 continue
             assert planned.base_offset == acknowledged

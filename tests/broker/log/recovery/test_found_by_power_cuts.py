@@ -47,8 +47,8 @@ def test_a_snapshot_past_where_a_log_was_cut_does_not_come_back(machine: Machine
         machine.append(2, 100)
     machine.checkpoint()
     bases = segments(machine.log.directory)
-    machine.truncate(machine.log.log_end_offset - bases[1])
-    end = machine.log.log_end_offset
+    machine.truncate(machine.log.offsets.log_end_offset - bases[1])
+    end = machine.log.offsets.log_end_offset
     for found in snapshots_after_cuts(machine, tmp_path):
         assert max(found, default=0) <= end
 
@@ -57,13 +57,13 @@ def test_a_snapshot_past_the_end_that_a_start_finds_does_not_come_back(machine: 
     machine.append(2, 100)
     machine.flush()
     machine.checkpoint()
-    end = machine.log.log_end_offset
+    end = machine.log.offsets.log_end_offset
     machine.end()
     (machine.disk.root / "words-0" / f"{end + 2:020d}.snapshot").write_bytes(b"")
     again = Machine(machine.disk.root, machine.ledger)
     again.start()
     try:
-        assert again.log.log_end_offset == end
+        assert again.log.offsets.log_end_offset == end
         for found in snapshots_after_cuts(again, tmp_path):
             assert max(found, default=0) <= end
     finally:
@@ -125,13 +125,13 @@ def test_recovery_rebuilds_a_damaged_transaction_index_from_the_whole_segment(tm
     log = opened(directory, CONFIG)
     send(log, 7, 0, count=2)
     send(log, 7, 2)
-    log.append_marker(marker(7, Outcome.ABORT))
+    log.appends.append_marker(marker(7, Outcome.ABORT))
     for _ in range(20):
-        log.append(build_batch([(NOW_MS, None, b"v" * 20, ())]))
+        log.appends.append(build_batch([(NOW_MS, None, b"v" * 20, ())]))
     send(log, 8, 0)
-    log.append_marker(marker(8, Outcome.ABORT))
-    log.flush()
-    expected, point = committed(log, 1), log.recovery_point
+    log.appends.append_marker(marker(8, Outcome.ABORT))
+    log.durability.flush()
+    expected, point = committed(log, 1), log.durability.recovery_point
     log.close(clean=False)
     index = directory / f"{0:020}.txnindex"
     entries = index.read_bytes()
@@ -148,13 +148,13 @@ def test_a_log_that_lost_the_end_of_deleted_transactions_starts_over(tmp_path: P
     directory = tmp_path / "words-0"
     log = opened(directory, CONFIG)
     send(log, 7, 0)
-    log.append_marker(marker(7, Outcome.ABORT))
+    log.appends.append_marker(marker(7, Outcome.ABORT))
     send(log, 8, 0)
     size = log.size
     log.close(clean=False)
     os.truncate(directory / f"{0:020}.log", size - 1)
     log = opened(directory, CONFIG, clean=False, log_start_offset=3)
-    assert (log.log_start_offset, log.log_end_offset, log.last_stable_offset) == (3, 3, 3)
+    assert (log.offsets.log_start_offset, log.offsets.log_end_offset, log.offsets.last_stable_offset) == (3, 3, 3)
     assert not dict(log.producers.open_transactions)
     log.close()
 
@@ -188,12 +188,12 @@ def test_zeros_in_a_transaction_index_hide_nothing(tmp_path: Path) -> None:
     send(log, 0, 0, count=2)
     send(log, 7, 0)
     for _ in range(20):
-        log.append(build_batch([(NOW_MS, None, b"v" * 100, ())]))
-    log.flush()
-    point = log.recovery_point
+        log.appends.append(build_batch([(NOW_MS, None, b"v" * 100, ())]))
+    log.durability.flush()
+    point = log.durability.recovery_point
     log.close(clean=False)
     (directory / f"{0:020}.txnindex").write_bytes(bytes(ENTRY.size))
     log = opened(directory, CONFIG, clean=False, recovery_point=point)
-    log.append_marker(marker(0, Outcome.COMMIT))
-    log.append_marker(marker(7, Outcome.COMMIT))
+    log.appends.append_marker(marker(0, Outcome.COMMIT))
+    log.appends.append_marker(marker(7, Outcome.COMMIT))
     assert committed(log) == list(range(23))

@@ -26,8 +26,8 @@ def with_gaps(bench: Bench, *, segments: int = 5, last_offsets: tuple[int, ...] 
 
 def make_indexes(log: PartitionLog) -> None:
     """Rebuild the indexes of all sealed segments, as their first use does."""
-    for segment in log._segments.snapshot[:-1]:
-        log.rebuild_indexes(segment.base_offset)
+    for segment in log._state.segments.snapshot[:-1]:
+        log.reads.rebuild_indexes(segment.base_offset)
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
@@ -40,7 +40,7 @@ def test_nothing_is_cut_from_a_copied_log_because_offsets_are_missing(
     assert (report_of(log).truncated_bytes, report_of(log).removed_segments) == (0, ())
     make_indexes(log)
     assert offsets_in(log) == offsets
-    log.append(build_batch([(START_MS, b"key", b"value", ())]))
+    log.appends.append(build_batch([(START_MS, b"key", b"value", ())]))
     assert offsets_in(bench.reopen(log)) == [*offsets, offsets[-1] + 1]
 
 

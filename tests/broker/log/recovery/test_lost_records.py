@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.log.recovery.logs import Batch, Bench, OffsetsIn, contents, fill, report_of
-from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
+from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.errors import IndexCorruptError, MissingFilesError
 from warmlog.broker.log.io.disk import IrregularFileError
 from warmlog.broker.log.partition_log import PartitionLog
@@ -44,7 +44,7 @@ def filled(bench: Bench, batch: Batch, *, clean: bool, **changes: object) -> Par
     """Leave a log of some segments, all of it flushed, as a clean stop or a kill does."""
     log: PartitionLog = bench.open(**{"segment_bytes": 700, "index_interval_bytes": 200, **changes})
     fill(log, batch, RECORDS)
-    log.flush()
+    log.durability.flush()
     log.close(clean=clean)
     return log
 
@@ -66,12 +66,12 @@ def test_a_log_that_lost_its_end_is_not_opened_until_the_loss_is_accepted(
     kept = offsets_in(log)
     assert kept == list(range(len(kept)))
     assert ACTIVE <= len(kept) < RECORDS
-    assert log.append(batch()).base_offset == RECORDS, "no offset is assigned again"
+    assert log.appends.append(batch()).base_offset == RECORDS, "no offset is assigned again"
     bench.kill(log)
     for end in (RECORDS + 1, RECORDS + 2):
         log = bench.open(clean=False, recovery_point=RECORDS)
         assert [*offsets_in(log)] == [*kept, *range(RECORDS, end)]
-        log.append(batch())
+        log.appends.append(batch())
         bench.kill(log)
 
 
@@ -79,7 +79,7 @@ def test_records_that_were_not_flushed_may_be_lost_after_a_kill(bench: Bench, ba
     filled(bench, batch, clean=False)
     empty(bench.path(ACTIVE, ".log"))
     log = bench.open(clean=False, recovery_point=ACTIVE)
-    assert log.log_end_offset == ACTIVE
+    assert log.offsets.log_end_offset == ACTIVE
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -105,7 +105,7 @@ def test_a_sealed_segment_that_is_empty_is_missed(
 def test_a_segment_of_deleted_records_is_not_missed(bench: Bench, batch: Batch) -> None:
     filled(bench, batch, clean=True)
     empty(bench.path(0, ".log"))
-    assert bench.open(recovery_point=RECORDS, log_start_offset=4).log_start_offset == 4
+    assert bench.open(recovery_point=RECORDS, log_start_offset=4).offsets.log_start_offset == 4
 
 
 def test_an_empty_segment_of_which_nothing_is_known_is_not_missed(
@@ -130,15 +130,15 @@ def test_readers_get_an_error_where_a_sealed_segment_was_cut(
     damage(bench.path(8, ".log"))
     log = bench.open(clean=clean, recovery_point=RECORDS)
     try:
-        log.read(8, 700)
+        log.reads.read(8, 700)
     except IndexCorruptError:  # rebuilt then, as the broker does it
-        log.rebuild_indexes(8)
+        log.reads.rebuild_indexes(8)
     left = bench.path(8, ".log").stat().st_size // len(batch())
-    assert log.read(8, 700).slice is not None
+    assert log.reads.read(8, 700).slice is not None
     for offset in range(8 + left, 12):
         with pytest.raises(CorruptBatchError, match=rf"08\.log was cut or damaged: the records from {8 + left} to 11"):
-            log.read(offset, 700, min_one_message=True)
-    assert log.read(12, 700).slice is not None
+            log.reads.read(offset, 700, min_one_message=True)
+    assert log.reads.read(12, 700).slice is not None
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex", ".snapshot"])
@@ -186,7 +186,7 @@ def test_a_recovery_reports_whatever_it_lost(bench: Bench, batch: Batch, damage:
     damage(bench.path(base, ".log"))
     log = bench.open(clean=False, known_end=RECORDS)
     assert report_of(log).lost_records
-    assert report_of(log).lost_offsets == RECORDS - log.log_end_offset
+    assert report_of(log).lost_offsets == RECORDS - log.offsets.log_end_offset
 
 
 def test_a_recovery_without_a_loss_reports_none(bench: Bench, batch: Batch) -> None:

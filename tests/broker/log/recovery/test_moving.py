@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from tests.broker.log.io.crashing_disk import CrashingDisk, Fault, MachineGone
-from warmlog.broker.log.arrival import ANYWHERE, ARRIVAL, REPLACES_ALL, Arrival, read_arrival, write_arrival
 from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.arrival import ANYWHERE, ARRIVAL, REPLACES_ALL, Arrival, read_arrival, write_arrival
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.errors import DataDirectoryError
@@ -76,9 +76,9 @@ class World:
 
     def append(self, count: int) -> None:
         for _ in range(count):
-            offset = self.log.log_end_offset
+            offset = self.log.offsets.log_end_offset
             rows = [(START_MS + offset, b"k%d" % offset, b"%d" % offset * 20, ())]
-            self.log.append(build_batch(rows, producer_id=7, producer_epoch=0, base_sequence=offset))
+            self.log.appends.append(build_batch(rows, producer_id=7, producer_epoch=0, base_sequence=offset))
 
     def begin_move(self, name: str) -> LogMove:
         move = self.log.begin_move(self.named(name).path)
@@ -108,9 +108,9 @@ class World:
 
     def offsets(self) -> list[int]:
         """Offsets of all records, whose values must be those of their offsets."""
-        found, offset = [], self.log.log_start_offset
-        while offset < self.log.log_end_offset:
-            piece = self.log.read(offset, 1, min_one_message=True).slice
+        found, offset = [], self.log.offsets.log_start_offset
+        while offset < self.log.offsets.log_end_offset:
+            piece = self.log.reads.read(offset, 1, min_one_message=True).slice
             assert piece is not None
             data = piece.read_all()
             offset = int.from_bytes(data[:8])
@@ -150,7 +150,7 @@ def life(machine: World, name: str) -> None:
     move.sync_active()
     machine.finish_move(move, name)
     machine.append(MOVED)
-    machine.log.flush()
+    machine.log.durability.flush()
 
 
 def prepared(root: Path) -> World:
@@ -158,8 +158,8 @@ def prepared(root: Path) -> World:
     machine = World(root)
     assert machine.holder is machine.named("a")
     machine.append(RECORDS)
-    machine.log.flush()
-    machine.log.advance_start(4)
+    machine.log.durability.flush()
+    machine.log.truncation.advance_start(4)
     machine.write_checkpoints()
     machine.named("a").sync_names()
     return machine
@@ -184,7 +184,7 @@ def test_a_moved_log_has_the_same_records_at_the_same_places(tmp_path: Path) -> 
         assert machine.places() == {"b"}
         machine.append(MOVED)
         assert machine.offsets() == list(range(RECORDS + MOVED))
-        assert machine.log.recovery_point >= RECORDS
+        assert machine.log.durability.recovery_point >= RECORDS
         assert not (tmp_path / "b" / NAME / ARRIVAL).exists()
 
 
@@ -193,10 +193,10 @@ def test_plans_made_while_a_log_changes_places_are_written_to_the_new_one(tmp_pa
         machine.append(5)
         move = machine.begin_move("b")
         rows = [(START_MS + 5, b"k5", b"5" * 20, ())]
-        planned = machine.log.plan(build_batch(rows, producer_id=7, producer_epoch=0, base_sequence=5))
+        planned = machine.log.appends.plan(build_batch(rows, producer_id=7, producer_epoch=0, base_sequence=5))
         machine.finish_move(move, "b")
-        machine.log.write([planned])
-        machine.log.commit([planned])
+        machine.log.appends.write([planned])
+        machine.log.appends.commit([planned])
         assert machine.offsets() == list(range(6))
         assert machine.log.directory == tmp_path / "b" / NAME
 
@@ -215,7 +215,7 @@ def test_a_clean_start_after_a_move_finds_everything_in_the_new_place(tmp_path: 
         assert machine.log.recovery is None
         assert machine.offsets() == list(range(RECORDS + 1))
         again = build_batch([(START_MS, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=RECORDS)
-        assert machine.log.plan(again).is_duplicate
+        assert machine.log.appends.plan(again).is_duplicate
 
 
 @pytest.mark.parametrize("fault", ["crash before", "crash after"])
@@ -231,19 +231,21 @@ def test_a_power_cut_at_any_step_of_a_move_loses_nothing(tmp_path: Path, fault: 
         machine.disk.fail_at(step, fault)
         with suppress(MachineGone):
             life(machine, "b")
-        acknowledged = machine.log.recovery_point
-        end = machine.log.log_end_offset
+        acknowledged = machine.log.durability.recovery_point
+        end = machine.log.offsets.log_end_offset
         machine.close()
         for seed in range(3):
             left = tmp_path / f"{step}-{seed}"
             machine.disk.crash(left, Random(f"{step} {seed}"), journal=journal)
             with world(left) as started:
                 offsets = started.offsets()
-                assert offsets == list(range(4, started.log.log_end_offset)), step
-                assert max(acknowledged, RECORDS) <= started.log.log_end_offset <= end + 1, "one was being written"
+                assert offsets == list(range(4, started.log.offsets.log_end_offset)), step
+                assert max(acknowledged, RECORDS) <= started.log.offsets.log_end_offset <= end + 1, (
+                    "one was being written"
+                )
                 (place,) = started.places()
                 places.add(place)
-                assert started.log.log_start_offset == 4
+                assert started.log.offsets.log_start_offset == 4
                 started.append(2)
                 started.move("b" if place == "a" else "a")
                 assert len(started.places()) == 1
@@ -275,7 +277,7 @@ def two_places(root: Path) -> tuple[str, str]:
     """The partition in both directories with the same records; the directories' ids."""
     with world(root, Disk()) as machine:
         machine.append(RECORDS)
-        machine.log.flush()
+        machine.log.durability.flush()
         machine.begin_move("b")
         ids = machine.named("a").directory_id, machine.named("b").directory_id
         machine.log.close()
@@ -374,7 +376,7 @@ def test_copies_of_segments_that_went_are_dropped(tmp_path: Path) -> None:
         move = machine.begin_move("b")
         while move.remaining_bytes or not move.has_sealed:
             move.copy()
-        machine.log.advance_start(20)
+        machine.log.truncation.advance_start(20)
         removed = machine.log.old_segments.take_out()
         machine.log.old_segments.unlink(machine.log.old_segments.rename(removed))
         assert removed
@@ -392,28 +394,28 @@ def test_what_a_truncation_has_replaced_is_copied_again(tmp_path: Path, regrown:
         move = machine.begin_move("b")
         while move.remaining_bytes:
             move.copy()
-        machine.log.lower_recovery_point(5)
-        machine.log.truncate_to(5)
+        machine.log.durability.lower_recovery_point(5)
+        machine.log.truncation.truncate_to(5)
         for number in range(regrown):
-            machine.log.append(build_batch([(START_MS, b"k", b"another history %d" % number, ())]))
+            machine.log.appends.append(build_batch([(START_MS, b"k", b"another history %d" % number, ())]))
         assert move.remaining_bytes > 0
         machine.finish_move(move, "b")
         content = b"".join(path.read_bytes() for path in (tmp_path / "b" / NAME).glob("*.log"))
         assert content.count(b"another history") == regrown
-        assert machine.log.read(5 + regrown - 1, 1, min_one_message=True).slice.read_all() in content
+        assert machine.log.reads.read(5 + regrown - 1, 1, min_one_message=True).slice.read_all() in content
 
 
 def test_an_epoch_that_begins_while_a_log_changes_places_is_kept(tmp_path: Path) -> None:
     with world(tmp_path, Disk()) as machine:
-        machine.log.assign_epoch(1)
+        machine.log.epochs.assign(1, machine.log.offsets.log_end_offset)
         machine.append(3)
         move = machine.begin_move("b")
         end = machine.log.end_of_move()
-        machine.log.assign_epoch(2)
+        machine.log.epochs.assign(2, machine.log.offsets.log_end_offset)
         moved = move.complete(end, lambda: None)
         for segment in machine.log.finish_move(moved, machine.named("b").space_status):
             segment.close()
-        machine.log.checkpoint_epochs()
+        machine.log.durability.checkpoint_epochs()
         assert "2 3" in (tmp_path / "b" / NAME / "leader-epoch-checkpoint").read_text()
 
 

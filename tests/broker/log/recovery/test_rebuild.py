@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.protocol.records.handmade import batch, record
-from warmlog.broker.log.append import Tail
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.producers import trail
@@ -22,6 +21,7 @@ from warmlog.broker.log.recovery import rebuild
 from warmlog.broker.log.recovery.rebuild import Scan, scan_segment
 from warmlog.broker.log.segments.log_scan import WALK_CHUNK_SIZE
 from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.tail import Tail
 from warmlog.protocol.records import codec
 
 START_MS = 1_700_000_000_000

@@ -52,7 +52,7 @@ def test_recovery_drops_entries_past_the_end_of_what_is_left(directory: Path, ex
     index = directory / f"{LAST:020}.txnindex"
     index.write_bytes(index.read_bytes() + extra)
     opening = opened(directory)
-    assert opening.log_end_offset <= entry.last_offset
+    assert opening.offsets.log_end_offset <= entry.last_offset
     opening.close()
     assert aborted(directory, LAST) == []
     assert len(aborted(directory, 107)) == 3
@@ -60,7 +60,7 @@ def test_recovery_drops_entries_past_the_end_of_what_is_left(directory: Path, ex
 
 def test_truncation_drops_entries_past_the_end(directory: Path) -> None:
     log = opened(directory)
-    log.truncate_to(136)
+    log.truncation.truncate_to(136)
     log.close()
     assert [entry.last_offset for entry in aborted(directory, 107)] == [107, 135]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.log.recovery.logs import START_MS, Batch, Bench, OffsetsIn, contents, fill, report_of
-from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
+from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.errors import MissingFilesError
 
 
@@ -43,7 +43,7 @@ def test_index_rebuild(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> Non
     log = bench.open(clean=False)
     assert offsets_in(log) == list(range(100))
     for offset in range(100):
-        found = log.offset_for_time(START_MS + offset)
+        found = log.reads.offset_for_time(START_MS + offset)
         assert found is not None
         assert found.offset == offset
     log.close()
@@ -121,14 +121,14 @@ def test_offsets_that_go_back_are_cut(bench: Bench, batch: Batch, offsets_in: Of
 def test_recovery_begins_at_the_recovery_point(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = bench.open(segment_bytes=10_000)
     fill(log, batch, 80)
-    log.flush()
+    log.durability.flush()
     fill(log, batch, 10)
     bench.kill(log)
     log = bench.open(clean=False, recovery_point=80)
     report = report_of(log)
     assert report.scanned_segments == 1
     assert 10 * len(batch()) <= report.scanned_bytes <= 16 * len(batch())
-    assert log.recovery_point == 80
+    assert log.durability.recovery_point == 80
     assert offsets_in(log) == list(range(90))
 
 
@@ -160,14 +160,14 @@ def test_a_log_that_ends_before_its_recovery_point_is_opened_if_the_loss_is_acce
     assert contents(bench.directory) == before
     (bench.directory / ACCEPT_LOSS).touch()
     log = bench.open(clean=False, recovery_point=1 << 40)
-    assert (log.log_end_offset, log.recovery_point) == (10, 10)
+    assert (log.offsets.log_end_offset, log.durability.recovery_point) == (10, 10)
     assert (report_of(log).scanned_segments, report_of(log).scanned_bytes) == (1, 2 * len(batch()))
 
 
 def test_recover_only_last_segment(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=700)
     fill(log, batch, 10)
-    log.flush()
+    log.durability.flush()
     bench.kill(log)
     bench.disk.calls.clear()
     bench.open(clean=False, recovery_point=8)
@@ -178,10 +178,10 @@ def test_recover_only_last_segment(bench: Bench, batch: Batch) -> None:
 def test_recover_with_an_empty_active_segment(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = bench.open()
     fill(log, batch, 5)
-    log.roll()
+    log.rolls.roll()
     bench.kill(log)
     log = bench.open(clean=False)
-    assert (log.segment_count, log.log_end_offset) == (2, 5)
+    assert (log.segment_count, log.offsets.log_end_offset) == (2, 5)
     fill(log, batch, 1)
     assert offsets_in(log) == list(range(6))
 
@@ -192,13 +192,13 @@ def test_the_files_of_a_roll_that_never_was_are_removed(
 ) -> None:
     log = bench.open(segment_bytes=3 * len(batch()))
     fill(log, batch, 3)
-    log.prepare_roll(log.plan(batch()))
-    log.abandon()
+    log.rolls.prepare(log.appends.plan(batch()))
+    log.appends.abandon()
     log.reconfigure(bench.config.__class__())
     fill(log, batch, 2)
     log.close()
     log = bench.open(clean=clean, recovery_point=5)
-    assert (log.segment_count, log.log_end_offset) == (1, 5)
+    assert (log.segment_count, log.offsets.log_end_offset) == (1, 5)
     assert offsets_in(log) == list(range(5))
 
 
@@ -210,21 +210,21 @@ def test_a_log_whose_first_batch_is_bad_is_empty_and_goes_on(bench: Bench, batch
         b"not a batch at all, but quite a lot of bytes that stand where a header would be"
     )
     log = bench.open(clean=False)
-    assert (log.log_end_offset, log.size) == (0, 0)
+    assert (log.offsets.log_end_offset, log.size) == (0, 0)
     fill(log, batch, 1)
-    assert log.log_end_offset == 1
+    assert log.offsets.log_end_offset == 1
 
 
 def test_the_largest_time_survives_a_kill(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=2000)
     for time in (10, 500, 30, 40, 20, 15, 16, 17, 18, 900, 7, 8, 9, 11, 12):
-        log.append(batch(timestamp=time))
-    found = log.largest_timestamp()
-    log.flush()
+        log.appends.append(batch(timestamp=time))
+    found = log.reads.largest_timestamp()
+    log.durability.flush()
     bench.kill(log)
     for recovery_point in (0, 5, 9, 15):
         log = bench.open(clean=False, recovery_point=recovery_point)
-        assert log.largest_timestamp() == found
+        assert log.reads.largest_timestamp() == found
         bench.kill(log)
 
 
@@ -235,25 +235,25 @@ def test_the_leader_epoch_rises_at_an_unclean_start_and_not_at_a_clean_one(bench
     log = bench.open()
     fill(log, batch, 3)
     log = bench.reopen(log)
-    assert log.leader_epoch == 0
+    assert log.epochs.current == 0
     bench.kill(log)
     log = bench.open(clean=False)
-    assert log.leader_epoch == 1
-    assert log.epoch_of(2) == 0
-    assert log.epoch_of(3) == 1
+    assert log.epochs.current == 1
+    assert log.epochs.epoch_of(2) == 0
+    assert log.epochs.epoch_of(3) == 1
 
 
 def test_log_recovers_for_leader_epoch(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=700)
     for epoch in range(1, 6):
         fill(log, batch, 3)
-        log.assign_epoch(epoch)
+        log.epochs.assign(epoch, log.offsets.log_end_offset)
     fill(log, batch, 3)
     bench.kill(log)
     (bench.directory / "leader-epoch-checkpoint").unlink(missing_ok=True)
     log = bench.open(clean=False)
-    assert [log.epoch_of(offset) for offset in range(18)] == [offset // 3 for offset in range(18)]
-    assert log.leader_epoch == 6
+    assert [log.epochs.epoch_of(offset) for offset in range(18)] == [offset // 3 for offset in range(18)]
+    assert log.epochs.current == 6
 
 
 def test_epochs_past_the_end_go_and_the_number_stays(bench: Bench, batch: Batch) -> None:
@@ -262,17 +262,17 @@ def test_epochs_past_the_end_go_and_the_number_stays(bench: Bench, batch: Batch)
     log.close()
     (bench.directory / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n4 2\n9 100\n")
     log = bench.open()
-    assert log.leader_epoch == 9
-    assert [log.epoch_of(offset) for offset in range(4)] == [0, 0, 4, 9]
+    assert log.epochs.current == 9
+    assert [log.epochs.epoch_of(offset) for offset in range(4)] == [0, 0, 4, 9]
 
 
 def test_a_malformed_epoch_checkpoint_is_as_good_as_none(bench: Bench, batch: Batch) -> None:
     log = bench.open()
-    log.assign_epoch(1)
+    log.epochs.assign(1, log.offsets.log_end_offset)
     fill(log, batch, 3)
     log.close()
     (bench.directory / "leader-epoch-checkpoint").write_text("nonsense\nmore\n")
-    assert bench.open().leader_epoch == 1
+    assert bench.open().epochs.current == 1
 
 
 def test_a_crash_in_the_middle_of_recovery_is_recovered_from(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
@@ -303,7 +303,7 @@ def test_an_entry_whose_batch_is_torn_goes_with_it_however_far_the_recovery_poin
     (bench.directory / ACCEPT_LOSS).touch()
     log = bench.open(clean=False, recovery_point=1 << 40)
     assert offsets_in(log) == [0, 1, 2, 3]
-    found = log.largest_timestamp()
+    found = log.reads.largest_timestamp()
     assert found is not None
     assert (found.timestamp, found.offset) == (START_MS + 3, 3)
     fill(log, batch, 1)
@@ -316,13 +316,13 @@ def test_batches_larger_than_one_read_are_recovered_and_found(
     log = bench.open(max_message_bytes=1 << 20)
     sizes = [100_000, 300_000, 50, 600_000, 262_144 - 61, 10]
     for offset, size in enumerate(sizes):
-        log.append(batch(timestamp=START_MS + offset, size=size))
+        log.appends.append(batch(timestamp=START_MS + offset, size=size))
     bench.kill(log)
     log = bench.open(clean=False)
     assert report_of(log).scanned_bytes == log.size
     assert offsets_in(log) == list(range(6))
     for offset in range(6):
-        found = log.offset_for_time(START_MS + offset)
+        found = log.reads.offset_for_time(START_MS + offset)
         assert found is not None
         assert found.offset == offset
 
@@ -330,7 +330,7 @@ def test_batches_larger_than_one_read_are_recovered_and_found(
 def test_a_torn_large_batch_is_cut(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = bench.open(max_message_bytes=1 << 20)
     for _ in range(3):
-        log.append(batch(size=300_000))
+        log.appends.append(batch(size=300_000))
     bench.kill(log)
     os.truncate(bench.path(0, ".log"), log.size - 20)
     log = bench.open(clean=False)

@@ -32,7 +32,7 @@ START_MS = 1_700_000_000_000
 
 def fill(log: PartitionLog, batch: Batch, batches: int, **how: int) -> None:
     for _ in range(batches):
-        log.append(batch(**how))
+        log.appends.append(batch(**how))
 
 
 def reopen(log: PartitionLog) -> Reopened:
@@ -47,7 +47,7 @@ def reopen(log: PartitionLog) -> Reopened:
 def fail_sync(bench: Bench, log: PartitionLog) -> None:
     bench.disk.fail("sync")
     with pytest.raises(OSError, match="Input/output"):
-        log.flush()
+        log.durability.flush()
     assert log.failed
 
 
@@ -56,11 +56,11 @@ def plain(size: int = 1) -> bytes:
 
 
 def roll(log: PartitionLog) -> None:
-    prepared = log.prepare_early_roll()
-    plan = log.begin_flush()
-    log.finish_roll(log.commit_early_roll(prepared))
+    prepared = log.rolls.prepare_early()
+    plan = log.durability.begin_flush()
+    log.rolls.finish(log.rolls.commit_early(prepared))
     plan.sync()
-    log.finish_flush(plan)
+    log.durability.finish_flush(plan)
 
 
 def inode(path: Path) -> int:
@@ -76,7 +76,7 @@ def test_what_lies_past_the_recovery_point_is_copied_and_the_log_goes_on(
 ) -> None:
     log = bench.open()
     fill(log, batch, 3)
-    log.flush()
+    log.durability.flush()
     fill(log, batch, 4)
     before = names(bench)
     stored, failed_inode = bench.path(0, ".log").read_bytes(), inode(bench.path(0, ".log"))
@@ -84,11 +84,16 @@ def test_what_lies_past_the_recovery_point_is_copied_and_the_log_goes_on(
     reopened = reopen(log)
     assert (reopened.copied_bytes, reopened.truncated_bytes, reopened.reason) == (len(stored), 0, None)
     assert (log.failed, log.failure) == (False, None)
-    assert (log.recovery_point, log.high_watermark, log.log_end_offset, log.unflushed_bytes) == (7, 7, 7, 0)
+    assert (
+        log.durability.recovery_point,
+        log.offsets.high_watermark,
+        log.offsets.log_end_offset,
+        log.durability.unflushed_bytes,
+    ) == (7, 7, 7, 0)
     assert bench.path(0, ".log").read_bytes() == stored
     assert inode(bench.path(0, ".log")) != failed_inode
     assert names(bench) == before
-    assert log.leader_epoch == 0
+    assert log.epochs.current == 0
     fill(log, batch, 2)
     assert offsets_in(log) == list(range(9))
     log = bench.reopen(log)
@@ -114,14 +119,14 @@ def test_no_file_that_failed_is_synced_again_and_all_new_ones_and_the_names_are(
 def test_the_indexes_are_as_appending_made_them(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
     log = bench.open(index_interval_bytes=200)
     for number in range(12):
-        log.append(batch(timestamp=START_MS + 10 * number))
+        log.appends.append(batch(timestamp=START_MS + 10 * number))
         if number == 5:
-            log.flush()
+            log.durability.flush()
     before = [bench.path(0, suffix).read_bytes().rstrip(b"\0") for suffix in (".index", ".timeindex")]
     fail_sync(bench, log)
     reopen(log)
     assert [bench.path(0, suffix).read_bytes().rstrip(b"\0") for suffix in (".index", ".timeindex")] == before
-    found = log.offset_for_time(START_MS + 75)
+    found = log.reads.offset_for_time(START_MS + 75)
     assert found is not None
     assert found.offset == 8
     fill(log, batch, 5, timestamp=START_MS + 500)
@@ -138,7 +143,7 @@ def test_a_log_whose_file_could_not_be_cut_back_after_a_write_is_cut_by_the_copy
     bench.disk.write_short(50)
     bench.disk.fail("truncate")
     with pytest.raises(OSError, match="no space"):
-        log.append(batch())
+        log.appends.append(batch())
     assert log.failed
     reopen(log)
     assert bench.path(0, ".log").stat().st_size == 3 * len(batch())
@@ -151,9 +156,9 @@ def test_a_log_that_would_end_before_its_start_begins_again_at_its_start(
 ) -> None:
     log = bench.open(segment_bytes=3 * len(batch()))
     fill(log, batch, 2)
-    log.flush()
+    log.durability.flush()
     fill(log, batch, 5)
-    log.advance_start(7)
+    log.truncation.advance_start(7)
     fail_sync(bench, log)
     with bench.path(6, ".log").open("r+b") as file:
         file.seek(70)
@@ -161,10 +166,15 @@ def test_a_log_that_would_end_before_its_start_begins_again_at_its_start(
     reopened = reopen(log)
     assert reopened.reason is not None
     assert (reopened.truncated_bytes, reopened.copied_bytes) == (7 * len(batch()), 0)
-    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == (7, 7, 7, 7)
+    assert (
+        log.offsets.log_start_offset,
+        log.offsets.high_watermark,
+        log.offsets.log_end_offset,
+        log.durability.recovery_point,
+    ) == (7, 7, 7, 7)
     files = [f"{7:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
     assert names(bench) == [*files, CONTIGUOUS_OFFSET]
-    assert log.leader_epoch == 1
+    assert log.epochs.current == 1
     fill(log, batch, 2)
     assert offsets_in(log) == [7, 8]
     log = bench.reopen(log)
@@ -177,7 +187,7 @@ def test_a_page_that_is_lost_ends_the_log_before_it_and_begins_a_leader_epoch(
 ) -> None:
     log = bench.open()
     fill(log, batch, 2)
-    log.flush()
+    log.durability.flush()
     fill(log, batch, 5)
     fail_sync(bench, log)
     with bench.path(0, ".log").open("r+b") as file:  # what the disk has of it, once the page is given up
@@ -186,12 +196,17 @@ def test_a_page_that_is_lost_ends_the_log_before_it_and_begins_a_leader_epoch(
     reopened = reopen(log)
     assert reopened.reason is not None
     assert reopened.truncated_bytes == 3 * len(batch())
-    assert (log.log_end_offset, log.high_watermark, log.recovery_point, log.leader_epoch) == (4, 4, 4, 1)
-    assert log.end_offset_of_epoch(0) == (0, 4)
+    assert (
+        log.offsets.log_end_offset,
+        log.offsets.high_watermark,
+        log.durability.recovery_point,
+        log.epochs.current,
+    ) == (4, 4, 4, 1)
+    assert log.epochs.end_offset(0, log.offsets.log_end_offset) == (0, 4)
     fill(log, batch, 1)
     assert offsets_in(log) == [0, 1, 2, 3, 4]
     log = bench.reopen(log)
-    assert (log.recovery, log.leader_epoch) == (None, 1)
+    assert (log.recovery, log.epochs.current) == (None, 1)
 
 
 def test_a_file_that_lost_its_end_ends_the_log_there(bench: Bench, batch: Batch, offsets_in: OffsetsIn) -> None:
@@ -202,7 +217,7 @@ def test_a_file_that_lost_its_end_ends_the_log_there(bench: Bench, batch: Batch,
     reopened = reopen(log)
     assert reopened.reason == f"the file has {3 * len(batch())} bytes of {5 * len(batch())}"
     assert offsets_in(log) == [0, 1, 2]
-    assert log.leader_epoch == 1
+    assert log.epochs.current == 1
 
 
 def test_what_lies_below_the_recovery_point_is_not_held_against_anything(
@@ -211,25 +226,25 @@ def test_what_lies_below_the_recovery_point_is_not_held_against_anything(
     """It was synced; a bit that flipped there is for `log verify` to find, and no reason to cut the log."""
     log = bench.open(index_interval_bytes=0)
     fill(log, batch, 4)
-    log.flush()
+    log.durability.flush()
     fill(log, batch, 4)
     fail_sync(bench, log)
     with bench.path(0, ".log").open("r+b") as file:
         file.seek(len(batch()) + 100)
         file.write(b"?")
     reopened = reopen(log)
-    assert (reopened.reason, log.log_end_offset) == (None, 8)
+    assert (reopened.reason, log.offsets.log_end_offset) == (None, 8)
 
 
 def rolled(bench: Bench, batch: Batch) -> PartitionLog:
     """Segments of two batches each, at 0, 2, 4, 6; nothing of them is synced."""
     log = bench.open(segment_bytes=2 * len(batch()))
     for _ in range(8):
-        planned = log.plan(batch())
+        planned = log.appends.plan(batch())
         if planned.roll:
-            log.commit_roll(log.prepare_roll(planned))
-        log.write([planned])
-        log.commit([planned])
+            log.rolls.commit(log.rolls.prepare(planned))
+        log.appends.write([planned])
+        log.appends.commit([planned])
     return log
 
 
@@ -237,16 +252,16 @@ def test_all_segments_that_are_not_synced_are_copied_and_the_others_are_not(
     bench: Bench, batch: Batch, offsets_in: OffsetsIn
 ) -> None:
     log = rolled(bench, batch)
-    first, second = log._segments.snapshot[:2]
-    log.finish_roll(first)
-    log.finish_roll(second)
+    first, second = log._state.segments.snapshot[:2]
+    log.rolls.finish(first)
+    log.rolls.finish(second)
     kept = [inode(bench.path(base, ".log")) for base in (0, 2)]
     log.fail("a sync of the third one failed")
     reopened = reopen(log)
     assert reopened.copied_bytes == 4 * len(batch())
     assert [inode(bench.path(base, ".log")) for base in (0, 2)] == kept
     assert offsets_in(log) == list(range(8))
-    assert all(segment.synced for segment in log._segments.snapshot)
+    assert all(segment.synced for segment in log._state.segments.snapshot)
     fill(log, batch, 3)
     assert offsets_in(log) == list(range(11))
     log = bench.reopen(log)
@@ -261,7 +276,7 @@ def test_segments_past_one_that_was_cut_go(bench: Bench, batch: Batch, offsets_i
         file.write(bytes(50))
     reopened = reopen(log)
     assert reopened.truncated_bytes == 5 * len(batch())
-    assert (log.log_end_offset, log.active_base_offset, log.leader_epoch) == (3, 2, 1)
+    assert (log.offsets.log_end_offset, log.active_base_offset, log.epochs.current) == (3, 2, 1)
     assert not bench.path(4, ".log").exists()
     assert not bench.path(6, ".log").exists()
     fill(log, batch, 3)
@@ -274,14 +289,14 @@ def test_segments_past_one_that_was_cut_go(bench: Bench, batch: Batch, offsets_i
 def test_readers_go_on_while_and_after_files_take_each_others_place(bench: Bench, batch: Batch) -> None:
     log = bench.open()
     fill(log, batch, 5)
-    early = log.read(2, 10_000).slice
+    early = log.reads.read(2, 10_000).slice
     fail_sync(bench, log)
     reopening = log.begin_reopening()
     reopened = reopening.make()
-    between = log.read(2, 10_000).slice
+    between = log.reads.read(2, 10_000).slice
     log.finish_reopening(reopened)
     reopened.close_replaced()
-    late = log.read(2, 10_000).slice
+    late = log.reads.read(2, 10_000).slice
     assert early is not None
     assert between is not None
     assert late is not None
@@ -291,36 +306,36 @@ def test_readers_go_on_while_and_after_files_take_each_others_place(bench: Bench
 def test_idempotent_producers_are_known_as_before(bench: Bench, batch: Batch) -> None:
     log = bench.open()
     sent = batch(2, producer_id=7, producer_epoch=0, base_sequence=0)
-    log.append(sent)
+    log.appends.append(sent)
     fail_sync(bench, log)
     reopen(log)
-    assert log.plan(sent).is_duplicate
-    assert not log.plan(batch(1, producer_id=7, producer_epoch=0, base_sequence=2)).is_duplicate
+    assert log.appends.plan(sent).is_duplicate
+    assert not log.appends.plan(batch(1, producer_id=7, producer_epoch=0, base_sequence=2)).is_duplicate
 
 
 def test_producers_whose_batches_were_cut_begin_where_the_log_ends(bench: Bench, batch: Batch) -> None:
     log = bench.open()
-    log.append(batch(2, producer_id=7, producer_epoch=0, base_sequence=0))
+    log.appends.append(batch(2, producer_id=7, producer_epoch=0, base_sequence=0))
     lost = batch(2, producer_id=7, producer_epoch=0, base_sequence=2)
-    log.append(lost)
+    log.appends.append(lost)
     fail_sync(bench, log)
     os.truncate(bench.path(0, ".log"), log.size - 1)
     reopen(log)
-    assert log.append(lost).base_offset == 2
+    assert log.appends.append(lost).base_offset == 2
 
 
 def test_batches_before_a_snapshot_are_known_although_the_end_was_cut(bench: Bench, batch: Batch) -> None:
     log = bench.open()
     sent = [batch(1, producer_id=7, producer_epoch=0, base_sequence=sequence) for sequence in range(5)]
     for each in sent[:3]:
-        log.append(each)
-    log.roll()
+        log.appends.append(each)
+    log.rolls.roll()
     for each in sent[3:]:
-        log.append(each)
+        log.appends.append(each)
     fail_sync(bench, log)
     os.truncate(bench.path(3, ".log"), bench.path(3, ".log").stat().st_size - 1)
     reopen(log)
-    assert [log.append(each).is_duplicate for each in sent] == [True] * 4 + [False]
+    assert [log.appends.append(each).is_duplicate for each in sent] == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize("segment_bytes", [700, 1 << 20])
@@ -332,17 +347,17 @@ def test_whatever_step_of_a_truncation_fails_the_log_comes_back_as_far_as_it_is_
         log = bench.open(segment_bytes=segment_bytes)
         log.follow_replicas()
         for sequence in range(10):
-            log.append(batch(1, producer_id=7, producer_epoch=0, base_sequence=sequence))
-        log.lower_recovery_point(4)
+            log.appends.append(batch(1, producer_id=7, producer_epoch=0, base_sequence=sequence))
+        log.durability.lower_recovery_point(4)
         bench.disk.fail(verb, nth=nth)
         with suppress(OSError):
-            log.truncate_to(4)
+            log.truncation.truncate_to(4)
         bench.disk.forget_faults()
         if log.failed:
             reopen(log)
-        end = log.log_end_offset
+        end = log.offsets.log_end_offset
         assert (log.producers.get(7).last_offset, log.producers.get(7).last_sequence) == (end - 1, end - 1)
-        assert log.append(batch(1, producer_id=7, producer_epoch=0, base_sequence=end)).base_offset == end
+        assert log.appends.append(batch(1, producer_id=7, producer_epoch=0, base_sequence=end)).base_offset == end
         log.close(clean=False)
         shutil.rmtree(bench.directory)
 
@@ -356,15 +371,15 @@ def test_whatever_step_of_a_start_anew_fails_the_log_comes_back(
         log = bench.open(segment_bytes=700)
         log.follow_replicas()
         fill(log, batch, 10)
-        log.prepare_anew(offset)
+        log.truncation.prepare_anew(offset)
         bench.disk.fail(verb, nth=nth)
         with suppress(OSError):
-            log.start_anew(offset)
+            log.truncation.start_anew(offset)
         bench.disk.forget_faults()
         if log.failed:
             reopen(log)
-        assert log.log_start_offset <= log.log_end_offset
-        assert log.append(batch()).base_offset == log.log_end_offset - 1
+        assert log.offsets.log_start_offset <= log.offsets.log_end_offset
+        assert log.appends.append(batch()).base_offset == log.offsets.log_end_offset - 1
         log.close(clean=False)
         shutil.rmtree(bench.directory)
 
@@ -373,16 +388,16 @@ def test_a_log_with_a_transaction_behind_a_clean_stop_comes_back(tmp_path: Path)
     """The snapshot of the stop lies inside of the active segment, whose copy is not in use while it is read."""
     directory, config = tmp_path / "words-0", LogConfig()
     log = opened(directory, config)
-    log.append(plain())
+    log.appends.append(plain())
     log.close()
-    log = opened(directory, config, recovery_point=log.recovery_point)
+    log = opened(directory, config, recovery_point=log.durability.recovery_point)
     for _ in range(10):
-        log.append(plain(3000))
-    log.flush()
+        log.appends.append(plain(3000))
+    log.durability.flush()
     send(log, 7, 0)
     log.fail(OSError(errno.EIO, "Input/output error"))
     reopen(log)
-    log.append_marker(marker(7, Outcome.ABORT))
+    log.appends.append_marker(marker(7, Outcome.ABORT))
     assert committed(log) == list(range(11))
 
 
@@ -391,20 +406,20 @@ def test_transactions_are_followed_through_segments_that_are_synced(tmp_path: Pa
     directory = tmp_path / "words-0"
     files = OpenFiles(disk=FaultyDisk())
     log = opened(directory, LogConfig(), files=files)
-    log.append(plain())
+    log.appends.append(plain())
     send(log, 1, 0, 2)
     roll(log)
-    log.append(plain())
+    log.appends.append(plain())
     log.close(clean=False)
     log = opened(directory, LogConfig(), clean=False, recovery_point=3, files=files)
-    log.append_marker(marker(1, Outcome.COMMIT))
+    log.appends.append_marker(marker(1, Outcome.COMMIT))
     send(log, 2, 0, 2)
-    prepared = log.prepare_early_roll()
-    log.finish_roll(log.commit_early_roll(prepared))
-    log.append_marker(marker(2, Outcome.ABORT))
+    prepared = log.rolls.prepare_early()
+    log.rolls.finish(log.rolls.commit_early(prepared))
+    log.appends.append_marker(marker(2, Outcome.ABORT))
     send(log, 1, 2)
-    log.append_marker(marker(1, Outcome.ABORT))
-    log.append(plain())
+    log.appends.append_marker(marker(1, Outcome.ABORT))
+    log.appends.append(plain())
     before = committed(log)
     log.fail(OSError(errno.EIO, "Input/output error"))
     reopen(log)
@@ -415,7 +430,7 @@ def test_producers_of_attempts_that_fail_are_not_counted(bench: Bench, batch: Ba
     budget = ProducerBudget()
     log = bench.open(budget=budget)
     for producer_id in range(5):
-        log.append(batch(1, producer_id=producer_id, producer_epoch=0, base_sequence=0))
+        log.appends.append(batch(1, producer_id=producer_id, producer_epoch=0, base_sequence=0))
     fail_sync(bench, log)
     os.truncate(bench.path(0, ".log"), log.size - 1)
     for _ in range(3):
@@ -504,20 +519,20 @@ def test_whatever_the_disk_lost_past_the_recovery_point_a_whole_prefix_of_batche
     log = bench.open(segment_bytes=data.draw(st.sampled_from([600, 1 << 20])), index_interval_bytes=100)
     ends = [0]
     for number, count in enumerate(counts):
-        log.append(_batch(count))
+        log.appends.append(_batch(count))
         ends.append(ends[-1] + count)
         if number + 1 == flushed:
-            log.flush()
-    point = log.recovery_point
+            log.durability.flush()
+    point = log.durability.recovery_point
     log.fail("a sync failed")
     active = bench.path(log.active_base_offset, ".log")
     damage = data.draw(st.integers(0, active.stat().st_size))
     os.truncate(active, damage)
     reopened = reopen(log)
-    assert log.log_end_offset in ends
-    assert (log.log_end_offset == ends[-1]) == (reopened.reason is None)
-    assert log.log_end_offset >= min(point, log.active_base_offset)
-    assert log.append(_batch(1)).base_offset == log.log_end_offset - 1
+    assert log.offsets.log_end_offset in ends
+    assert (log.offsets.log_end_offset == ends[-1]) == (reopened.reason is None)
+    assert log.offsets.log_end_offset >= min(point, log.active_base_offset)
+    assert log.appends.append(_batch(1)).base_offset == log.offsets.log_end_offset - 1
     bench.close()
 
 
@@ -533,7 +548,7 @@ def test_a_log_that_failed_by_a_write_comes_back(bench: Bench, batch: Batch, off
     fill(log, batch, 3)
     bench.disk.fail("pwritev", code=code)
     with pytest.raises(OSError, match=r"."):
-        log.append(batch())
+        log.appends.append(batch())
     reopen(log)
     fill(log, batch, 1)
     assert offsets_in(log) == [0, 1, 2, 3]

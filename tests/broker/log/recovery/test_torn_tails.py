@@ -76,12 +76,14 @@ class _Damaged:
         self.directory = root / "words-0"
         log = self.open(clean=True, recovery_point=0)
         for at in range(batches):
-            rows = [(START_MS + log.log_end_offset + i, b"k", b"v" * (at * 37 % 90), ()) for i in range(at % 3 + 1)]
-            sequence = log.log_end_offset
-            log.append(build_batch(rows, producer_id=7, producer_epoch=0, base_sequence=sequence))
+            rows = [
+                (START_MS + log.offsets.log_end_offset + i, b"k", b"v" * (at * 37 % 90), ()) for i in range(at % 3 + 1)
+            ]
+            sequence = log.offsets.log_end_offset
+            log.appends.append(build_batch(rows, producer_id=7, producer_epoch=0, base_sequence=sequence))
             if at + 1 == min(flushed, batches):
-                log.flush()
-        self.recovery_point, self.end = log.recovery_point, log.log_end_offset
+                log.durability.flush()
+        self.recovery_point, self.end = log.durability.recovery_point, log.offsets.log_end_offset
         log.close(clean=False)
         self.batches = [batch for path in self.logs() for batch in stored(path.read_bytes())]
         self._safe = {path: self._safe_size(path.read_bytes()) for path in self.logs()}
@@ -149,12 +151,12 @@ def _is_start(piece: bytes, batch: Stored) -> bool:
 
 def found_in(log: PartitionLog) -> list[tuple[int, bytes]]:
     batches: list[Stored] = []
-    while (offset := batches[-1].last_offset + 1 if batches else 0) < log.log_end_offset:
+    while (offset := batches[-1].last_offset + 1 if batches else 0) < log.offsets.log_end_offset:
         try:
-            piece = log.read(offset, 1, min_one_message=True).slice
+            piece = log.reads.read(offset, 1, min_one_message=True).slice
         except IndexCorruptError as error:  # of a segment that recovery did not look into: made anew at its first use
-            log.rebuild_indexes(error.base_offset)
-            piece = log.read(offset, 1, min_one_message=True).slice
+            log.reads.rebuild_indexes(error.base_offset)
+            piece = log.reads.read(offset, 1, min_one_message=True).slice
         assert piece is not None
         batches += stored(piece.read_all())
     return [batch.identity for batch in batches]
@@ -196,17 +198,17 @@ def test_what_is_left_is_the_longest_sound_prefix(
 def _check(damaged: _Damaged, expected: list[Stored], recovery_point: int) -> None:
     log = damaged.open(clean=False, recovery_point=recovery_point)
     end = expected[-1].last_offset + 1 if expected else 0
-    assert log.log_end_offset == end >= damaged.recovery_point
+    assert log.offsets.log_end_offset == end >= damaged.recovery_point
     assert found_in(log) == [batch.identity for batch in expected]
     states = {state.producer_id: state.last_offset for state in log.producers.capture()}
     assert states == ({7: end - 1} if expected else {})
     for batch in expected:
-        at = log.offset_for_time(batch.records[0][1])
+        at = log.reads.offset_for_time(batch.records[0][1])
         assert at is not None
         assert at.offset == batch.base_offset
-    log.append(build_batch([(START_MS + end, b"k", b"next", ())]))
+    log.appends.append(build_batch([(START_MS + end, b"k", b"next", ())]))
     log.close()
-    again = damaged.open(clean=True, recovery_point=log.recovery_point)
+    again = damaged.open(clean=True, recovery_point=log.durability.recovery_point)
     assert again.recovery is None
     assert len(found_in(again)) == len(expected) + 1
     again.close()

@@ -69,8 +69,10 @@ def killed(bench: Bench, batch: Batch) -> int:
     """Leave a log of sealed segments and an empty active one; gives the base offset of that."""
     log = bench.open(segment_bytes=BATCHES * len(batch()))
     for sequence in range(SEGMENTS * BATCHES):
-        log.append(batch(timestamp=START_MS + sequence, producer_id=7, producer_epoch=0, base_sequence=sequence))
-    log.roll()
+        log.appends.append(
+            batch(timestamp=START_MS + sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        )
+    log.rolls.roll()
     bench.kill(log)
     return SEGMENTS * BATCHES
 
@@ -118,7 +120,7 @@ def test_what_is_lost_of_a_transaction_index_past_the_recovery_point_is_made_ane
     log = recovered(bench, end + recovery_point)
     assert aborted(bench, end) == expected
     log.close()
-    log = bench.open(recovery_point=log.recovery_point)
+    log = bench.open(recovery_point=log.durability.recovery_point)
     assert log.recovery is None
     assert aborted(bench, end) == expected
 
@@ -191,13 +193,13 @@ def synced_inodes(bench: Bench) -> list[int]:
 def test_a_transaction_index_is_synced_with_its_segment(bench: Bench, batch: Batch) -> None:
     log = bench.open(segment_bytes=2 * len(batch()))
     bench.path(0, ".txnindex").write_bytes(encode_aborted([AbortedTransaction(1, 0, 1, 2)]))
-    log.append(batch())
+    log.appends.append(batch())
     synced = synced_inodes(bench)
-    log.flush()
+    log.durability.flush()
     assert bench.path(0, ".txnindex").stat().st_ino in synced
     synced.clear()
-    log.append(batch())
-    log.append(batch())  # rolls
+    log.appends.append(batch())
+    log.appends.append(batch())  # rolls
     assert bench.path(0, ".txnindex").stat().st_ino in synced
 
 
@@ -207,10 +209,10 @@ def test_a_failed_log_gets_a_new_transaction_index_that_is_synced(bench: Bench, 
     log = recovered(bench, end)
     entries = aborted(bench, end)
     before = bench.path(end, ".txnindex").stat().st_ino
-    log.append(batch())
+    log.appends.append(batch())
     bench.disk.fail("sync")
     with pytest.raises(OSError, match="Input/output"):
-        log.flush()
+        log.durability.flush()
     bench.path(end, ".txnindex").write_bytes(encode_aborted(entries[:1]))  # what is left if its page is given up
     synced = synced_inodes(bench)
     reopened = log.begin_reopening().make()
@@ -230,11 +232,11 @@ def test_what_a_failed_log_loses_goes_from_its_transaction_index(bench: Bench, b
     entries = aborted(bench, end)
     bench.disk.fail("sync")
     with pytest.raises(OSError, match="Input/output"):
-        log.flush()
+        log.durability.flush()
     with bench.path(end, ".log").open("r+b") as file:
         file.seek(log.size - (end * len(batch())) - 10)
         file.write(bytes(10))
     reopened = log.begin_reopening().make()
     log.finish_reopening(reopened)
-    assert log.log_end_offset == end + 3
+    assert log.offsets.log_end_offset == end + 3
     assert aborted(bench, end) == entries[:1]

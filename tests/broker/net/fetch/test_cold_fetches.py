@@ -201,7 +201,7 @@ async def test_an_unreadable_sector_is_told_to_who_wants_it_and_others_go_on(tmp
         (again,) = (await finished(fetches, fetches.begin(fetch_request("broken", 0), context()))).partitions
         assert again.error is ErrorCode.NONE
         await made.append(broken, 1)
-        assert broken.log.log_end_offset == 4
+        assert broken.log.offsets.log_end_offset == 4
 
 
 async def test_a_segment_that_is_removed_while_it_is_read_is_not_missed(tmp_path: Path) -> None:

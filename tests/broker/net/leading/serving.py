@@ -69,7 +69,7 @@ class Serving:
         self._turn = turn
 
     def lead(self, state: PartitionState) -> None:
-        self.log.assign_epoch(state.leader_epoch)
+        self.log.epochs.assign(state.leader_epoch, self.log.offsets.log_end_offset)
         self.leader = PartitionLeader(
             self.partition,
             state,

@@ -71,7 +71,7 @@ async def test_a_produce_is_answered_when_all_in_sync_replicas_have_it(tmp_path:
             assert [header.next_offset for _, header in headers(memoryview(found["records"]))] == [2]
             assert found["high_watermark"] == 0
         await first.fetch(2)
-        assert one.log.high_watermark == 0
+        assert one.log.offsets.high_watermark == 0
         assert (await second.fetch(2))["high_watermark"] == 2, "the fetch itself counts"
         outcome = await produced(producer)
         assert (outcome["error_code"], outcome["base_offset"]) == (0, 0)
@@ -111,7 +111,7 @@ async def test_a_produce_that_replicas_do_not_have_in_time_is_answered_so(tmp_pa
     async with serving(tmp_path) as one, one.client() as producer:
         await send_produce(producer, b"a", timeout_ms=1)
         assert (await produced(producer))["error_code"] == ErrorCode.REQUEST_TIMED_OUT
-        assert one.log.log_end_offset == 1
+        assert one.log.offsets.log_end_offset == 1
 
 
 async def test_a_produce_with_acks_1_is_answered_at_once(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_too_small_an_isr_refuses_acks_all_only(tmp_path: Path) -> None:
     async with serving(tmp_path, isr=(0,), min_isr=2) as one, one.client() as producer:
         await send_produce(producer, b"a")
         assert (await produced(producer))["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS
-        assert one.log.log_end_offset == 0
+        assert one.log.offsets.log_end_offset == 0
         await send_produce(producer, b"a", acks=1)
         assert (await produced(producer))["error_code"] == 0
 
@@ -132,7 +132,7 @@ async def test_too_small_an_isr_refuses_acks_all_only(tmp_path: Path) -> None:
 async def test_an_isr_that_becomes_too_small_is_told_after_the_time(tmp_path: Path) -> None:
     async with serving(tmp_path, min_isr=2) as one, one.client() as producer:
         await send_produce(producer, b"a", timeout_ms=1000)
-        await until(lambda: one.log.log_end_offset == 1)
+        await until(lambda: one.log.offsets.log_end_offset == 1)
         one.leader.update(state_of(0, revision=2), one.min_isr)
         assert (await produced(producer))["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
@@ -140,7 +140,7 @@ async def test_an_isr_that_becomes_too_small_is_told_after_the_time(tmp_path: Pa
 async def test_a_leader_that_resigns_answers_what_waits(tmp_path: Path) -> None:
     async with serving(tmp_path) as one, one.client() as producer, one.follower(1) as follower:
         await send_produce(producer, b"a")
-        await until(lambda: one.log.log_end_offset == 1)
+        await until(lambda: one.log.offsets.log_end_offset == 1)
         await follower.send(1, wait_ms=LONG_MS)
         await until(lambda: one.leader.progress.followers[1].log_end == 1)
         one.leader.resign()
@@ -157,7 +157,7 @@ async def test_native_producers_wait_as_well(tmp_path: Path) -> None:
             native = RawClient(stream)
             await native.hello()
             await native.send(_native_produce(native))
-            await until(lambda: one.log.log_end_offset == 1)
+            await until(lambda: one.log.offsets.log_end_offset == 1)
             await follower.fetch(1)
             assert (await native.reply()).partitions[0].error is ErrorCode.NONE
 
@@ -177,7 +177,7 @@ async def test_a_session_reports_progress_only_where_the_follower_asks_from_else
         assert len(found["records"]) > 0
         found = await follower.fetch(1)
         assert found is not None
-        assert found["high_watermark"] == one.log.high_watermark == 1
+        assert found["high_watermark"] == one.log.offsets.high_watermark == 1
         assert await follower.fetch(None) is None
 
 
@@ -212,9 +212,9 @@ async def test_another_epoch_than_that_of_the_registration_is_refused(tmp_path: 
         assert found is not None
         assert found["error_code"] == ErrorCode.STALE_BROKER_EPOCH
         assert one.leader.progress.followers[1].member == Member(1, -1)
-        assert one.log.high_watermark == 0
+        assert one.log.offsets.high_watermark == 0
         await follower.fetch(1)
-        assert one.log.high_watermark == 1
+        assert one.log.offsets.high_watermark == 1
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ async def test_a_follower_that_has_diverged_is_told_where_and_does_not_count(tmp
     async with serving(tmp_path) as one, one.follower(1) as follower:
         await append(one, b"a")
         one.leader.resign()
-        one.log.assign_epoch(EPOCH + 2)
+        one.log.epochs.assign(EPOCH + 2, one.log.offsets.log_end_offset)
         await append(one, b"b")
         one.lead(state_of(0, 1, revision=2, leader_epoch=EPOCH + 3))
         follower.leader_epoch = EPOCH + 3

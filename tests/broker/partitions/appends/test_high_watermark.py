@@ -12,7 +12,7 @@ from warmlog.broker.partitions.reads.waiters import FetchWaiter
 
 def ends(made: SyncRig) -> tuple[int, int, int]:
     log = made.partition.log
-    return log.recovery_point, log.high_watermark, log.log_end_offset
+    return log.durability.recovery_point, log.offsets.high_watermark, log.offsets.log_end_offset
 
 
 async def test_what_is_written_can_be_read_when_it_is_synced(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ async def test_records_past_the_high_watermark_are_not_deleted(tmp_path: Path) -
         await made.append(b"x")
         made.disk.hold()
         append = made.begin(b"y")
-        assert made.partition.log.advance_start(made.partition.log.high_watermark)
-        assert made.partition.log.log_start_offset == 1
+        assert made.partition.log.truncation.advance_start(made.partition.log.offsets.high_watermark)
+        assert made.partition.log.offsets.log_start_offset == 1
         made.disk.go_on()
         await append.wait()
 

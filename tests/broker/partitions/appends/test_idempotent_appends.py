@@ -74,11 +74,11 @@ async def test_a_duplicate_waits_for_the_sync_of_its_original(tmp_path: Path) ->
         writer.write_queued()
         again = partition.append(batch(0))
         writer.write_queued()
-        assert partition.log.log_end_offset == 1
+        assert partition.log.offsets.log_end_offset == 1
         assert not again.done
         await again.wait()
         assert first.done
-        assert partition.log.recovery_point == 1
+        assert partition.log.durability.recovery_point == 1
 
 
 async def test_a_duplicate_fails_where_its_original_could_not_be_synced(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ async def test_a_batch_behind_one_for_which_there_was_no_room_is_sent_again(tmp_
     async with rig(tmp_path) as it:
         partition = it.partition
         partition.append(batch(0))
-        partition.log.space_status.is_short = True
+        partition.log.appends.space_status.is_short = True
         with pytest.raises(NoRoomError):
             partition.append(batch(1))
-        partition.log.space_status.is_short = False
+        partition.log.appends.space_status.is_short = False
         with pytest.raises(EarlierBatchRefusedError):
             partition.append(batch(2))
 
@@ -169,4 +169,4 @@ async def test_a_copy_is_taken_at_once_although_a_flush_is_due(tmp_path: Path) -
         for offset in range(5):
             copied = build_batch([(1_700_000_000_000, None, b"v", ())], base_offset=offset)
             assert it.partition.appends.copy_at_once(copied, None)
-        assert it.partition.log.log_end_offset == 5
+        assert it.partition.log.offsets.log_end_offset == 5

@@ -59,7 +59,7 @@ async def test_a_marker_is_written_behind_the_batches_that_came_before_it(tmp_pa
             assert append.error is None
         bases = [append.planned.base_offset for append in (first, ended, again, last, aborted)]
         assert bases == [0, 9000, 9001, 9002, 18002]
-        assert partition.log.last_stable_offset == 18003
+        assert partition.log.offsets.last_stable_offset == 18003
         assert committed(partition.log) == list(range(9000))
 
 
@@ -73,7 +73,7 @@ async def test_a_refused_marker_behind_batches_fails_alone(tmp_path: Path) -> No
             await append.wait()
         assert isinstance(stale.error, InvalidProducerEpochError)
         assert (first.error, ended.error) == (None, None)
-        assert partition.log.last_stable_offset == 9001
+        assert partition.log.offsets.last_stable_offset == 9001
 
 
 async def test_a_marker_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ async def test_a_marker_that_cannot_be_written_ends_nothing(tmp_path: Path) -> N
         ended = partition.append_marker(marker(7, COMMIT))
         writer.write_queued()
         assert isinstance(ended.error, StorageError)
-        assert (partition.log.last_stable_offset, partition.log.log_end_offset) == (0, 1)
+        assert (partition.log.offsets.last_stable_offset, partition.log.offsets.log_end_offset) == (0, 1)
         partition.append_marker(marker(7, COMMIT))
         writer.write_queued()
-        assert partition.log.last_stable_offset == 2
+        assert partition.log.offsets.last_stable_offset == 2
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

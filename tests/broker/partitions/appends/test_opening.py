@@ -13,8 +13,8 @@ import trio
 import trio.testing
 
 from tests.protocol.records.handmade import batch as handmade
-from warmlog.broker.log import appendable_log
-from warmlog.broker.log.append import Buffer
+from warmlog.broker.log.appends import log_appends
+from warmlog.broker.log.appends.planned import Buffer
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
@@ -101,7 +101,7 @@ async def rig(directory: Path, **config: object) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
         made = Rig(directory, nursery, LogConfig(**config))  # type: ignore[arg-type]  # the tests' settings are right
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(appendable_log, "Reencoding", made.opening)
+            patch.setattr(log_appends, "Reencoding", made.opening)
             try:
                 yield made
             finally:
@@ -280,7 +280,7 @@ async def test_a_defect_while_opening_is_told_and_the_log_goes_on(
 ) -> None:
     async with rig(tmp_path, cleanup_policy="compact") as made:
         with monkeypatch.context() as patch:
-            patch.setattr(appendable_log, "Reencoding", FailingReencoding)
+            patch.setattr(log_appends, "Reencoding", FailingReencoding)
             made.writer.opener.loop_bytes = loop_bytes
             failed = made.append(b"x", codec=Codec.GZIP)
             await failed.wait()

@@ -78,7 +78,7 @@ class Rig:
     def stored(self, number: int) -> list[bytes]:
         partition, found = self.partitions[number], []
         offset = 0
-        while offset < partition.log.log_end_offset:
+        while offset < partition.log.offsets.log_end_offset:
             piece = partition.read(offset, 1 << 30, min_one_message=True)
             assert piece is not None
             assert piece.slice is not None

@@ -69,10 +69,10 @@ async def test_what_has_not_changed_is_not_written_again(tmp_path: Path, disk: C
         await made.append(partition)
         await made.partitions.checkpoint()
         assert disk.take() == {HIGH_WATERMARKS}
-        partition.log.flush()
+        partition.log.durability.flush()
         await made.partitions.checkpoint()
         assert disk.take() == {RECOVERY_POINTS}
-        partition.log.advance_start(1)
+        partition.log.truncation.advance_start(1)
         await made.partitions.checkpoint()
         assert disk.take() == {LOG_STARTS}
         made.partitions.note_cleaned(partition, 1)
@@ -90,7 +90,7 @@ async def test_a_checkpoint_that_could_not_be_written_is_written_by_the_next_att
     async with rig(tmp_path, disk=disk) as made:
         partition = await made.create("words")
         await made.append(partition, 5)
-        partition.log.flush()
+        partition.log.durability.flush()
         disk.refused = RECOVERY_POINTS
         with pytest.raises(PermissionError):
             await made.partitions.checkpoint()
@@ -152,7 +152,7 @@ async def test_a_checkpoint_that_is_being_written_says_nothing_of_a_name_that_co
     async with rig(tmp_path, disk=disk) as made:
         partition = await made.create("words")
         await made.append(partition, 20)
-        partition.log.flush()
+        partition.log.durability.flush()
         disk.hold(RECOVERY_POINTS)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(made.partitions.checkpoint)
@@ -176,5 +176,5 @@ async def test_records_that_users_delete_are_written_down_where_they_lie(tmp_pat
 async def advance(made: Rig, index: int) -> None:
     partition = made.partitions.require("words", index)
     await made.append(partition, 3)
-    partition.log.advance_start(2)
+    partition.log.truncation.advance_start(2)
     await made.partitions.checkpoint_log_starts([partition])

@@ -153,7 +153,7 @@ async def test_appends_large_ones_and_rolls_do_not_wait_for_the_rolls_of_another
             await made.append(fast, 200_000)
         await fast.appends.settled()
         assert fast.log.segment_count == 4
-        assert fast.log.recovery_point == 3
+        assert fast.log.durability.recovery_point == 3
         assert made.disk.waiting
         assert not any(append.done for append in stuck)
         made.disk.go_on()
@@ -187,9 +187,9 @@ async def test_a_sync_by_time_does_not_wait_for_another_disk(tmp_path: Path) -> 
             await made.append(fast)
             await flushing.begin_due()
             await fast.appends.settled()
-            assert fast.log.recovery_point == end
+            assert fast.log.durability.recovery_point == end
         await made.hangs(lambda count: count == 1)
-        assert slow.log.recovery_point == 0
+        assert slow.log.durability.recovery_point == 0
         made.disk.go_on()
         await slow.appends.settled()
-        assert slow.log.recovery_point == 1
+        assert slow.log.durability.recovery_point == 1

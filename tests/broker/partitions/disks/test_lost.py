@@ -16,7 +16,7 @@ from tests.broker.rig import rig
 from tests.broker.stored_topics import stored_topics
 from warmlog.broker.cluster.local.store_file import Committed, StoreFile
 from warmlog.broker.cluster.store import Transaction
-from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
+from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.metadata.topic import Topic
 from warmlog.protocol.errors import ErrorCode

@@ -27,8 +27,8 @@ async def test_the_checkpoints_of_a_deleted_topic_are_forgotten_before_its_name_
     async with rig(tmp_path / "a") as rigged:
         partition = await rigged.create("words")
         await rigged.append(partition, 20)
-        partition.log.flush()
-        partition.log.advance_start(15)
+        partition.log.durability.flush()
+        partition.log.truncation.advance_start(15)
         await rigged.partitions.checkpoint()
         assert await offsets(rigged, LOG_STARTS) == {("words", 0): 15}
         await rigged.partitions.delete("words")
@@ -40,7 +40,7 @@ async def test_the_checkpoints_of_a_deleted_topic_are_forgotten_before_its_name_
     async with rig(tmp_path / "b") as rigged:
         partition = rigged.partitions.get("words", 0)
         assert partition is not None
-        assert (partition.log.log_start_offset, partition.log.log_end_offset) == (0, 5)
+        assert (partition.log.offsets.log_start_offset, partition.log.offsets.log_end_offset) == (0, 5)
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
@@ -50,7 +50,7 @@ async def test_a_deletion_that_a_start_finishes_is_forgotten_by_the_checkpoints_
     async with rig(tmp_path / "a") as rigged:
         partition = await rigged.create("words")
         await rigged.append(partition, 20)
-        partition.log.advance_start(15)
+        partition.log.truncation.advance_start(15)
         await rigged.partitions.checkpoint()
         await kill(rigged, tmp_path / "b")
     with stored_topics(tmp_path / "b") as stored:
@@ -66,7 +66,7 @@ async def test_a_deletion_that_a_start_finishes_is_forgotten_by_the_checkpoints_
     async with rig(tmp_path / "c") as rigged:
         partition = rigged.partitions.get("words", 0)
         assert partition is not None
-        assert (partition.log.log_start_offset, partition.log.log_end_offset) == (0, 5)
+        assert (partition.log.offsets.log_start_offset, partition.log.offsets.log_end_offset) == (0, 5)
 
 
 async def test_what_was_deleted_and_lost_does_not_hide_what_is_written_in_its_place(tmp_path: Path) -> None:
@@ -76,20 +76,20 @@ async def test_what_was_deleted_and_lost_does_not_hide_what_is_written_in_its_pl
         await rigged.append(partition, 10)
         size = partition.log.size
         await rigged.append(partition, 10)
-        partition.log.advance_start(15)
+        partition.log.truncation.advance_start(15)
         await rigged.partitions.checkpoint_log_starts([partition])
         await kill(rigged, tmp_path / "b")
     os.truncate(tmp_path / "b" / "words-0" / f"{0:020d}.log", size)
     async with rig(tmp_path / "b") as rigged:
         partition = rigged.partitions.get("words", 0)
         assert partition is not None
-        assert (partition.log.log_start_offset, partition.log.log_end_offset) == (15, 15)
+        assert (partition.log.offsets.log_start_offset, partition.log.offsets.log_end_offset) == (15, 15)
         await rigged.append(partition, 3)
         await kill(rigged, tmp_path / "c")
     async with rig(tmp_path / "c") as rigged:
         partition = rigged.partitions.get("words", 0)
         assert partition is not None
-        assert (partition.log.log_start_offset, partition.log.log_end_offset) == (15, 18)
+        assert (partition.log.offsets.log_start_offset, partition.log.offsets.log_end_offset) == (15, 18)
 
 
 async def test_closed_segments_that_recovery_checked_are_flushed_and_can_be_compacted(tmp_path: Path) -> None:
@@ -101,5 +101,5 @@ async def test_closed_segments_that_recovery_checked_are_flushed_and_can_be_comp
         assert partition is not None
         assert partition.log.segment_count > 1
         await partition.appends.settled()
-        assert partition.log.recovery_point >= partition.log.active_base_offset
+        assert partition.log.durability.recovery_point >= partition.log.active_base_offset
         assert partition.log.cleaning.find(None).cleanable_bytes > 0

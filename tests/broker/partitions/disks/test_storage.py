@@ -97,10 +97,10 @@ def test_the_log_of_a_copy_begins_no_epoch_and_takes_its_high_watermark_from_the
                 random=Random(0),
             )
             logs = [storage.open_logs(topic, [0], LogConfig())[0][0] for topic in (led, copied)]
-            found.append([(log.epochs.entries, log.high_watermark) for log in logs])
+            found.append([(log.epochs.entries, log.offsets.high_watermark) for log in logs])
             for log in logs:
-                log.append(build_batch([(0, None, b"v", ())] * 3))
-            logs[1].advance_high_watermark(2)
+                log.appends.append(build_batch([(0, None, b"v", ())] * 3))
+            logs[1].offsets.advance_high_watermark(2)
             directories.live[0].write_checkpoints(logs)
             for log in logs:
                 log.close(clean=False)

@@ -130,7 +130,7 @@ async def fill(made: Rig, *names: str) -> None:
 
 def ends(made: Rig, name: str) -> list[int | None]:
     logs: list[PartitionLog] = [each.log for each in made.partitions if each.topic == name]
-    return [log.log_end_offset for log in logs] or [None]
+    return [log.offsets.log_end_offset for log in logs] or [None]
 
 
 async def test_what_is_created_is_there_as_a_whole_or_can_be_created_again(crashes: Crashes) -> None:

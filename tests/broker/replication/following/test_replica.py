@@ -138,9 +138,9 @@ async def test_a_copy_has_the_same_files_as_its_source(tmp_path: Path) -> None:
         for number in range(20):
             await native.produce("orders", batch(b"%d" % number * 60, b"x" * number))
         async with copying(tmp_path / "copy", broker) as here:
-            await here.until(lambda: here.log.high_watermark == 40)
+            await here.until(lambda: here.log.offsets.high_watermark == 40)
             await native.produce("orders", batch(b"late"))
-            await here.until(lambda: here.log.high_watermark == 41)
+            await here.until(lambda: here.log.offsets.high_watermark == 41)
             assert here.log.segment_count > 3
     assert files(tmp_path / "copy" / "orders-0") == files(tmp_path / "source" / "orders-0")
 
@@ -157,8 +157,8 @@ async def test_batches_without_a_largest_timestamp_are_decompressed_by_a_worker_
     (source / CLEAN_MARKER).unlink()
     (source / RECOVERY_POINTS).unlink()
     async with running(source, SETTINGS) as broker, copying(tmp_path / "copy", broker) as here:
-        await here.until(lambda: here.log.high_watermark == 6)
-        found = here.log.offset_for_time(1002)
+        await here.until(lambda: here.log.offsets.high_watermark == 6)
+        found = here.log.reads.offset_for_time(1002)
         assert found is not None
         assert (found.timestamp, found.offset) == (1002, 2)
     assert batches(tmp_path / "copy" / "orders-0") == odd
@@ -171,13 +171,13 @@ async def test_consumers_of_a_copy_are_woken_by_as_many_bytes_as_they_wait_for(t
         one = batch(b"v" * 100)
         await native.produce("orders", one)
         async with copying(tmp_path / "copy", broker) as here:
-            await here.until(lambda: here.log.high_watermark == 1)
+            await here.until(lambda: here.log.offsets.high_watermark == 1)
             woken_at: list[int] = []
-            waiter = FetchWaiter(3 * len(one), lambda: woken_at.append(here.log.high_watermark))
+            waiter = FetchWaiter(3 * len(one), lambda: woken_at.append(here.log.offsets.high_watermark))
             here.partition.enlist(waiter)
             for end in (2, 3, 4):
                 await native.produce("orders", one)
-                await here.until(lambda end=end: here.log.high_watermark == end)
+                await here.until(lambda end=end: here.log.offsets.high_watermark == end)
             assert woken_at == [4]
 
 
@@ -189,7 +189,7 @@ async def test_a_copy_resumes_where_it_was(tmp_path: Path) -> None:
             for _ in range(5):
                 await native.produce("orders", batch(b"v" * 100))
             async with copying(tmp_path / "copy", broker) as here:
-                assert here.log.high_watermark == end - 5
+                assert here.log.offsets.high_watermark == end - 5
                 await here.until(lambda here=here, end=end: here.log.high_watermark == end)
     assert files(tmp_path / "copy" / "orders-0") == files(tmp_path / "source" / "orders-0")
 
@@ -206,7 +206,7 @@ async def test_a_copy_truncates_what_its_source_has_lost(tmp_path: Path) -> None
         for _ in range(9):
             await native.produce("orders", batch(b"lost" * 30))
         async with copying(copy, broker) as here:
-            await here.until(lambda: here.log.high_watermark == 14)
+            await here.until(lambda: here.log.offsets.high_watermark == 14)
     shutil.rmtree(source)
     (tmp_path / "before").rename(source)
     async with running(source, SETTINGS) as broker:
@@ -214,7 +214,7 @@ async def test_a_copy_truncates_what_its_source_has_lost(tmp_path: Path) -> None
         for _ in range(3):
             await native.produce("orders", batch(b"new" * 30))
         async with copying(copy, broker) as here:
-            await here.until(lambda: here.log.log_end_offset == 8 and here.log.high_watermark == 8)
+            await here.until(lambda: here.log.offsets.log_end_offset == 8 and here.log.offsets.high_watermark == 8)
             assert here.log.epochs.entries == ((0, 0), (1, 5))
     logs = [
         {name: data for name, data in files(at / "orders-0").items() if name.endswith(".log")} for at in (source, copy)
@@ -235,13 +235,13 @@ async def test_a_copy_starts_anew_where_its_source_begins(tmp_path: Path) -> Non
         for _ in range(5):
             await native.produce("orders", batch(b"1" * 100, b"2"))
         async with copying(tmp_path / "copy", broker) as here:
-            await here.until(lambda: here.log.high_watermark == 10)
+            await here.until(lambda: here.log.offsets.high_watermark == 10)
         for _ in range(5):
             await native.produce("orders", batch(b"3" * 100, b"4"))
         await delete_records(broker, 13)
         async with copying(tmp_path / "copy", broker) as here:
-            await here.until(lambda: here.log.high_watermark == 20 and here.log.log_start_offset == 13)
-            assert here.log.first_base_offset == 12, "the batch that holds the first record is whole"
+            await here.until(lambda: here.log.offsets.high_watermark == 20 and here.log.offsets.log_start_offset == 13)
+            assert here.log.old_segments.first_base_offset == 12, "the batch that holds the first record is whole"
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -280,9 +280,9 @@ async def test_what_does_not_fit_pauses_a_partition_and_tells_why(tmp_path: Path
         for data in (bad[:-1] + b"\1", good, b"\xff" * 100):
             assert await replica.take(fetched(data, high_watermark=3)) is Step.PAUSE
             assert replica.problem is not None
-            assert (here.log.log_end_offset, here.log.high_watermark) == (2, 2)
+            assert (here.log.offsets.log_end_offset, here.log.offsets.high_watermark) == (2, 2)
         assert await replica.take(fetched(bad, high_watermark=3)) is Step.GO_ON
-        assert (replica.problem, here.log.high_watermark) == (None, 3)
+        assert (replica.problem, here.log.offsets.high_watermark) == (None, 3)
 
 
 async def test_an_error_that_nothing_cures_ends_a_partition(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ async def test_an_error_that_nothing_cures_ends_a_partition(tmp_path: Path) -> N
 async def test_records_above_the_leaders_high_watermark_are_not_shown(tmp_path: Path) -> None:
     async with alone(tmp_path) as (here, replica):
         await replica.take(fetched(at(0, batch(b"v", b"w", b"x")), high_watermark=1))
-        assert (here.log.high_watermark, here.log.log_end_offset) == (1, 3)
+        assert (here.log.offsets.high_watermark, here.log.offsets.log_end_offset) == (1, 3)
         asked = await replica.position(3)
         assert asked is not None
         assert (asked.offset, asked.last_fetched_epoch, asked.current_leader_epoch) == (3, 3, 3)
@@ -341,5 +341,5 @@ async def test_other_tasks_run_while_many_batches_are_taken(tmp_path: Path) -> N
             found = PeerFetchedPartition(topic="orders", partition=0, high_watermark=1000, records=memoryview(records))
             assert await replica.take(found) is Step.GO_ON
             assert turns >= 10
-            assert here.log.log_end_offset == 10 * BATCHES_PER_PIECE
+            assert here.log.offsets.log_end_offset == 10 * BATCHES_PER_PIECE
             nursery.cancel_scope.cancel()

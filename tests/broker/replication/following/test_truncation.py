@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.broker.log.leader_epochs import UNDEFINED, LeaderEpochs
+from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
 from warmlog.broker.replication.following.truncation import (
     EpochEnd,
     Proceed,

@@ -51,7 +51,7 @@ class Led:
         self.leader = self.lead(state_of(0, 1, 2), deadlines)
 
     def lead(self, state: PartitionState, deadlines: Deadlines) -> PartitionLeader:
-        self.log.assign_epoch(state.leader_epoch)
+        self.log.epochs.assign(state.leader_epoch, self.log.offsets.log_end_offset)
         leader = PartitionLeader(
             self.partition,
             state,
@@ -87,7 +87,7 @@ async def led(directory: Path, min_isr: int = 1, **config: int) -> AsyncIterator
 async def test_an_append_is_done_when_every_in_sync_replica_has_it(tmp_path: Path) -> None:
     async with led(tmp_path) as one:
         append = one.append(b"a", b"b")
-        assert one.log.log_end_offset == 2
+        assert one.log.offsets.log_end_offset == 2
         one.fetch(2, 1)
         assert not append.done
         one.fetch(2, 2)
@@ -101,7 +101,7 @@ async def test_an_append_with_acks_1_does_not_wait(tmp_path: Path) -> None:
         append = one.append(b"a", replicas_ms=-1)
         assert append.done
         assert append.error is None
-        assert one.log.high_watermark == 0
+        assert one.log.offsets.high_watermark == 0
 
 
 async def test_consumers_are_woken_when_the_high_watermark_reaches_a_write(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_too_few_in_sync_replicas_refuse_an_append_with_acks_all(tmp_path:
         with pytest.raises(NotEnoughReplicasError):
             one.append(b"a")
         assert one.append(b"a", replicas_ms=-1).error is None
-        assert one.log.log_end_offset == 1
+        assert one.log.offsets.log_end_offset == 1
 
 
 async def test_an_append_that_replicas_do_not_have_in_time_fails(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -136,7 +136,7 @@ async def test_an_append_that_replicas_do_not_have_in_time_fails(tmp_path: Path,
         assert trio.current_time() - began == pytest.approx(0.5, abs=0.002)
         assert isinstance(append.error, ReplicasTooSlowError)
         one.fetch(1, 1, 2)
-        assert one.log.high_watermark == 1, "it is stored all the same"
+        assert one.log.offsets.high_watermark == 1, "it is stored all the same"
 
 
 async def test_an_append_tells_when_the_isr_became_too_small(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -155,7 +155,7 @@ async def test_resigning_fails_what_replicas_do_not_have(tmp_path: Path) -> None
         one.leader.resign()
         one.made.writer.write_queued()
         assert one.partition.replication is None
-        assert one.log.log_end_offset == 1, "what was queued is not written"
+        assert one.log.offsets.log_end_offset == 1, "what was queued is not written"
         for append in (written, queued, acks_1):
             assert isinstance(append.error, NotLeaderError)
 
@@ -170,7 +170,7 @@ async def test_resigning_fails_what_is_behind_a_write_in_progress(tmp_path: Path
         one.leader.resign()
         one.made.disk.gate.set()
         await one.partition.appends.settled()
-        assert one.log.log_end_offset == 1
+        assert one.log.offsets.log_end_offset == 1
         assert isinstance(large.error, NotLeaderError)
         assert isinstance(behind.error, NotLeaderError)
         assert (await one.made.append(b"c")).planned.base_offset == 1
@@ -186,7 +186,7 @@ async def test_resigning_fails_what_is_being_decompressed(tmp_path: Path) -> Non
         one.leader.resign()
         assert isinstance(append.error, NotLeaderError)
         await one.partition.appends.settled()
-        assert one.log.log_end_offset == 0
+        assert one.log.offsets.log_end_offset == 0
 
 
 async def test_an_append_of_an_earlier_leader_is_not_acknowledged_by_a_later_one(tmp_path: Path) -> None:
@@ -206,11 +206,11 @@ async def test_the_leader_counts_what_it_has_synced_if_every_append_is(tmp_path:
     async with led(tmp_path, flush_messages=1) as one:
         append = one.append(b"a")
         one.fetch(1, 1, 2)
-        assert one.log.high_watermark == 0
+        assert one.log.offsets.high_watermark == 0
         with trio.fail_after(30):
             await append.wait()
         assert append.error is None
-        assert one.log.high_watermark == one.log.recovery_point == 1
+        assert one.log.offsets.high_watermark == one.log.durability.recovery_point == 1
 
 
 async def test_a_duplicate_is_done_when_the_first_append_is_replicated(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ async def test_the_leader_counts_what_it_has_written_when_appends_are_not_synced
         one.append(b"a", replicas_ms=-1)
         one.fetch(1, 1, 2)
         one.partition.reconfigure(LogConfig())
-        assert one.log.high_watermark == 1
+        assert one.log.offsets.high_watermark == 1
 
 
 async def test_the_high_watermark_may_be_too_low_until_it_reaches_the_start_of_the_epoch(tmp_path: Path) -> None:

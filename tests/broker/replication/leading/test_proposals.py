@@ -41,7 +41,7 @@ class Leading:
             for broker in brokers:
                 member = self.node.image.current(broker)
                 assert member is not None
-                leader.fetched(broker, member.epoch, leader.partition.log.log_end_offset, 0)
+                leader.fetched(broker, member.epoch, leader.partition.log.offsets.log_end_offset, 0)
 
     def isr(self, partition: int = 0) -> list[int]:
         return [member.broker for member in self.nodes[0].state(partition).isr]
@@ -147,4 +147,4 @@ async def test_a_proposal_that_is_refused_does_not_hold_up_the_high_watermark(
         one.append()
         await trio.sleep(LAG_S + 1)
         one.leaders[0].check()
-        assert one.leaders[0].partition.log.high_watermark == 2
+        assert one.leaders[0].partition.log.offsets.high_watermark == 2

@@ -72,7 +72,7 @@ def written(data: Path, topic: str, partition: int) -> PartitionLog:
         producer, turn = number % 3, number // 3
         rows = [(START_MS + 1000 * number + i, b"key", b"value %d" % (number + 7 * partition), ()) for i in range(2)]
         identity = {"producer_id": producer + 10 * partition, "producer_epoch": 1, "base_sequence": 2 * turn}
-        log.append(build_batch(rows, **(identity if producer else {})))
+        log.appends.append(build_batch(rows, **(identity if producer else {})))
     return log
 
 
@@ -109,6 +109,6 @@ def long_segment(data: Path) -> Path:
     """Add a partition without a topic, with one segment of 8 MiB; return its offset index."""
     log = opened(data, "long", 0, config=LogConfig(index_interval_bytes=100))
     for number in range(16):
-        log.append(build_batch([(START_MS + number, None, bytes(1 << 19), ())]))
+        log.appends.append(build_batch([(START_MS + number, None, bytes(1 << 19), ())]))
     log.close()
     return data / "long-0" / f"{0:020}.index"

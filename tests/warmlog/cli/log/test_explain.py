@@ -26,7 +26,7 @@ LARGE_ENTRIES = 7168
 def words(tmp_path: Path) -> Path:
     """A stopped partition with an index of 14 full pages."""
     log = opened(tmp_path, "words", 0, config=LogConfig(index_interval_bytes=0))
-    log.append(b"".join([build_batch([(START_MS, None, b"", ())])] * (LARGE_ENTRIES + 1)))
+    log.appends.append(b"".join([build_batch([(START_MS, None, b"", ())])] * (LARGE_ENTRIES + 1)))
     log.close()
     return tmp_path / "words-0"
 
@@ -140,8 +140,8 @@ def test_explaining_starts_over_when_a_broker_removes_a_segment(
     """Retention or compaction removes a segment while the log is read."""
     log = opened(tmp_path, "words", 0)
     for _ in range(3):
-        log.append(build_batch([(START_MS, None, b"word", ())]))
-        log.roll()
+        log.appends.append(build_batch([(START_MS, None, b"word", ())]))
+        log.rolls.roll()
     log.close()
     removed: list[LogSnapshot] = []
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.warmlog.cli.log.made_directory import SQUEEZED_OFFSETS, START_MS, make_directory, opened, tree
 from warmlog import Client
-from warmlog.broker.log.accepted_loss import ACCEPT_LOSS
+from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.io.disk import Disk
@@ -77,7 +77,7 @@ def test_a_log_that_ends_before_its_start_after_a_crash_restarts_there(data: Pat
     (data / "log-start-offset-checkpoint").write_text("0\n1\nplain 0 1000\n")
     assert repair(data).exit_code == 0
     assert [path.name for path in (data / "plain-0").glob("*.log")] == [f"{1000:020}.log"]
-    assert opened(data, "plain", 0).log_end_offset == 1000
+    assert opened(data, "plain", 0).offsets.log_end_offset == 1000
 
 
 # -- any damage --------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_a_log_that_has_lost_a_file_is_left_alone_until_that_is_back(data: Path,
     assert (tree(data / "plain-0"), (data / "recovery-point-offset-checkpoint").read_text()) == before
     (tmp_path / "saved").rename(lost)
     assert repair(data).exit_code == 0
-    assert opened(data, "plain", 0).log_start_offset == 0
+    assert opened(data, "plain", 0).offsets.log_start_offset == 0
 
 
 def test_a_repair_does_not_hide_that_a_partition_has_lost_its_directory(tmp_path: Path) -> None:

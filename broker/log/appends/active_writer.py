@@ -1,4 +1,4 @@
-"""Write to the active segment's files, undo failed writes, and track whether the log has failed.
+"""Write to the active segment's files, undo failed writes, and mark the log as failed if one cannot be undone.
 
 Invariants:
 1. A write succeeds as a whole, or the file keeps its length.
@@ -9,29 +9,21 @@ Invariants:
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from warmlog.broker.log.append import IndexEntries
 from warmlog.broker.log.index.transaction import AbortedTransaction
 from warmlog.broker.log.io.disk import is_out_of_room
 from warmlog.broker.log.io.shared_writes import FileWrite, SharedWrites
+from warmlog.broker.log.log_state import LogState
 from warmlog.broker.log.segments.segment import Segment
+from warmlog.broker.log.segments.tail import IndexEntries
 
 
 class ActiveWriter:
-    """The writer of one log. `failure` is why the log has failed, or None."""
+    """The writer of one log, which it marks as failed."""
 
-    __slots__ = ("failure",)
+    __slots__ = ("_state",)
 
-    def __init__(self) -> None:
-        self.failure: str | None = None
-
-    def fail(self, reason: object) -> None:
-        """Mark the log as failed, so that it rejects appends; the first reason is kept."""
-        if self.failure is None:
-            self.failure = str(reason)
-
-    def restore(self) -> None:
-        """Accept appends again, after the end of the log was rebuilt."""
-        self.failure = None
+    def __init__(self, state: LogState) -> None:
+        self._state = state
 
     def end_write(self, active: Segment, writes: SharedWrites, write: FileWrite) -> None:
         """End a write to the log file. Raises OSError, after the file was truncated to its previous size."""
@@ -64,7 +56,7 @@ class ActiveWriter:
 
     def _cut_back(self, active: Segment, position: int, error: OSError) -> None:
         if not is_out_of_room(error):
-            self.fail(error)
+            self._state.fail(error)
         with self._failing_log():
             active.append_descriptor().truncate(position)
 
@@ -74,4 +66,4 @@ class ActiveWriter:
         try:
             yield
         except OSError as error:
-            self.fail(error)
+            self._state.fail(error)

@@ -1,4 +1,4 @@
-"""A log that takes appends: plan, write and commit batches, and roll to new segments.
+"""Take appends to one log: plan, write and commit batches.
 
 Invariants:
 1. An append is planned, written, committed, in this order. Plans queue, each assuming that those before it succeed.
@@ -8,14 +8,15 @@ Invariants:
    that timestamps and codec are changed if the topic's settings require it. Copies are stored as fetched.
 """
 
-from warmlog.broker.log.append import Buffer, PlannedAppend
-from warmlog.broker.log.appender import PreparedRoll
-from warmlog.broker.log.flush import FlushPlan
+from warmlog.broker.log.appends.appender import Appender
+from warmlog.broker.log.appends.durability import Durability
+from warmlog.broker.log.appends.planned import Buffer, PlannedAppend
+from warmlog.broker.log.appends.rolls import LogRolls
+from warmlog.broker.log.directory.disk_reserve import SpaceStatus
 from warmlog.broker.log.io.shared_writes import FileWrite, SharedWrites
-from warmlog.broker.log.log_state import HighWatermarkSource, LogState
+from warmlog.broker.log.log_state import HighWatermarkSource, LogOffsets, LogState
 from warmlog.broker.log.producers.copies import LargestTimestamps, largest_timestamps
 from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
-from warmlog.broker.log.segments.segment import Segment
 from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
 from warmlog.protocol.records.reencode import Reencoding
 from warmlog.protocol.records.validation import NeedsReencodingError
@@ -23,12 +24,32 @@ from warmlog.protocol.records.validation import NeedsReencodingError
 _END = HighWatermarkSource.END  # bound once, as in `log_state`
 
 
-class AppendableLog(LogState):
-    """The write side of a log. For the event loop, unless marked "for a worker"."""
+class LogAppends:
+    """The appends of one log. For the event loop, unless marked "for a worker".
 
-    __slots__ = ()
+    `space_status` is that of the log's disk; `uses_reserve`: accept appends even if space is short.
+    """
 
-    # -- append --------------------------------------------------------------------------------------------------------
+    __slots__ = ("_appender", "_durability", "_offsets", "_rolls", "_state", "space_status", "uses_reserve")
+
+    def __init__(
+        self,
+        state: LogState,
+        offsets: LogOffsets,
+        appender: Appender,
+        durability: Durability,
+        rolls: LogRolls,
+        *,
+        space_status: SpaceStatus,
+        uses_reserve: bool,
+    ) -> None:
+        self._state = state
+        self._offsets = offsets
+        self._appender = appender
+        self._durability = durability
+        self._rolls = rolls
+        self.space_status = space_status
+        self.uses_reserve = uses_reserve
 
     def plan(
         self, records: Buffer, *, reencoded: bool = False, origin: Origin = Origin.CLIENT, guard: int = 0
@@ -36,14 +57,14 @@ class AppendableLog(LogState):
         """Validate batches and assign offsets and a position. `records` must not change until `commit`.
 
         A client may begin a transaction only with a valid `guard` (`Producers.guards`). A plan with a `roll` must be
-        the first of its write, after `prepare_roll` and `commit_roll`.
+        the first of its write, after `LogRolls.prepare` and `commit`.
 
         Raises LogFailedError, NoRoomError, RecordListTooLargeError; the ProtocolErrors of
         `protocol.records.validation.check_batches` (BatchTooLargeError: a batch exceeds `max.message.bytes`);
         NeedsReencodingError if the records must go through `reencode` first.
         """
         self._check_service()
-        return self._appender.plan(records, self._epochs.current, reencoded=reencoded, origin=origin, guard=guard)
+        return self._appender.plan(records, self._state.epochs.current, reencoded=reencoded, origin=origin, guard=guard)
 
     def plan_marker(self, marker: TransactionMarker) -> PlannedAppend:
         """Assign an offset and a position to a transaction marker, as `plan` does for batches.
@@ -51,7 +72,7 @@ class AppendableLog(LogState):
         Raises LogFailedError, NoRoomError, InvalidProducerEpochError, TransactionCoordinatorFencedError.
         """
         self._check_service()
-        return self._appender.plan_marker(marker, self._epochs.current)
+        return self._appender.plan_marker(marker, self._state.epochs.current)
 
     def plan_copy(
         self, records: Buffer, leader_epoch: int | None = None, timestamps: LargestTimestamps | None = None
@@ -70,8 +91,8 @@ class AppendableLog(LogState):
         return self._appender.plan_copy(records, leader_epoch, timestamps)
 
     def _check_service(self) -> None:
-        if self._closed or self._appender.writer.failure is not None:
-            raise self._refusal()
+        if self._state.closed or self._state.failure is not None:
+            raise self._state.refusal()
         if self.is_full:
             raise self.space_status.refuse()
 
@@ -91,7 +112,7 @@ class AppendableLog(LogState):
         Do it in a worker, unless the batches are small.
         """
         return Reencoding(
-            records, self._appender.rules, self._context.clock(), max_decompressed_size=max_decompressed_size
+            records, self._appender.rules, self._state.context.clock(), max_decompressed_size=max_decompressed_size
         )
 
     def write(self, planned: list[PlannedAppend]) -> None:
@@ -122,9 +143,10 @@ class AppendableLog(LogState):
         if appender.has_new_names:
             appender.has_new_names = False
             self._durability.names_made()
-        self.log_end_offset = end = self._appender.committed.next_offset
-        if self.high_watermark_source is _END:
-            self._show(end)
+        offsets = self._offsets
+        offsets.log_end_offset = end = appender.committed.next_offset
+        if offsets.high_watermark_source is _END:
+            offsets.show(end)
 
     def abandon(self) -> None:
         """Drop every plan that is not committed."""
@@ -154,7 +176,8 @@ class AppendableLog(LogState):
     def _append(self, planned: PlannedAppend) -> PlannedAppend:
         try:
             if planned.roll is not None:
-                self.finish_roll(self.commit_roll(self.prepare_roll(planned)))
+                rolls = self._rolls
+                rolls.finish(rolls.commit(rolls.prepare(planned)))
             self.write([planned])
             self.commit([planned])
         except OSError:
@@ -168,82 +191,5 @@ class AppendableLog(LogState):
         Both the broker's clock and the timestamps of the records must say so: a client that copies old records is not
         idle.
         """
-        limit_ms = self._context.clock() - self.config.producer_id_expiration_ms
-        return self.producers.forget_idle(limit_ms, limit_ms, most=most)
-
-    # -- roll ----------------------------------------------------------------------------------------------------------
-
-    def prepare_roll(self, planned: PlannedAppend) -> PreparedRoll:
-        """Create the files of the segment that a plan begins. For a worker.
-
-        A copy may leave a gap before it. Recovery cannot tell that from a lost end of the segment before, which is
-        synced first. Raises OSError; then call `abandon`.
-        """
-        assert planned.new_tail is not None, "the plan rolls"
-        if planned.new_tail.base_offset > self.log_end_offset:
-            self._plan_flush().sync()
-        return self._appender.prepare_roll(planned.new_tail)
-
-    def _plan_flush(self) -> FlushPlan:
-        context, stable = self._context, self._end_of_transactions()
-        return self._durability.begin(self._segments, self.log_end_offset, stable, context.directory, context.disk)
-
-    def commit_roll(self, prepared: PreparedRoll) -> Segment:
-        """Make the new segment active; return the sealed one, for `finish_roll`.
-
-        Raises OSError if the sealed segment's last time index entry could not be written; then nothing has rolled, and
-        `abandon` must be called.
-        """
-        sealed = self._appender.commit_roll(prepared)
-        self._durability.names_made()
-        return sealed
-
-    def finish_roll(self, sealed: Segment) -> None:
-        """Truncate a sealed segment's files to their content, and sync them. For a worker.
-
-        Raises OSError; a failed sync fails the log.
-        """
-        if self._closed:
-            return
-        self._appender.snapshots.write_taken()
-        try:
-            sealed.trim()
-            self._durability.turns.take(sealed.sync)
-        except FileNotFoundError:
-            if not self._closed:  # otherwise the directory has been renamed for deletion
-                raise
-        sealed.synced = True
-        sealed.close_writers()
-
-    def roll(self) -> None:
-        """Begin a new segment now, unless the active one is empty. Nothing may be planned. Blocking. Raises OSError."""
-        if self._segments.active.size:
-            self.finish_roll(self.commit_early_roll(self.prepare_early_roll()))
-
-    def prepare_early_roll(self) -> PreparedRoll:
-        """Create the files of a segment that begins at the log end without a plan. For a worker. Raises OSError.
-
-        Continue with `commit_early_roll` once nothing is planned, or with `PreparedRoll.forget`; the log end must not
-        have moved.
-        """
-        return self._appender.prepare_roll(self._context.new_tail(self.log_end_offset))
-
-    def commit_early_roll(self, prepared: PreparedRoll) -> Segment:
-        """Commit a roll as `commit_roll` does, and let later plans use the new segment. Raises OSError."""
-        sealed = self.commit_roll(prepared)
-        self.abandon()
-        return sealed
-
-    @property
-    def is_roll_near(self) -> bool:
-        """Whether the first roll since the log was opened is near, so that `announce_roll` is due."""
-        tail = self._appender.committed
-        return tail.size * 2 > tail.segment_bytes and not self._appender.contiguity.is_ready
-
-    def announce_roll(self) -> None:
-        """Durably record what the first roll would otherwise have to wait for. For a worker. Raises OSError."""
-        self._appender.contiguity.include(self._segments.active.base_offset)
-
-    def request_roll(self) -> None:
-        """Let the next plan begin a new segment, whatever the size of the active one."""
-        self._appender.request_roll()
+        limit_ms = self._state.context.clock() - self._state.context.config.producer_id_expiration_ms
+        return self._state.producers.forget_idle(limit_ms, limit_ms, most=most)

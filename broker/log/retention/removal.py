@@ -32,9 +32,9 @@ from warmlog.broker.log.io.directory_names import (
     segment_path,
 )
 from warmlog.broker.log.io.disk import Disk
-from warmlog.broker.log.log_view import LogView
 from warmlog.broker.log.recovery.index_repair import IndexRepair
-from warmlog.broker.log.retention import Candidate, RemovalReason, removal_reasons
+from warmlog.broker.log.retention.log_view import LogView
+from warmlog.broker.log.retention.rules import Candidate, RemovalReason, removal_reasons
 from warmlog.broker.log.segments.segment import Segment
 
 DROP_BYTES = 4 << 20  # evicted at a time, in 0.3 ms

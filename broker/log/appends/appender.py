@@ -17,17 +17,13 @@ Source: org.apache.kafka.storage.internals.log.LogSegment.append, kafka.log.Loca
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from warmlog.broker.log.active_writer import ActiveWriter
-from warmlog.broker.log.append import (
-    BatchExtent,
+from warmlog.broker.log.appends.active_writer import ActiveWriter
+from warmlog.broker.log.appends.planned import (
     Buffer,
-    IndexEntries,
     PlannedAppend,
-    Tail,
     duplicate_of,
     extents,
     extents_after,
-    joined,
     stamped,
     whole,
 )
@@ -35,16 +31,15 @@ from warmlog.broker.log.errors import RecordListTooLargeError
 from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET
 from warmlog.broker.log.index.transaction import AbortedTransaction
 from warmlog.broker.log.io.shared_writes import FileWrite, SharedWrites
-from warmlog.broker.log.leader_epochs import LeaderEpochs
+from warmlog.broker.log.log_state import LogState
 from warmlog.broker.log.producers.copies import LargestTimestamps, check_copies, effects_of
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots
 from warmlog.broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
 from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.producers.transactions import Effects, Origin, ProducerStep, TransactionMarker
-from warmlog.broker.log.recovery.context import LogContext
 from warmlog.broker.log.recovery.contiguity import Contiguity
 from warmlog.broker.log.segments.segment import Segment
-from warmlog.broker.log.segments.segment_map import Segments
+from warmlog.broker.log.segments.tail import BatchExtent, IndexEntries, Tail, joined
 from warmlog.protocol.records.batch import read_header
 from warmlog.protocol.records.layout import NO_TIMESTAMP, BatchHeader
 from warmlog.protocol.records.markers import EndMarker, Outcome, marker_batch
@@ -69,71 +64,54 @@ def _extent_of(header: BatchHeader) -> BatchExtent:
 
 
 class Appender:
-    """The end of one log. For the event loop; a worker may also write, and prepare a roll."""
+    """Plans, writes and commits appends to one log. Event loop only, except `write` and `prepare_roll`."""
 
     __slots__ = (
         "_clock",
         "_planned",
-        "_segments",
+        "_state",
         "committed",
-        "context",
         "contiguity",
-        "epochs",
         "has_new_names",
-        "producers",
         "rules",
         "snapshots",
         "writer",
     )
 
-    def __init__(
-        self,
-        context: LogContext,
-        segments: Segments,
-        tail: Tail,
-        producers: Producers,
-        contiguity: Contiguity,
-        *,
-        epochs: LeaderEpochs,
-    ) -> None:
-        """Append after `tail`, the end of these segments, whose records have left these producer states.
-
-        Copied batches add their leader epochs to `epochs`.
-        """
-        self.context = context
+    def __init__(self, state: LogState, tail: Tail, contiguity: Contiguity) -> None:
+        """Append after `tail`, the end of the log's segments."""
+        context = state.context
+        self._state = state
         self._clock = context.clock
         self.contiguity = contiguity
-        self.epochs = epochs
         self.snapshots = ProducerSnapshots(context.disk, context.directory)
         self.rules = context.config.batch_rules
-        self.writer = ActiveWriter()
+        self.writer = ActiveWriter(state)
         self.has_new_names = False  # a commit has created a transaction index
-        self.producers = producers
-        self.restart(segments, tail, producers)
+        self.restart(tail, state.producers)
 
-    def restart(self, segments: Segments, tail: Tail, producers: Producers) -> None:
-        """Continue from a new log end, after a truncation or a rebuild."""
-        self._segments = segments
-        if producers is not self.producers:
-            producers.unstable = self.producers.unstable.cut(tail.next_offset)
-            self.producers.release()
-            self.producers = producers
+    def restart(self, tail: Tail, producers: Producers) -> None:
+        """Continue from a new end of the log's segments, after a truncation or a rebuild."""
+        state = self._state
+        if producers is not state.producers:
+            producers.unstable = state.producers.unstable.cut(tail.next_offset)
+            state.producers.release()
+            state.producers = producers
         self.committed = tail
-        tail.configure(self.context.config)  # settings may have changed since it was created
+        tail.configure(state.context.config)  # settings may have changed since it was created
         self._planned: Tail = tail.copy()
 
-    def reconfigure(self, context: LogContext) -> None:
-        """Apply new settings, starting with the next plan."""
-        self.context, config = context, context.config
+    def reconfigure(self) -> None:
+        """Apply the log's new settings, starting with the next plan."""
+        config = self._state.context.config
         self.rules = config.batch_rules
         self.committed.configure(config)
         self._planned.configure(config)
-        self._segments.active.reconfigure(config)
+        self._state.segments.active.reconfigure(config)
 
-    def relocate(self, context: LogContext, segments: Segments) -> None:
-        """Continue in another directory with the same content; plans remain valid."""
-        self.context = context
-        self._segments = segments
+    def relocate(self) -> None:
+        """Continue in the log's new directory with the same content; plans remain valid."""
+        context = self._state.context
         self.snapshots = ProducerSnapshots(context.disk, context.directory)
         self.contiguity = Contiguity(context.disk, context.directory)
 
@@ -164,7 +142,7 @@ class Appender:
         known: Sequence[ProducerBatch] = ()
         is_idempotent = checked[0][1].producer_id >= 0 or len(checked) > 1
         if is_idempotent and is_client:
-            known = self.producers.find_duplicates(checked)
+            known = self._state.producers.find_duplicates(checked)
             if len(known) == len(checked):
                 return duplicate_of(known, position=tail.size, leader_epoch=leader_epoch, append_time=rules.append_time)
         if known:
@@ -173,7 +151,7 @@ class Appender:
         else:
             batches = extents(checked, base_offset)
         if is_idempotent:
-            producers = self.producers.plan(checked, batches, origin=origin, guard=guard)
+            producers = self._state.producers.plan(checked, batches, origin=origin, guard=guard)
         return self._placed(
             stamped(view, checked, base_offset, leader_epoch),
             batches,
@@ -192,7 +170,7 @@ class Appender:
         if self.rules.append_time:
             header = with_append_time(header, now_ms)
         checked = [(0, header)]
-        state = self.producers.plan_marker(marker, now_ms)
+        state = self._state.producers.plan_marker(marker, now_ms)
         return self._placed(
             stamped(memoryview(batch), checked, base_offset, leader_epoch),
             extents(checked, base_offset),
@@ -211,7 +189,7 @@ class Appender:
         """
         view = records if isinstance(records, memoryview) else memoryview(records)
         checked = check_copies(view, self._planned.next_offset, leader_epoch, timestamps)
-        effects = effects_of(self.producers, view, checked, self.epochs.latest)
+        effects = effects_of(self._state.producers, view, checked, self._state.epochs.latest)
         plans: list[PlannedAppend] = []
         begin = 0
         while begin < len(checked):
@@ -233,7 +211,7 @@ class Appender:
             base = self._planned.next_offset
             if first.last_offset - base > MAX_RELATIVE_OFFSET:
                 base = first.base_offset
-            new_tail = self.context.new_tail(base)
+            new_tail = self._state.context.new_tail(base)
             self._planned = new_tail.copy()
         tail = self._planned
         position = tail.size
@@ -284,7 +262,7 @@ class Appender:
         new_tail = None
         roll = tail.roll_reason(extent, now_ms)
         if roll is not None:
-            new_tail = self.context.new_tail(tail.next_offset)
+            new_tail = self._state.context.new_tail(tail.next_offset)
             tail = self._planned = new_tail.copy()
         return PlannedAppend(
             base_offset=base_offset,
@@ -305,25 +283,25 @@ class Appender:
 
     def begin_write(self, planned: list[PlannedAppend], writes: SharedWrites) -> FileWrite:
         """Begin to write all plans, in order, to the active segment's file. Raises OSError."""
-        first, active = planned[0], self._segments.active
+        first, active = planned[0], self._state.segments.active
         assert first.position == active.size, "writes follow the order of plans"
         buffers = first.buffers if len(planned) == 1 else [buffer for each in planned for buffer in each.buffers]
         return writes.begin(active.append_descriptor(), buffers, first.position)
 
     def end_write(self, write: FileWrite, writes: SharedWrites) -> None:
         """Wait until all plans are written. Raises OSError, and then the file is as it was before."""
-        self.writer.end_write(self._segments.active, writes, write)
+        self.writer.end_write(self._state.segments.active, writes, write)
 
     def commit(self, planned: list[PlannedAppend]) -> int:
         """Commit written plans; return the bytes added. Raises OSError, after the write was undone."""
-        active = self._segments.active
+        active = self._state.segments.active
         assert planned[0].position == active.size, "commits follow the order of plans"
         added = [entries for each in planned for entries in each.entries if entries is not None]
         aborted = self._aborted_by(planned)
         if added or aborted:
             self.has_new_names |= self.writer.write_entries(active, joined(added), aborted)
         if aborted:
-            self._segments.forget_aborted()
+            self._state.segments.forget_aborted()
         tail, recent = self.committed, active.recent
         for each in planned:
             for number, batch in enumerate(each.batches):
@@ -333,7 +311,7 @@ class Appender:
             if each.effects is not None:
                 self._take_effects(each.effects)
             elif each.producers:
-                self.producers.commit(each.producers)
+                self._state.producers.commit(each.producers)
         grown = tail.size - active.size
         active.size = tail.size
         return grown
@@ -341,18 +319,18 @@ class Appender:
     def _take_effects(self, effects: Effects) -> None:
         for state, outcome, offset in effects.steps:
             if outcome is None:
-                self.producers.commit((state,))
+                self._state.producers.commit((state,))
             else:
-                self.producers.commit_marker(state, offset)
+                self._state.producers.commit_marker(state, offset)
         for epoch, first_offset in effects.epochs:
-            self.epochs.assign(epoch, first_offset)
+            self._state.epochs.assign(epoch, first_offset)
 
     def _aborted_by(self, planned: list[PlannedAppend]) -> list[AbortedTransaction]:
         """Return the transaction index entries of the transactions that these appends abort."""
         found: list[AbortedTransaction] = []
         if not any(each.effects is not None for each in planned):
             return found
-        opened = dict(self.producers.open_transactions)  # ordered by first offset
+        opened = dict(self._state.producers.open_transactions)  # ordered by first offset
         for each in planned:
             steps: Iterable[ProducerStep] = (ProducerStep(state, None, NO_OFFSET) for state in each.producers)
             for state, outcome, offset in steps if each.effects is None else each.effects.steps:
@@ -375,7 +353,7 @@ class Appender:
     def abandon(self) -> None:
         """Drop every plan that is not committed."""
         self._planned = self.committed.copy()
-        self.producers.abandon()
+        self._state.producers.abandon()
 
     def snapshot_producers(self) -> bool:
         """Write a snapshot of the producer states at the log end; return whether one was written. Raises OSError.
@@ -385,7 +363,7 @@ class Appender:
         end = self.committed.next_offset
         if not end or self.snapshots.has(end):
             return False
-        producers = self.producers.capture()
+        producers = self._state.producers.capture()
         self.snapshots.write(end, producers, sync=len(producers) > 0)
         return True
 
@@ -393,31 +371,31 @@ class Appender:
 
     def prepare_roll(self, tail: Tail) -> PreparedRoll:
         """Create the files of the segment that begins at the empty `tail`. For a worker. Raises OSError."""
-        context = self.context
-        self.contiguity.include(self._segments.active.base_offset)
+        context = self._state.context
+        self.contiguity.include(self._state.segments.active.base_offset)
         if tail.base_offset > self.committed.next_offset:  # the batches before this gap are synced
             self.contiguity.exclude(tail.base_offset)
         return PreparedRoll(Segment.create(context.files, context.directory, tail, context.config), tail)
 
     def commit_roll(self, prepared: PreparedRoll) -> Segment:
         """Make the new segment active; return the old one, sealed. Raises OSError, and then nothing has rolled."""
-        sealed = self._segments.active
+        sealed = self._state.segments.active
         try:
             self.write_last_time()
         except OSError:
             prepared.segment.remove_files()
             raise
         sealed.seal(prepared.segment.base_offset)
-        self._segments.add(prepared.segment)
+        self._state.segments.add(prepared.segment)
         self.committed = prepared.tail
-        self.committed.configure(self.context.config)  # settings may have changed since it was planned
-        prepared.segment.reconfigure(self.context.config)
-        self.snapshots.take(prepared.segment.base_offset, self.producers.capture())
+        self.committed.configure(self._state.context.config)  # settings may have changed since it was planned
+        prepared.segment.reconfigure(self._state.context.config)
+        self.snapshots.take(prepared.segment.base_offset, self._state.producers.capture())
         return sealed
 
     def write_last_time(self) -> None:
         """Add the active segment's largest timestamp to its time index. Raises OSError, and then nothing is added."""
-        active, tail = self._segments.active, self.committed.copy()
+        active, tail = self._state.segments.active, self.committed.copy()
         entry = tail.last_time_entry()
         if entry:
             active.time_index.append_encoded(entry)
