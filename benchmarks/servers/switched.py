@@ -24,8 +24,9 @@ from trio._core._run import GLOBAL_RUN_CONTEXT, SystemClock  # nothing public ch
 from warmlog.broker.app import Addresses, Broker
 from warmlog.broker.log.io.page_cache import Off
 from warmlog.broker.log.io.page_faults import PageFaults, Where
+from warmlog.broker.metrics.families import Counter, Histogram
 from warmlog.broker.metrics.loop_guard import LoopGuard
-from warmlog.broker.metrics.registry import Counter, Histogram, RequestMetrics
+from warmlog.broker.metrics.registry import RequestMetrics
 from warmlog.broker.metrics.requests import Staged
 from warmlog.broker.net.listener import Bound, bind
 from warmlog.broker.settings.listeners import plan_listeners

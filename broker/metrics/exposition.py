@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from warmlog.broker.metrics.registry import CounterFamily, Family, HistogramFamily, ReadFamily
+from warmlog.broker.metrics.families import CounterFamily, Family, HistogramFamily, ReadFamily
 
 
 class Exposition:

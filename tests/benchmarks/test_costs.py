@@ -13,7 +13,8 @@ from benchmarks.questions.costs import Median, median_of
 from benchmarks.servers.switched import LOUD, SILENT, become
 from benchmarks.workloads.cost import COST_WORKLOADS
 from warmlog.broker.log.io.page_faults import PageFaults
-from warmlog.broker.metrics.registry import Counter, Histogram, Metrics
+from warmlog.broker.metrics.families import Counter, Histogram
+from warmlog.broker.metrics.registry import Metrics
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1))

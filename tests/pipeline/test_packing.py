@@ -12,8 +12,8 @@ from warmlog.pipeline.packing import OPEN_BYTES, TASK_BYTES, packed
 from warmlog.pipeline.runner import TASKS_PER_CORE, SparkRunner
 from warmlog.pipeline.source.input import plan_batch
 from warmlog.pipeline.source.options import ReadOptions, Topics, read_options
+from warmlog.pipeline.source.plan import RemoteSplit
 from warmlog.pipeline.source.ranges import Bounds
-from warmlog.pipeline.source.remote import RemoteSplit
 from warmlog.pipeline.source.spark_splits import LEAST_TASKS, SplitPartition, input_partitions, read_partition
 from warmlog.testing import Broker
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.uncompiled import uncompiled
 from warmlog.broker.log.io import page_faults
 from warmlog.broker.metrics import requests
-from warmlog.broker.metrics.registry import LATENCY_BOUNDS_S
+from warmlog.broker.metrics.families import LATENCY_BOUNDS_S
 from warmlog.protocol.records import codec
 
 Twin = ModuleType

@@ -15,9 +15,9 @@ from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
 from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.source.options import read_options
+from warmlog.pipeline.source.plan import RemoteSplit
 from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.ranges import Bounds
-from warmlog.pipeline.source.remote import RemoteSplit
 from warmlog.pipeline.source.spark_splits import SplitPartition, read_partition
 from warmlog.pipeline.source.stream import StreamReader
 from warmlog.protocol.request import MetadataRequest

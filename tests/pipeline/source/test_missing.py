@@ -15,10 +15,10 @@ from warmlog.inspect.errors import MissingDirectoryError
 from warmlog.pipeline.errors import DataLossError
 from warmlog.pipeline.source.input import rules_of
 from warmlog.pipeline.source.options import ReadOptions, read_options
+from warmlog.pipeline.source.plan import RemoteSplit
 from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.reading import SplitReader
-from warmlog.pipeline.source.remote import RemoteSplit
 from warmlog.pipeline.source.spark_splits import SplitPartition, read_partition
 from warmlog.pipeline.source.stream import StreamReader
 from warmlog.testing import Broker

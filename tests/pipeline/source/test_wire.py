@@ -21,9 +21,9 @@ from warmlog.pipeline.offsets import Offsets
 from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.source.input import plan_batch, read_batches
 from warmlog.pipeline.source.options import ReadOptions, read_options
+from warmlog.pipeline.source.plan import RemoteSplit
 from warmlog.pipeline.source.ranges import Bounds, limited
 from warmlog.pipeline.source.reading import ReadRules
-from warmlog.pipeline.source.remote import RemoteSplit
 from warmlog.pipeline.source.remote_reader import RemoteReader, connect
 from warmlog.pipeline.source.stream import StreamReader
 from warmlog.protocol.errors import ErrorCode

@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from warmlog.pipeline.archive.store import StagedFile, sync
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
-from warmlog.pipeline.source.input import AnySplit, first_offset_of, read_batches
+from warmlog.pipeline.source.input import read_batches
+from warmlog.pipeline.source.plan import AnySplit, first_offset_of
 from warmlog.pipeline.source.reading import ReadRules
 from warmlog.protocol.records.arrow.columns import Wanted
 from warmlog.protocol.records.layout import BatchHeader

@@ -16,9 +16,10 @@ from warmlog.pipeline.archive.store import ArchiveStore, Commit
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
 from warmlog.pipeline.job_stats import JobStats, Reporter, added
 from warmlog.pipeline.runner import Runner
-from warmlog.pipeline.source.input import Plan, choose_input, rules_of, size_of_split
+from warmlog.pipeline.source.input import choose_input, rules_of
 from warmlog.pipeline.source.offsets import Position, continue_at, position_at
 from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.plan import Plan, size_of_split
 from warmlog.pipeline.source.ranges import (
     Extent,
     Range,

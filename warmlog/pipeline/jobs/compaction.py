@@ -17,15 +17,9 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
 from warmlog.pipeline.jobs.audit import cleaner_points
 from warmlog.pipeline.runner import Runner
-from warmlog.pipeline.source.input import (
-    AnySplit,
-    choose_input,
-    read_batches,
-    rules_of,
-    size_of_split,
-    wanted_partitions,
-)
+from warmlog.pipeline.source.input import choose_input, read_batches, rules_of, wanted_partitions
 from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.plan import AnySplit, size_of_split
 from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules
 

@@ -20,8 +20,9 @@ from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
 from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.sink.options import WriteOptions, write_options
-from warmlog.pipeline.source.input import AnySplit, choose_input, read_batches, rules_of, size_of_split
+from warmlog.pipeline.source.input import choose_input, read_batches, rules_of
 from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
+from warmlog.pipeline.source.plan import AnySplit, size_of_split
 from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules
 from warmlog.protocol.errors import ErrorCode

@@ -18,8 +18,8 @@ from typing import TypeVar
 from warmlog.inspect.errors import MissingDirectoryError, SegmentGoneError
 from warmlog.inspect.partition import StoredPartition
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.source.input import TRIES, AnySplit, Choice, Plan
 from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.plan import TRIES, AnySplit, Choice, Plan
 from warmlog.pipeline.source.planning import plan_splits
 from warmlog.pipeline.source.ranges import Extent, Range, Ranges, TopicPartition, last_of
 from warmlog.pipeline.source.remote import BrokerInput, TopicIds, plan_remote, topic_ids_of

@@ -9,16 +9,16 @@ Invariants:
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from warmlog.inspect.errors import MissingDirectoryError, SegmentGoneError
 from warmlog.inspect.partition import StoredPartition
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.plan import TRIES, AnySplit, Choice, Plan, RemoteSplit
 from warmlog.pipeline.source.planning import Split, plan_splits
-from warmlog.pipeline.source.ranges import Bounds, Extent, Range, TopicPartition, check_named, key_of, resolve
+from warmlog.pipeline.source.ranges import Bounds, Extent, check_named, key_of, resolve
 from warmlog.pipeline.source.reading import (
     BatchHandler,
     NotInDirectoryError,
@@ -31,26 +31,11 @@ from warmlog.pipeline.source.stored import selected_partitions
 
 if TYPE_CHECKING:
     from warmlog.pipeline.cluster import ClusterConnection
-    from warmlog.pipeline.source.remote import RemoteSplit
 
-RECORD_BYTES = 100  # of a record behind a broker, which reports no sizes
-TRIES = 5  # a broker replaces segments every few seconds; a plan takes milliseconds
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-AnySplit: TypeAlias = "Split | RemoteSplit"
-# Called with the extents of all partitions to be read; returns the offsets to read from each.
-Choice: TypeAlias = Callable[[list[Extent]], dict[TopicPartition, Range]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Splits, the offsets that they cover in each partition, and how many bytes they skip thanks to the indexes."""
-
-    splits: list[AnySplit]
-    ranges: dict[TopicPartition, Range]
-    skipped_bytes: int = 0
 
 
 class Input(Protocol):
@@ -200,7 +185,7 @@ class Readers:
 
             yield from self._remote(rest_of(split, reader.reached), handler, tally)
 
-    def _remote(self, split: "RemoteSplit", handler: BatchHandler, tally: Tally) -> Iterator[None]:
+    def _remote(self, split: RemoteSplit, handler: BatchHandler, tally: Tally) -> Iterator[None]:
         from warmlog.pipeline.source.remote_reader import RemoteReader, connect  # as above
 
         if self._cluster is None:
@@ -215,13 +200,3 @@ class Readers:
     ) -> None:
         if self._cluster is not None:
             self._cluster.close()
-
-
-def size_of_split(split: AnySplit) -> int:
-    """Return how many bytes a split reads, a guess if it reads from a broker."""
-    return split.size if isinstance(split, Split) else (split.end_offset - split.first_offset) * RECORD_BYTES
-
-
-def first_offset_of(split: AnySplit) -> int:
-    """Return the first offset of a split."""
-    return split.pieces[0].first_offset if isinstance(split, Split) else split.first_offset

@@ -13,8 +13,8 @@ from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.offsets import Offsets, fetch_once
 from warmlog.pipeline.retry import Retry
-from warmlog.pipeline.source.input import Choice, Plan
 from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.plan import Choice, Plan, RemoteSplit
 from warmlog.pipeline.source.ranges import Extent, Ranges, TopicPartition, check_named, cuts
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.records.batch import BatchHeader, headers
@@ -173,18 +173,6 @@ class BrokerInput:
                     key = topic.name, partition.partition
                     sizes[key] = max(sizes.get(key, 0), size)  # several brokers may have replicas
         return sum(sizes.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteSplit:
-    """Offsets of a partition that one task reads; `end_offset` is excluded. `bootstrap`: addresses of brokers."""
-
-    bootstrap: str
-    topic: str
-    partition: int
-    first_offset: int
-    end_offset: int
-    topic_id: str | None = None
 
 
 def plan_remote(options: ReadOptions, bootstrap: str, ranges: Ranges, topic_ids: TopicIds) -> list[RemoteSplit]:

@@ -16,9 +16,9 @@ from warmlog.inspect.lookup import may_hold
 from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.retry import Retry
+from warmlog.pipeline.source.plan import RemoteSplit
 from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.reading import BatchHandler, Damage, ReadRules, Tally, deleted, lose, recreated
-from warmlog.pipeline.source.remote import RemoteSplit
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.native.messages import ReceivedFetch, ReceivedPartition
 from warmlog.protocol.records.arrow.columns import Wanted

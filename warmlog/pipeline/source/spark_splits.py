@@ -9,8 +9,9 @@ from pyspark.sql.datasource import InputPartition
 
 from warmlog.pipeline.packing import packed
 from warmlog.pipeline.session import freeze_imports
-from warmlog.pipeline.source.input import AnySplit, Readers, rules_of, size_of_split
+from warmlog.pipeline.source.input import Readers, rules_of
 from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.plan import AnySplit, size_of_split
 from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.reading import ReadRules
 
