@@ -5,7 +5,7 @@ bytes to the coordinator. Durations are milliseconds.
 """
 
 from enum import IntEnum, StrEnum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.request import Entries, Int32, Int64, Value
@@ -402,18 +402,3 @@ class DeleteGroupsResponse(Value, frozen=True, kw_only=True, gc=False):
     """Results of DeleteGroupsRequest."""
 
     groups: tuple[DeletedGroup, ...]
-
-
-GroupRequest: TypeAlias = (
-    FindCoordinatorRequest
-    | JoinGroupRequest
-    | SyncGroupRequest
-    | HeartbeatRequest
-    | LeaveGroupRequest
-    | OffsetCommitRequest
-    | OffsetFetchRequest
-    | OffsetDeleteRequest
-    | ListGroupsRequest
-    | DescribeGroupsRequest
-    | DeleteGroupsRequest
-)

@@ -115,11 +115,6 @@ class TransactionCoordinator:
         """The number of transactional ids."""
         return sum([len(loaded.transactions) for loaded in self._loaded.values()])
 
-    @property
-    def has_partitions(self) -> bool:
-        """Whether any log partition is loaded or being loaded."""
-        return bool(self._loaded or self._loading)
-
     def is_current(self, source: Source) -> bool:
         """Return whether the automaton that requested an effect is still loaded."""
         return self._present(source) is not None

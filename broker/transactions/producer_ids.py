@@ -13,7 +13,6 @@ from warmlog.broker.metadata.errors import MetadataTimeoutError
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 BLOCK_SIZE = 1000  # ids per commit of the metadata store, as in Kafka; at most this many are lost by a restart
-NONE_KNOWN = -1
 
 
 class NoProducerIdsError(ProtocolError):

@@ -46,7 +46,6 @@ PRODUCER_ID_POSITION: Final = 43
 PRODUCER_EPOCH_POSITION: Final = 51
 BASE_SEQUENCE_POSITION: Final = 53
 RECORD_COUNT_POSITION: Final = 57
-RECORDS_POSITION: Final = HEADER_SIZE
 
 # Base offset and batch length: the bytes needed to find the end of a batch, which the batch length does not count.
 LOG_OVERHEAD: Final = 12

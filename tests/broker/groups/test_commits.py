@@ -512,7 +512,7 @@ async def test_offsets_that_come_after_the_end_of_their_transaction_begin_no_oth
         log = _log_of(broker, "g")
 
         async def end_transaction() -> None:
-            log.append_marker(TransactionMarker(7, 0, 0, Outcome.ABORT))
+            log.appends.append_marker(TransactionMarker(7, 0, 0, Outcome.ABORT))
 
         errors = await _commit_in_transaction(broker, 1, end_transaction)
         assert errors == [ErrorCode.INVALID_TXN_STATE]

@@ -177,7 +177,7 @@ async def test_a_sync_that_began_before_the_failure_is_over_before_the_log_comes
             assert made.partition.log.failed
             made.disk.go_on()
         assert not made.partition.log.failed
-        assert made.partition.log.recovery_point == 1
+        assert made.partition.log.durability.recovery_point == 1
 
 
 async def test_a_log_that_is_back_is_left_alone_though_its_epochs_could_not_be_written(

@@ -160,7 +160,7 @@ class Brokers:
             return {-1 if each is None else each.log.offsets.log_end_offset for each in found}
 
         leader = await self.until(lambda: self.leader(topic, index))
-        await self.until(lambda: ends() == {leader.log.log_end_offset})
+        await self.until(lambda: ends() == {leader.log.offsets.log_end_offset})
         await self.until(lambda: self.in_sync(topic, index) >= set(numbers))
         contents = {self.content(number, topic, index) for number in numbers}
         assert len(contents) == 1

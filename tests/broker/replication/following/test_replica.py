@@ -190,7 +190,7 @@ async def test_a_copy_resumes_where_it_was(tmp_path: Path) -> None:
                 await native.produce("orders", batch(b"v" * 100))
             async with copying(tmp_path / "copy", broker) as here:
                 assert here.log.offsets.high_watermark == end - 5
-                await here.until(lambda here=here, end=end: here.log.high_watermark == end)
+                await here.until(lambda here=here, end=end: here.log.offsets.high_watermark == end)
     assert files(tmp_path / "copy" / "orders-0") == files(tmp_path / "source" / "orders-0")
 
 

@@ -93,7 +93,7 @@ async def test_an_append_is_done_when_every_in_sync_replica_has_it(tmp_path: Pat
         one.fetch(2, 2)
         assert append.done
         assert append.error is None
-        assert one.log.high_watermark == 2
+        assert one.log.offsets.high_watermark == 2
 
 
 async def test_an_append_with_acks_1_does_not_wait(tmp_path: Path) -> None:

@@ -1,0 +1,180 @@
+"""The shape of the source: sizes of modules and folders, import circles, contracts, names that nothing uses.
+
+Each rule has a list of exceptions, which may only shrink: one that is no longer needed is an error.
+ARCHITECTURE.md has a test of its own.
+"""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from tests import tidy
+
+ROOT = Path(__file__).parent.parent
+
+LONG_MODULES = {
+    "broker/app.py",
+    "broker/clustered.py",
+    "broker/log/directory/data_directories.py",
+    "broker/log/directory/data_directory.py",
+    "broker/log/producers/table.py",
+    "broker/net/channel.py",
+    "broker/partitions/appends/append_queue.py",
+    "broker/replication/replicas.py",
+    "broker/settings/settings.py",
+    "protocol/kafka/codec/_compiled.pyx",
+    "protocol/records/_codec.pyx",
+    "protocol/records/compaction/_filtering.pyx",
+    "protocol/records/compression.py",
+    "warmlog/client/groups/membership.py",
+}
+FULL_FOLDERS = {"broker/groups", "broker/transactions", "protocol/kafka/messages"}
+CIRCLES = {
+    frozenset({"warmlog.broker.cluster.failover", "warmlog.broker.cluster.node"}),
+    frozenset({"warmlog.broker.net.send_thread", "warmlog.broker.net.turn"}),
+    frozenset({"warmlog.broker.settings.listeners", "warmlog.broker.settings.settings"}),
+}
+WITHOUT_CONTRACT = {
+    "warmlog.broker.cluster",
+    "warmlog.broker.net",
+    "warmlog.broker.security",
+    "warmlog.broker.settings",
+}
+UNUSED_NAMES = {
+    # the status codes of gRPC, complete
+    "broker/cluster/etcd/gateway.py: UNAVAILABLE",
+    "broker/cluster/etcd/gateway.py: UNIMPLEMENTED",
+    # called by the codec's generated source, which builds these names
+    "protocol/kafka/codec/reader.py: nullable_copied",
+    "protocol/kafka/codec/writer.py: nullable_records",
+    # called by click, logging and Spark
+    "warmlog/cli/command_groups.py: format_commands",
+    "warmlog/cli/serve.py: formatTime",
+    "warmlog/pipeline/data_source.py: streamReader",
+}
+
+
+def circles(root: Path) -> Collection[object]:
+    return tidy.circles(tidy.imports(root))
+
+
+RULES: list[tuple[Callable[[Path], Collection[object]], Collection[object]]] = [
+    (tidy.long_modules, LONG_MODULES),
+    (tidy.full_folders, FULL_FOLDERS),
+    (circles, CIRCLES),
+    (tidy.without_contract, WITHOUT_CONTRACT),
+    (tidy.unused_names, UNUSED_NAMES),
+]
+
+
+@pytest.mark.parametrize(("rule", "exceptions"), RULES)
+def test_the_source_is_tidy(rule: Callable[[Path], Collection[object]], exceptions: Collection[object]) -> None:
+    found = set(rule(ROOT))
+    assert found - set(exceptions) == set(), "new; see the rule in tests/tidy.py"
+    assert set(exceptions) - found == set(), "no longer needed: remove it from the list of exceptions"
+
+
+# -- the rules find each kind of fault ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small source tree without faults."""
+    write(tmp_path, "pyproject.toml", contract("warmlog.broker.log"))
+    write(tmp_path, "broker/log/__init__.py", "")
+    write(tmp_path, "broker/log/segment.py", "def read():\n    pass\n")
+    write(tmp_path, "broker/log/log.py", "from warmlog.broker.log.segment import read\n\nread()\n")
+    (tmp_path / "warmlog").mkdir()
+    (tmp_path / "warmlog" / "broker").symlink_to("../broker")
+    return tmp_path
+
+
+def write(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def contract(container: str, *, exhaustive: str = "true") -> str:
+    return (
+        f'[[tool.importlinter.contracts]]\ntype = "layers"\ncontainers = ["{container}"]\nexhaustive = {exhaustive}\n'
+    )
+
+
+def test_a_tidy_tree_has_no_faults(tree: Path) -> None:
+    assert [list(rule(tree)) for rule, _ in RULES] == [[]] * len(RULES)
+
+
+@pytest.mark.parametrize("name", ["long.py", "_long.pyx"])
+def test_a_long_module_is_found_once(tree: Path, name: str) -> None:
+    write(tree, f"broker/log/{name}", "\n" * tidy.MAX_LINES)
+    assert tidy.long_modules(tree) == {}
+    write(tree, f"broker/log/{name}", "\n" * (tidy.MAX_LINES + 1))
+    assert tidy.long_modules(tree) == {f"broker/log/{name}": tidy.MAX_LINES + 1}
+
+
+def test_a_full_folder_is_found(tree: Path) -> None:
+    for number in range(tidy.MAX_MODULES - 2):
+        write(tree, f"broker/log/more{number}.py", "")
+    assert tidy.full_folders(tree) == {}
+    write(tree, "broker/log/_more.pyx", "")
+    assert tidy.full_folders(tree) == {"broker/log": tidy.MAX_MODULES + 1}
+
+
+BACK = "from warmlog.broker.log.log import x"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        BACK,
+        "from warmlog.broker.log import log",
+        "import warmlog.broker.log.log",
+        f"def read():\n    {BACK}",
+        f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {BACK}",
+    ],
+)
+def test_a_circle_is_found_wherever_the_import_is(tree: Path, line: str) -> None:
+    write(tree, "broker/log/segment.py", f"{line}\n")
+    assert circles(tree) == {frozenset({"warmlog.broker.log.log", "warmlog.broker.log.segment"})}
+
+
+def test_a_circle_through_a_third_module_is_found(tree: Path) -> None:
+    write(tree, "broker/log/segment.py", "from warmlog.broker.log._scan import walk\n")
+    write(tree, "broker/log/_scan.pyx", f"{BACK}\n")
+    assert circles(tree) == {
+        frozenset({"warmlog.broker.log.log", "warmlog.broker.log.segment", "warmlog.broker.log._scan"})
+    }
+
+
+def test_a_package_without_an_exhaustive_contract_is_found(tree: Path) -> None:
+    write(tree, "broker/net/__init__.py", "")
+    assert tidy.without_contract(tree) == {"warmlog.broker.net"}
+    loose = contract("warmlog.broker.net", exhaustive="false")
+    write(tree, "pyproject.toml", contract("warmlog.broker.log") + loose)
+    assert tidy.without_contract(tree) == {"warmlog.broker.net"}
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "def spare():\n    pass",
+        "async def spare():\n    pass",
+        "spare = 1",
+        "spare: int = 1",
+        "class spare:\n    pass",
+        "class _Kept:\n    @property\n    def spare(self):\n        pass",
+    ],
+)
+def test_a_name_that_nothing_uses_is_found(tree: Path, definition: str) -> None:
+    write(tree, "broker/log/spare_parts.py", f"{definition}\n")
+    assert tidy.unused_names(tree) == {"broker/log/spare_parts.py: spare"}
+    write(tree, "tests/test_spare_parts.py", "spare\n")
+    assert tidy.unused_names(tree) == set()
+
+
+def test_private_and_registered_names_need_no_user(tree: Path) -> None:
+    write(
+        tree, "broker/log/parts.py", "def _spare():\n    pass\n\n@command('serve')\ndef started_by_click():\n    pass\n"
+    )
+    assert tidy.unused_names(tree) == set()
