@@ -28,15 +28,16 @@ from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import NO_EPOCH
 from warmlog.broker.frontend import Core, Frontend
 from warmlog.broker.groups.service import GroupService
+from warmlog.broker.log.directory.belonging import METADATA_FILE
 from warmlog.broker.log.directory.condition import report_directories
-from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.runs import begin_run
 from warmlog.broker.log.errors import DirectoryFailedError
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.io.page_cache import choose_method
 from warmlog.broker.log.io.residency import Residency
-from warmlog.broker.log.producers.table import ProducerBudget
+from warmlog.broker.log.producers.idle import ProducerBudget
 from warmlog.broker.maintenance.disk_watch import DiskWatch
 from warmlog.broker.maintenance.log_moves import LogMoves
 from warmlog.broker.maintenance.schedule import Maintenance

@@ -35,7 +35,7 @@ from warmlog.broker.cluster.rules import SHARED
 from warmlog.broker.cluster.store import KnownStore, StoreError, StoreMismatchError
 from warmlog.broker.cluster.values import NO_EPOCH, Endpoint
 from warmlog.broker.log.directory.data_directories import DataDirectories
-from warmlog.broker.log.directory.data_directory import CLUSTER_STATE
+from warmlog.broker.log.directory.names import CLUSTER_STATE
 from warmlog.broker.log.errors import DataDirectoryError
 from warmlog.broker.log.io.directory_names import decode_topic_id
 from warmlog.broker.log.io.disk import Disk, replace_file

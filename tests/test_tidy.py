@@ -16,17 +16,12 @@ ROOT = Path(__file__).parent.parent
 LONG_MODULES = {
     "broker/app.py",
     "broker/clustered.py",
-    "broker/log/directory/data_directories.py",
-    "broker/log/directory/data_directory.py",
-    "broker/log/producers/table.py",
     "broker/net/channel.py",
-    "broker/partitions/appends/append_queue.py",
     "broker/replication/replicas.py",
     "broker/settings/settings.py",
     "protocol/kafka/codec/_compiled.pyx",
     "protocol/records/_codec.pyx",
     "protocol/records/compaction/_filtering.pyx",
-    "protocol/records/compression.py",
     "warmlog/client/groups/membership.py",
 }
 FULL_FOLDERS = {"broker/groups", "broker/transactions", "protocol/kafka/messages"}

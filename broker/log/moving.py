@@ -42,8 +42,8 @@ from warmlog.broker.log.io.directory_names import (
     segment_path,
 )
 from warmlog.broker.log.io.disk import Disk, read_file, sync_file, write_all
+from warmlog.broker.log.producers.idle import CapturedProducers
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots
-from warmlog.broker.log.producers.table import CapturedProducers
 from warmlog.broker.log.recovery.context import LogContext
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.broker.log.segments.segment_map import Segments

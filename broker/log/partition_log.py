@@ -45,8 +45,9 @@ from warmlog.broker.log.io.page_faults import PageFaults
 from warmlog.broker.log.io.residency import Residency
 from warmlog.broker.log.log_state import HighWatermarkSource, LogOffsets, LogState
 from warmlog.broker.log.moving import LogMove, MovedLog, MoveEnd, MoveSource
+from warmlog.broker.log.producers.idle import ProducerBudget
 from warmlog.broker.log.producers.replay import Bounds
-from warmlog.broker.log.producers.table import ProducerBudget, Producers
+from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.reads.log_reads import LogReads
 from warmlog.broker.log.recovery.context import LogContext
 from warmlog.broker.log.recovery.index_repair import IndexRepair

@@ -15,7 +15,7 @@ import trio
 from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.log.errors import LogError, NotReadyError, OfflineError
-from warmlog.broker.log.producers.table import ProducerBudget
+from warmlog.broker.log.producers.idle import ProducerBudget
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.appends.errors import NotLeaderError

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from interop.warmlog_nodes import WarmlogNode
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd, etcdctl
 from tests.cluster.load import read_all
-from warmlog.broker.log.directory.data_directory import CLUSTER_STATE
+from warmlog.broker.log.directory.names import CLUSTER_STATE
 
 pytestmark = pytest.mark.timeout(120)
 LIMIT_S = 30.0

@@ -19,7 +19,7 @@ from tests.clients.waiting import until
 from tests.documents import ROOT, add_command, command_directory, run_block, shell_blocks
 from tests.requires import lacks
 from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
-from warmlog.broker.log.directory.data_directory import CLUSTER_STATE
+from warmlog.broker.log.directory.names import CLUSTER_STATE
 from warmlog.broker.settings.settings import FIELDS, load_settings
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from uuid import UUID
 
-from warmlog.broker.log.directory.data_directory import METADATA_TOPIC
+from warmlog.broker.log.directory.names import METADATA_TOPIC
 from warmlog.broker.log.io.directory_names import LOG_SUFFIX
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.reader import records_in

@@ -10,8 +10,8 @@ from warmlog.broker.log.compaction.cleanable import Cleanable, find_cleanable
 from warmlog.broker.log.compaction.run import CleanedGroup, CleanerLimits, CompactionJob, SourceSegment
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.errors import LogError
+from warmlog.broker.log.producers.idle import CapturedProducers
 from warmlog.broker.log.producers.state import ProducerState
-from warmlog.broker.log.producers.table import CapturedProducers
 from warmlog.broker.log.recovery.index_repair import IndexRepair
 from warmlog.broker.log.recovery.swap import Swap
 from warmlog.broker.log.retention.log_view import LogView

@@ -27,16 +27,16 @@ from uuid import UUID
 
 from warmlog.broker.log.directory.accepted_loss import how_to_accept
 from warmlog.broker.log.directory.arrival import REPLACES_ALL, Arrival, write_arrival
+from warmlog.broker.log.directory.belonging import METADATA_FILE, check_first, check_ids, why_missing
 from warmlog.broker.log.directory.checkpoint import TopicPartition
 from warmlog.broker.log.directory.checkpointed_log import CheckpointedLog
-from warmlog.broker.log.directory.data_directory import DataDirectory, reason_of
-from warmlog.broker.log.directory.identity import META_PROPERTIES, has_identity
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.directory.identity import has_identity
 from warmlog.broker.log.directory.kafka_node import refuse_kafka_node
+from warmlog.broker.log.directory.names import reason_of
 from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError
-from warmlog.broker.log.io.directory_names import parse_partition_directory, partition_directory
-from warmlog.broker.log.io.disk import Disk, IrregularFileError, is_disk_failure
-
-METADATA_FILE = "metadata.sqlite"
+from warmlog.broker.log.io.directory_names import partition_directory
+from warmlog.broker.log.io.disk import Disk, is_disk_failure
 
 L = TypeVar("L", bound=CheckpointedLog)
 
@@ -92,7 +92,7 @@ class DataDirectories:
         """
         disk = disk or Disk()
         refuse_kafka_node(disk, os.fspath(paths[0]), METADATA_FILE)
-        _check_first(disk, [os.fspath(path) for path in paths])
+        check_first(disk, [os.fspath(path) for path in paths])
         first = DataDirectory.open(
             paths[0], node_id=node_id, cluster_id=cluster_id, reserve_bytes=reserve_bytes, disk=disk
         )
@@ -127,7 +127,7 @@ class DataDirectories:
             if known_id is None:
                 self._attempt(path, self._join)
             else:
-                self._put_off(path, _why_missing(self._disk, path, known_id))
+                self._put_off(path, why_missing(self._disk, path, known_id))
         elsewhere = ", unless a data directory that is offline has it" if self.offline else ""
         self.lost = {
             key: f"{path} is missing{elsewhere}: {how_to_accept(path)}"
@@ -175,7 +175,7 @@ class DataDirectories:
             disk=self._disk,
         )
         self._opened.append(opened)
-        _check_ids(self._opened)
+        check_ids(self._opened)
         self._take(opened)
         return True
 
@@ -436,94 +436,3 @@ def _resolve_move(topic: str, partition: int, first: DataDirectory, second: Data
             old.put_aside(topic, partition)
             return old
     return None
-
-
-def _why_missing(disk: Disk, path: str, known_id: str) -> str:
-    """Describe a directory that had partitions before, and has no identity now."""
-    mounted = "and had partitions before (is its file system mounted?)"
-    try:
-        is_empty = all(entry.name == "lost+found" for entry in disk.scan(path))
-    except FileNotFoundError:
-        return f"it does not exist, {mounted}"
-    except OSError as error:
-        return f"{error.strerror or error}, {mounted}"
-    if is_empty:
-        return f"it is empty, {mounted}"
-    return f"it has no {META_PROPERTIES}: put the file back (its directory.id was {known_id})"
-
-
-def _check_first(disk: Disk, paths: Sequence[str]) -> None:
-    """Raise DataDirectoryError if the first directory lacks the metadata while another shows that it existed."""
-    first, *others = paths
-    try:
-        belongs = has_identity(disk, first)
-    except OSError:
-        return  # which opening it reports
-    if belongs:
-        _check_metadata(disk, paths)
-        missing = not _exists(disk, first, METADATA_FILE)
-        elsewhere = [path for path in others if missing and _exists(disk, path, METADATA_FILE)]
-        if elsewhere:
-            raise DataDirectoryError(
-                f"{METADATA_FILE} lies in {elsewhere[0]}, which is not the first of log.dirs ({first} is)"
-            )
-        return
-    known = [path for path in others if _belongs(disk, path)]
-    if known and _exists(disk, first, METADATA_FILE):
-        raise DataDirectoryError(f"data directory {first} has no {META_PROPERTIES}: put the file back")
-    if known:
-        raise DataDirectoryError(
-            f"data directory {first} is new, but {known[0]} belongs to a broker already: the first of log.dirs has the"
-            " metadata (is its file system mounted? add new directories at the end of the list)"
-        )
-
-
-def _check_metadata(disk: Disk, paths: Sequence[str]) -> None:
-    """Raise DataDirectoryError if the metadata file was emptied, or replaced by something that is no file."""
-    try:
-        entries = [entry for entry in disk.scan(paths[0], stat_suffix=METADATA_FILE) if entry.name == METADATA_FILE]
-    except OSError:
-        return  # which opening it reports
-    for entry in entries:
-        path = f"{paths[0]}/{METADATA_FILE}"
-        if entry.is_directory or entry.is_other:
-            raise DataDirectoryError(f"{path}: {IrregularFileError(path).strerror}")
-        if not entry.size and any(_has_partitions(disk, each) for each in paths):  # else a first start was interrupted
-            raise DataDirectoryError(
-                f"{path} is empty, but there are partitions: restore it from a backup, or remove it and create the"
-                " topics again, with the same names and partition counts"
-            )
-
-
-def _has_partitions(disk: Disk, path: str) -> bool:
-    try:
-        return any(entry.is_directory and parse_partition_directory(entry.name) for entry in disk.scan(path))
-    except OSError:
-        return False
-
-
-def _belongs(disk: Disk, path: str) -> bool:
-    """Whether a directory belongs to a broker; False if it cannot be read."""
-    try:
-        return has_identity(disk, path)
-    except OSError:
-        return False
-
-
-def _exists(disk: Disk, path: str, name: str) -> bool:
-    try:
-        return any(entry.name == name for entry in disk.scan(path))
-    except OSError:
-        return False
-
-
-def _check_ids(directories: Iterable[DataDirectory]) -> None:
-    """Raise DataDirectoryError if one directory is a copy of another: both would have the same partitions."""
-    paths: dict[str, str] = {}
-    for directory in directories:
-        other = paths.setdefault(directory.directory_id, directory.path)
-        if other != directory.path:
-            raise DataDirectoryError(
-                f"data directories {other} and {directory.path} have the same directory.id"
-                f" ({directory.directory_id}): one is a copy of the other"
-            )

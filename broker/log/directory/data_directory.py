@@ -27,11 +27,9 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import RLock
 from typing import Self, TypeVar
 from uuid import UUID
 
-from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.directory.arrival import Arrival, read_arrival, remove_arrival, write_arrival
 from warmlog.broker.log.directory.checkpoint import (
     CLEAN_MARKER,
@@ -44,15 +42,21 @@ from warmlog.broker.log.directory.checkpoint import (
     TopicPartition,
     is_own_marker,
     read_clean_marker,
-    read_offsets,
     read_topic_id,
     write_clean_marker,
-    write_offsets,
 )
+from warmlog.broker.log.directory.checkpoint_files import CheckpointFiles
 from warmlog.broker.log.directory.checkpointed_log import CheckpointedLog
 from warmlog.broker.log.directory.disk_reserve import Reserve, SpaceStatus, default_size
-from warmlog.broker.log.directory.identity import LOCK_FILE, META_PROPERTIES, DirectoryLock, read_or_create_identity
-from warmlog.broker.log.directory.receipt import RECEIPT_PREFIX
+from warmlog.broker.log.directory.identity import DirectoryLock, read_or_create_identity
+from warmlog.broker.log.directory.names import (
+    METADATA_TOPIC,
+    PROBE,
+    RESERVE,
+    is_foreign_directory,
+    is_known_name,
+    reason_of,
+)
 from warmlog.broker.log.errors import CheckpointError, DirectoryFailedError
 from warmlog.broker.log.io.directory_names import (
     PartitionName,
@@ -64,33 +68,11 @@ from warmlog.broker.log.io.directory_names import (
 )
 from warmlog.broker.log.io.disk import Disk, DiskSpace, is_out_of_room, replace_file
 
-RESERVE = ".reserve"
-CLUSTER_STATE = "warmlog-cluster.json"  # of a broker in a cluster; see `broker.clustered`
-RUNS = "warmlog-runs.json"  # see `runs`
-PROBE = ".probe"
 PRIVATE = 0o700  # the mode of a directory that the broker creates: records are nobody else's business
-METADATA_TOPIC = "__cluster_metadata"  # the log of a KRaft node: named like a partition, but not of a topic
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_KNOWN_FILES = {
-    LOCK_FILE,
-    META_PROPERTIES,
-    CLEAN_MARKER,
-    RECOVERY_POINTS,
-    LOG_STARTS,
-    HIGH_WATERMARKS,
-    CLEANER_POINTS,
-    PROBE,
-    RESERVE,
-    "lost+found",  # in the root of a file system
-    CLUSTER_STATE,
-    RUNS,
-    ACCEPT_LOSS,
-}
-_KNOWN_PREFIXES = ("metadata.sqlite", RECEIPT_PREFIX)  # and SQLite's journals
 
 
 class DataDirectory:
@@ -112,9 +94,7 @@ class DataDirectory:
         self.hinted: frozenset[TopicPartition] = frozenset()  # the partitions in the checkpoints at startup
         self.unserved: frozenset[TopicPartition] = frozenset()  # partitions here that belong to no topic
         self.findings: list[str] = []
-        self._written: dict[str, dict[TopicPartition, int]] = {}  # the content of each checkpoint on the disk, by name
-        self._doubtful: dict[str, dict[TopicPartition, int]] = {}  # the same, if a write has failed
-        self._replacing = RLock()  # held while a checkpoint is replaced: a topic may be created during the stop
+        self._files = CheckpointFiles(path, disk, self.with_room)
         self._disk = disk
         self._lock = lock
 
@@ -188,7 +168,7 @@ class DataDirectory:
             entry.name
             for entry in self._disk.scan(self.path)
             if not is_known_name(entry.name)
-            and (not entry.is_directory or _is_foreign_directory(parse_partition_directory(entry.name)))
+            and (not entry.is_directory or is_foreign_directory(parse_partition_directory(entry.name)))
         )
 
     @property
@@ -339,13 +319,13 @@ class DataDirectory:
         for log in logs:
             log.durability.checkpoint_epochs()  # of all records below the recovery point, at least
         kept = self.unserved.difference((log.topic, log.partition) for log in logs)
-        changed = self._replace(RECOVERY_POINTS, _found(self.recovery_points, kept) | synced)
+        changed = self._files.replace(RECOVERY_POINTS, _found(self.recovery_points, kept) | synced)
         shown = {(log.topic, log.partition): log.offsets.high_watermark for log in logs}
-        changed |= self._replace(HIGH_WATERMARKS, _found(self.high_watermarks, kept) | shown)
+        changed |= self._files.replace(HIGH_WATERMARKS, _found(self.high_watermarks, kept) | shown)
         changed |= self._write_log_starts(logs)
         points = dict(self.cleaner_points)
-        if points or self._written.get(CLEANER_POINTS) or CLEANER_POINTS in self._doubtful:
-            changed |= self._replace(CLEANER_POINTS, points)
+        if points or self._files.may_have_entries(CLEANER_POINTS):
+            changed |= self._files.replace(CLEANER_POINTS, points)
         if changed:
             self.sync_names()  # otherwise a power failure could restore the old ones, and with them deleted records
         return changed
@@ -359,7 +339,7 @@ class DataDirectory:
         kept = self.unserved.difference((log.topic, log.partition) for log in logs)
         begun = [log for log in logs if log.offsets.log_start_offset > log.old_segments.first_base_offset]
         starts = {(log.topic, log.partition): log.offsets.log_start_offset for log in begun}
-        return self._replace(LOG_STARTS, _found(self.log_starts, kept) | starts)
+        return self._files.replace(LOG_STARTS, _found(self.log_starts, kept) | starts)
 
     def add_to_checkpoints(self, log: CheckpointedLog, cleaned: int | None) -> None:
         """Add a log that moves here, flushed completely and compacted up to `cleaned`. Blocking. Raises OSError.
@@ -376,7 +356,7 @@ class DataDirectory:
             (HIGH_WATERMARKS, end),
             (LOG_STARTS, log.offsets.log_start_offset),
         ):
-            self._replace(name, {**self._written.get(name, {}), key: offset})
+            self._files.replace(name, {**self._files.written(name), key: offset})
         self.write_cleaner_points(self.cleaner_points)
         self.sync_names()
 
@@ -385,18 +365,15 @@ class DataDirectory:
 
         The names of the directories must be synced before.
         """
-        with self._replacing:
-            self._replace(RECOVERY_POINTS, dict.fromkeys(keys, 0) | self._written.get(RECOVERY_POINTS, {}))
+        self._files.add(RECOVERY_POINTS, dict.fromkeys(keys, 0))
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Replace the checkpoint of the offsets up to which logs were compacted. Blocking. Raises OSError."""
-        self._replace(CLEANER_POINTS, dict(points))
+        self._files.replace(CLEANER_POINTS, dict(points))
 
     def mentions(self, keys: Iterable[TopicPartition]) -> bool:
         """Whether a checkpoint on the disk may contain one of these partitions."""
-        return any(
-            not offsets.keys().isdisjoint(keys) for offsets in (*self._written.values(), *self._doubtful.values())
-        )
+        return self._files.mention(keys)
 
     def unmark_clean(self) -> None:
         """Remove the clean shutdown marker, before any log is opened. Raises OSError."""
@@ -420,17 +397,6 @@ class DataDirectory:
         """Fsync the names in the directory, after partitions were created or renamed. Blocking. Raises OSError."""
         self._disk.sync_directory(self.path)
 
-    def _replace(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
-        """Write a checkpoint unless it is unchanged; return whether it was written."""
-        with self._replacing:
-            if name not in self._doubtful and self._written.get(name) == offsets:
-                return False
-            self._doubtful[name] = offsets
-            self.with_room(lambda: write_offsets(self._disk, self.partition_path(name), offsets))
-            self._written[name] = offsets
-            del self._doubtful[name]
-            return True
-
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def _identify(self, node_id: int, cluster_id: str | None) -> None:
@@ -443,23 +409,13 @@ class DataDirectory:
         marker = self.partition_path(CLEAN_MARKER)
         self.closed_in = read_clean_marker(self._disk, marker)
         self.is_foreign = self.was_clean and not is_own_marker(self._disk, marker)
-        self.recovery_points = self._hint(RECOVERY_POINTS)
-        self.log_starts = self._hint(LOG_STARTS)
-        self.high_watermarks = self._hint(HIGH_WATERMARKS)
-        self.cleaner_points = self._hint(CLEANER_POINTS)
+        self.recovery_points = self._files.read(RECOVERY_POINTS)
+        self.log_starts = self._files.read(LOG_STARTS)
+        self.high_watermarks = self._files.read(HIGH_WATERMARKS)
+        self.cleaner_points = self._files.read(CLEANER_POINTS)
+        self.findings += self._files.findings
         hints = (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_points)
         self.hinted = frozenset(key for each in hints for key in each)
-
-    def _hint(self, name: str) -> dict[TopicPartition, int]:
-        try:
-            offsets = read_offsets(self._disk, self.partition_path(name))
-        except CheckpointError as error:
-            self.findings.append(str(error))
-            self._doubtful[name] = {}
-            return {}
-        if offsets:  # otherwise the file may be missing or empty: write it once
-            self._written[name] = dict(offsets)
-        return offsets
 
 
 def _found(hints: Mapping[TopicPartition, int], keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -467,23 +423,5 @@ def _found(hints: Mapping[TopicPartition, int], keys: Iterable[TopicPartition]) 
     return {key: offset for key in keys if (offset := hints.get(key)) is not None}
 
 
-def reason_of(error: OSError, path: str) -> str:
-    """Return why a data directory cannot be used; names the file in it that the error is about."""
-    reason = error.strerror or str(error)
-    name = error.filename
-    if not isinstance(name, str) or not name.startswith(f"{path}/") or not os.access(path, os.R_OK | os.X_OK):
-        return reason
-    return f"{reason}: {name}"
-
-
 def _reserve_size(disk: Disk, path: str, reserve_bytes: int) -> int:
     return reserve_bytes if reserve_bytes >= 0 else default_size(disk.space(path).total_bytes)
-
-
-def is_known_name(name: str) -> bool:
-    """Whether this broker or Kafka's log layer creates entries of this name in a data directory."""
-    return name.removesuffix(".tmp") in _KNOWN_FILES or name.startswith(_KNOWN_PREFIXES)
-
-
-def _is_foreign_directory(parsed: PartitionName | None) -> bool:
-    return parsed is None or parsed.topic == METADATA_TOPIC

@@ -4,7 +4,7 @@ Such a node keeps its topics and their settings in a log of its own, `__cluster_
 read. Its partitions could be served with guessed settings only, and a guessed retention would delete records.
 """
 
-from warmlog.broker.log.directory.data_directory import METADATA_TOPIC
+from warmlog.broker.log.directory.names import METADATA_TOPIC
 from warmlog.broker.log.errors import DataDirectoryError
 from warmlog.broker.log.io.directory_names import PartitionName, parse_partition_directory
 from warmlog.broker.log.io.disk import Disk

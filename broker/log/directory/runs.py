@@ -29,7 +29,8 @@ from msgspec.json import Decoder, Encoder
 
 from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS, forget_acceptance, is_loss_accepted
 from warmlog.broker.log.directory.data_directories import DataDirectories
-from warmlog.broker.log.directory.data_directory import RUNS, DataDirectory, reason_of
+from warmlog.broker.log.directory.data_directory import DataDirectory
+from warmlog.broker.log.directory.names import RUNS, reason_of
 from warmlog.broker.log.directory.receipt import time_of
 from warmlog.broker.log.errors import DirectoryFailedError
 from warmlog.broker.log.io.disk import Disk, read_file, replace_file

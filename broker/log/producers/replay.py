@@ -21,9 +21,10 @@ from typing import NamedTuple, Protocol
 
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.log.producers import trail
+from warmlog.broker.log.producers.idle import CapturedProducers
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots, decode_entries
 from warmlog.broker.log.producers.state import ProducerState
-from warmlog.broker.log.producers.table import CapturedProducers, Producers
+from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.producers.trail import ProducerTrail
 from warmlog.broker.log.producers.transitions import after_batch, after_marker, with_earlier
 from warmlog.broker.log.segments.log_scan import WALK_CHUNK_SIZE, timed, walk_headers

@@ -27,15 +27,14 @@ clients that create a producer for each message fill a broker's memory.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from random import SystemRandom
-from struct import Struct
-from threading import Lock
 from typing import Protocol
 
 from warmlog.broker.log.errors import OutOfOrderSequenceError, TooManyProducersError
-from warmlog.broker.log.producers.snapshot import ENTRY, ENTRY_SIZE, NO_BATCH, encode_entry
+from warmlog.broker.log.producers.idle import LAST_TIMESTAMP, SINCE, CapturedProducers, ProducerBudget, pack, unpack
+from warmlog.broker.log.producers.snapshot import ENTRY, ENTRY_SIZE
 from warmlog.broker.log.producers.state import NO_OFFSET, ProducerBatch, ProducerState
 from warmlog.broker.log.producers.transactions import (
     Origin,
@@ -49,39 +48,10 @@ from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 
 MAX_ACTIVE = 500  # per log; a new generation packs as many in a millisecond, and copies at most as many shared buckets
 MAX_GIVEN_ID = 1 << 62  # brokers never get that far, but clients can send any id, after which no id could be assigned
-DEFAULT_LIMIT = 500_000
-ENTRIES_PER_PIECE = 1000  # in a snapshot
 _BUCKETS = 2048
 _GROUP_BITS = 8  # consecutive ids share a bucket, so that a log with few producers has few buckets
 _SCATTER = SystemRandom().getrandbits(61) | 1  # random, so that clients cannot choose ids that share a bucket
 _PRIME = (1 << 61) - 1
-
-# An idle producer: its snapshot entry, the time since which it is idle (ms), and the timestamp of its last batch; then
-# its earlier batches, oldest first.
-_REST = Struct(">qq")
-_BATCH = Struct(">iqiq")
-_SINCE = Struct(">q")
-_LAST_TIMESTAMP = 26  # position in an entry
-
-
-class ProducerBudget:
-    """The limit on the producers in all logs of a broker together. For any thread."""
-
-    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
-        self.limit = limit
-        self.count = 0
-        self.refused = 0  # rejected batches
-        self._lock = Lock()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no producer may be added."""
-        return self.count >= self.limit
-
-    def add(self, count: int) -> None:
-        """Add to the count, or subtract if negative."""
-        with self._lock:
-            self.count += count
 
 
 class Extent(Protocol):
@@ -89,43 +59,6 @@ class Extent(Protocol):
 
     last_offset: int
     max_timestamp: int
-
-
-class CapturedProducers:
-    """The producers of a log at one moment. For any thread."""
-
-    def __init__(self, states: Sequence[ProducerState], buckets: Sequence[dict[int, bytes]]) -> None:
-        self._states = states
-        self._buckets = buckets
-
-    def __len__(self) -> int:
-        return len(self._states) + sum(map(len, self._buckets))
-
-    def __iter__(self) -> Iterator[ProducerState]:
-        yield from self._states
-        for bucket in self._buckets:
-            yield from map(_unpack, bucket.values())
-
-    def with_several_batches(self) -> Iterator[ProducerState]:
-        """Yield the states of more than one batch; the others of idle producers are not unpacked."""
-        for state in self._states:
-            if len(state.batches) > 1:
-                yield state
-        for bucket in self._buckets:
-            for packed in bucket.values():
-                if len(packed) > ENTRY_SIZE + _REST.size:
-                    yield _unpack(packed)
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the entries for a snapshot, in pieces."""
-        entries: list[bytes] = [encode_entry(state) for state in self._states]
-        for bucket in self._buckets:
-            for packed in bucket.values():
-                entries.append(packed[:ENTRY_SIZE])
-                if len(entries) >= ENTRIES_PER_PIECE:
-                    yield b"".join(entries)
-                    entries.clear()
-        yield b"".join(entries)
 
 
 class Producers:
@@ -176,7 +109,7 @@ class Producers:
         if state is None:
             bucket = self._buckets.get(_bucket_of(producer_id))
             packed = None if bucket is None else bucket.get(producer_id)
-            state = None if packed is None else _unpack(packed)
+            state = None if packed is None else unpack(packed)
         return state
 
     def capture(self) -> CapturedProducers:
@@ -347,7 +280,7 @@ class Producers:
 
     def load(self, entries: memoryview) -> None:
         """Add the producers of consecutive snapshot entries, as idle from now on."""
-        since = _SINCE.pack(self._clock())
+        since = SINCE.pack(self._clock())
         count = 0
         found_open = dict(self.open_transactions)
         for at in range(0, len(entries), ENTRY_SIZE):
@@ -356,7 +289,7 @@ class Producers:
             producer_id, timestamp, first_offset = fields[0], fields[5], fields[7]
             bucket = self._buckets.setdefault(_bucket_of(producer_id), {})
             count += producer_id not in bucket
-            bucket[producer_id] = b"".join((entry, since, _SINCE.pack(timestamp)))
+            bucket[producer_id] = b"".join((entry, since, SINCE.pack(timestamp)))
             if first_offset >= 0:
                 found_open[producer_id] = first_offset
             if self.largest_id < producer_id <= MAX_GIVEN_ID:
@@ -373,7 +306,7 @@ class Producers:
     def _begin_generation(self) -> None:
         """Pack the recent producers, and make the active ones recent."""
         for producer_id, state in self._recent.items():
-            self._own(_bucket_of(producer_id))[producer_id] = _pack(state, self._generation_ms)
+            self._own(_bucket_of(producer_id))[producer_id] = pack(state, self._generation_ms)
         self._idle_count += len(self._recent)
         self._recent, self._active = self._active, {}
         self._generation_ms = self._clock()
@@ -394,12 +327,12 @@ class Producers:
         return False
 
     def _forget_from(self, key: int, idle: list[tuple[int, bytes]], last_timestamp_ms: int | None) -> None:
-        bucket, now = self._own(key), _SINCE.pack(self._clock())
+        bucket, now = self._own(key), SINCE.pack(self._clock())
         gone = 0
         for producer_id, packed in idle:
             del bucket[producer_id]
             is_kept = producer_id in self.open_transactions or (
-                last_timestamp_ms is not None and _SINCE.unpack_from(packed, _LAST_TIMESTAMP)[0] > last_timestamp_ms
+                last_timestamp_ms is not None and SINCE.unpack_from(packed, LAST_TIMESTAMP)[0] > last_timestamp_ms
             )
             if is_kept:
                 bucket[producer_id] = packed[:ENTRY_SIZE] + now + packed[ENTRY_SIZE + len(now) :]
@@ -433,28 +366,7 @@ def _idle_since(bucket: dict[int, bytes], since_ms: int, most: int) -> list[tupl
     """Return up to `most` entries of a bucket that are idle since `since_ms`."""
     found: list[tuple[int, bytes]] = []
     for producer_id, packed in bucket.items():
-        if len(found) == most or _SINCE.unpack_from(packed, ENTRY_SIZE)[0] > since_ms:
+        if len(found) == most or SINCE.unpack_from(packed, ENTRY_SIZE)[0] > since_ms:
             break
         found.append((producer_id, packed))
     return found
-
-
-def _pack(state: ProducerState, since_ms: int) -> bytes:
-    """Pack the state of an idle producer."""
-    *older, last = state.batches or (NO_BATCH,)
-    parts = [_BATCH.pack(each.last_sequence, each.last_offset, each.offset_delta, each.timestamp) for each in older]
-    return b"".join((encode_entry(state), _REST.pack(since_ms, last.timestamp), *parts))
-
-
-def _unpack(packed: bytes) -> ProducerState:
-    """Unpack a state."""
-    producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, first_offset = ENTRY.unpack_from(packed)
-    batches: tuple[ProducerBatch, ...] = ()
-    if offset >= 0:
-        _, last_timestamp = _REST.unpack_from(packed, ENTRY_SIZE)
-        older = _BATCH.iter_unpack(memoryview(packed)[ENTRY_SIZE + _REST.size :])
-        batches = (
-            *[ProducerBatch(*fields) for fields in older],
-            ProducerBatch(sequence, offset, delta, last_timestamp),
-        )
-    return ProducerState(producer_id, epoch, coordinator_epoch, timestamp, first_offset, batches)

@@ -7,9 +7,10 @@ from random import Random
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.producers.idle import CapturedProducers, ProducerBudget
 from warmlog.broker.log.producers.replay import NOTHING_SCANNED, Scanned, rebuild_producers
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots
-from warmlog.broker.log.producers.table import CapturedProducers, ProducerBudget, Producers
+from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.broker.log.segments.tail import Tail
 

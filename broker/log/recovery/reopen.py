@@ -37,9 +37,10 @@ from warmlog.broker.log.io.directory_names import (
     segment_path,
 )
 from warmlog.broker.log.io.disk import Disk, read_file, sync_file, write_all
+from warmlog.broker.log.producers.idle import CapturedProducers
 from warmlog.broker.log.producers.replay import Bounds, Scanned
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots
-from warmlog.broker.log.producers.table import CapturedProducers, Producers
+from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.recovery.context import LogContext
 from warmlog.broker.log.recovery.rebuild import Scan, check_from, cut_log, remember_end, rewrite_indexes
 from warmlog.broker.log.recovery.rebuild_transactions import rebuild_scanned

@@ -16,12 +16,10 @@ Invariants:
 
 import logging
 from collections.abc import Hashable
-from contextlib import suppress
 from functools import partial
 
 import trio
 
-from warmlog.broker.log.appends.durability import FlushPlan
 from warmlog.broker.log.appends.planned import Buffer, PlannedAppend
 from warmlog.broker.log.errors import LogError
 from warmlog.broker.log.io.disk import is_out_of_room
@@ -29,7 +27,6 @@ from warmlog.broker.log.io.shared_writes import FileWrite
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.copies import LargestTimestamps
 from warmlog.broker.log.producers.transactions import Origin, TransactionMarker
-from warmlog.broker.log.segments.segment import Segment
 from warmlog.broker.partitions.appends.append import Append, StorageError
 from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.appends.lanes import Lanes
@@ -37,6 +34,7 @@ from warmlog.broker.partitions.appends.log_flushes import LogFlushes
 from warmlog.broker.partitions.appends.log_tasks import LogTasks
 from warmlog.broker.partitions.appends.refusal_log import RefusalLog
 from warmlog.broker.partitions.appends.replication import Replication
+from warmlog.broker.partitions.appends.roll_tasks import RollTasks
 from warmlog.broker.partitions.appends.sequence_gaps import SequenceGaps
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
@@ -85,7 +83,7 @@ class AppendQueue:
         self._begun: _Write | None = None
         self._must_roll = False
         self._lanes = Lanes(log, self, writer.opener, tasks)
-        self._is_roll_announced = False
+        self._rolls = RollTasks(log, self.flushes, tasks, writer.metrics)
         self._refusals = RefusalLog(f"{log.topic}-{log.partition}")
         self._refusal: Exception | None = None  # fail the queue with it after the current write
 
@@ -321,7 +319,7 @@ class AppendQueue:
     async def _write_in_worker(self, group: list[Append]) -> None:
         planned = [append.planned for append in group]
         if planned[0].roll is not None:
-            await self._roll(planned[0])
+            await self._rolls.begin(planned[0])
         await self.flushes.disk.write(partial(self.log.appends.write, planned))
         self.log.appends.commit(planned)
 
@@ -348,9 +346,7 @@ class AppendQueue:
         log = self.log
         if self._refusals.is_active:
             self._refusals.end()
-        if not self._is_roll_announced and log.rolls.is_near:
-            self._is_roll_announced = True
-            self._tasks.spawn(self._announce_roll)
+        self._rolls.announce_if_near()
         replication = self.replication
         if replication is not None:
             replication.appended(_size_of(group))
@@ -407,28 +403,6 @@ class AppendQueue:
 
     # -- roll --
 
-    async def _roll(self, planned: PlannedAppend) -> None:
-        segment = await self.flushes.disk.write(partial(self.log.rolls.prepare, planned))
-        plan = self.log.durability.begin_flush()  # everything before the new segment
-        sealed = self.log.rolls.commit(segment)
-        assert planned.roll is not None
-        self._writer.metrics.rolls[planned.roll.value].add()
-        self._tasks.spawn(partial(self._finish_roll, sealed, plan))
-
-    async def _announce_roll(self) -> None:
-        """Flush early what a roll would otherwise have to wait for."""
-        with suppress(OSError):  # the roll will fail with the same error, and report it
-            await self.flushes.disk.keep_up(self.log.rolls.announce)
-
-    async def _finish_roll(self, sealed: Segment, plan: FlushPlan) -> None:
-        """Trim and flush the rolled segment, and advance the recovery point to the new one."""
-        error: Exception | None = None
-        try:
-            await self.flushes.disk.keep_up(partial(_trim_and_flush, self.log, sealed, plan))
-        except Exception as failure:  # noqa: BLE001  # reported to the appends that await a flush
-            error = failure
-        self.flushes.finish(plan, error)
-
     async def roll(self) -> bool:
         """Begin a new segment although no append requires it; return whether that was possible.
 
@@ -451,7 +425,7 @@ class AppendQueue:
                 self._drop_refused()
                 self.write_queued()
             if is_quiet:
-                await self._finish_roll(sealed, plan)
+                await self._rolls.finish(sealed, plan)
         return is_quiet
 
 
@@ -459,9 +433,3 @@ def _size_of(group: list[Append]) -> int:
     """Return the bytes that a write has added."""
     first, last = group[0].planned, group[-1].planned
     return last.position + last.size - first.position
-
-
-def _trim_and_flush(log: PartitionLog, sealed: Segment, plan: FlushPlan) -> None:
-    """Finish a roll, in a worker thread."""
-    log.rolls.finish(sealed)
-    plan.sync()

@@ -37,7 +37,7 @@ from warmlog.broker.log.io.directory_names import partition_directory
 from warmlog.broker.log.io.disk import IrregularFileError, is_disk_failure
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
-from warmlog.broker.log.producers.table import ProducerBudget
+from warmlog.broker.log.producers.idle import ProducerBudget
 from warmlog.broker.metadata.topic import Topic, is_internal
 from warmlog.broker.partitions.disks.startup import Key, RecoveredLogs, Start, StartProgress, receipt_of
 from warmlog.broker.partitions.epochs import assign_epoch

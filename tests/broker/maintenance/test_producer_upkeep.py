@@ -12,7 +12,8 @@ from prometheus_client import generate_latest
 from tests.broker.clients import running
 from tests.broker.rig import START_MS, Rig, rig
 from warmlog.broker.log.errors import TooManyProducersError
-from warmlog.broker.log.producers.table import MAX_ACTIVE, ProducerBudget
+from warmlog.broker.log.producers.idle import ProducerBudget
+from warmlog.broker.log.producers.table import MAX_ACTIVE
 from warmlog.broker.maintenance.producer_upkeep import PAUSE_S, ProducerUpkeep
 from warmlog.broker.maintenance.schedule import Maintenance
 from warmlog.broker.partitions.partition import Partition

@@ -30,7 +30,8 @@ from warmlog.broker.api.records.offsets import OffsetsApi
 from warmlog.broker.api.topics.metadata import MetadataApi
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.clustered import ClusterMember, Reachable
-from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from warmlog.broker.log.directory.belonging import METADATA_FILE
+from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.io.residency import Residency
 from warmlog.broker.log.partition_log import PartitionLog

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warmlog.broker.log.directory.checkpoint import TopicPartition
-from warmlog.broker.log.directory.data_directory import METADATA_TOPIC
+from warmlog.broker.log.directory.names import METADATA_TOPIC
 from warmlog.broker.log.io.directory_names import PartitionName, parse_partition_directory
 from warmlog.inspect.broker_state import broker_is_running, was_clean
 from warmlog.inspect.checks.directory_files import (

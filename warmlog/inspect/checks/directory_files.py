@@ -13,8 +13,8 @@ from warmlog.broker.log.directory.checkpoint import (
     TopicPartition,
     read_offsets,
 )
-from warmlog.broker.log.directory.data_directory import METADATA_TOPIC, is_known_name
 from warmlog.broker.log.directory.identity import META_PROPERTIES, META_VERSION, parse_properties
+from warmlog.broker.log.directory.names import METADATA_TOPIC, is_known_name
 from warmlog.broker.log.errors import CheckpointError
 from warmlog.broker.log.io.directory_names import decode_topic_id, parse_partition_directory
 from warmlog.broker.log.io.disk import Disk

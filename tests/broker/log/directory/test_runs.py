@@ -9,7 +9,7 @@ import pytest
 
 from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.directory.data_directories import DataDirectories
-from warmlog.broker.log.directory.data_directory import RUNS
+from warmlog.broker.log.directory.names import RUNS
 from warmlog.broker.log.directory.runs import begin_run
 from warmlog.broker.log.errors import DirectoryFailedError
 from warmlog.broker.log.io.disk import Disk

@@ -7,10 +7,11 @@ import pytest
 from warmlog.broker.log.errors import CorruptSnapshotError
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
+from warmlog.broker.log.producers.idle import CapturedProducers
 from warmlog.broker.log.producers.replay import Bounds, replay
 from warmlog.broker.log.producers.snapshot import ProducerSnapshots, decode_entries, decode_snapshot, encode_snapshot
 from warmlog.broker.log.producers.state import ProducerBatch, ProducerState
-from warmlog.broker.log.producers.table import CapturedProducers, Producers
+from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.segments.segment import Segment
 
 WITH_PRODUCERS = ("idempotent-0", "transactional-0")

@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmlog.broker.log.errors import TooManyProducersError
+from warmlog.broker.log.producers.idle import ProducerBudget
 from warmlog.broker.log.producers.snapshot import decode_entries, encode_entry
 from warmlog.broker.log.producers.state import ProducerBatch, ProducerState
-from warmlog.broker.log.producers.table import MAX_ACTIVE, ProducerBudget, Producers
+from warmlog.broker.log.producers.table import MAX_ACTIVE, Producers
 from warmlog.broker.log.segments.tail import BatchExtent
 from warmlog.protocol.records.batch import read_header
 from warmlog.protocol.records.builder import build_batch

@@ -18,7 +18,7 @@ from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.directory.checkpoint import CONTIGUOUS_OFFSET
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
-from warmlog.broker.log.producers.table import ProducerBudget
+from warmlog.broker.log.producers.idle import ProducerBudget
 from warmlog.broker.log.recovery.reopen import Reopened
 from warmlog.broker.partitions.epochs import assign_epoch
 from warmlog.protocol.records.builder import build_batch

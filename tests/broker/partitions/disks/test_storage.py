@@ -12,9 +12,10 @@ import trio
 from tests.broker.stored_topics import NODE_ID, lone_node
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.log.config import LogConfig
+from warmlog.broker.log.directory.belonging import METADATA_FILE
 from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER
-from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
-from warmlog.broker.log.directory.data_directory import RESERVE
+from warmlog.broker.log.directory.data_directories import DataDirectories
+from warmlog.broker.log.directory.names import RESERVE
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.metadata.topic import Mirror, Topic

@@ -19,7 +19,8 @@ from lz4 import frame
 
 from warmlog.protocol.errors import CompressionError
 from warmlog.protocol.records import compression
-from warmlog.protocol.records.compression import STEP, Codec, compress, compressed_parts, decompress, decompressed_parts
+from warmlog.protocol.records.compression import Codec, compress, compressed_parts, decompress, decompressed_parts
+from warmlog.protocol.records.formats.frames import STEP
 from warmlog.protocol.records.record import Buffer
 
 CODECS = [codec for codec in Codec if codec is not Codec.NONE]

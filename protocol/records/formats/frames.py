@@ -1,0 +1,60 @@
+"""What the formats of compressed blocks share: frames that are read in steps, and the limit on their content."""
+
+from collections.abc import Generator
+from typing import Protocol, TypeAlias
+
+from warmlog.protocol.errors import CompressionError, DecompressedSizeError
+from warmlog.protocol.records.record import Buffer
+
+# Limit of one call's output, which is copied with the GIL held; below the size for which malloc maps new pages.
+STEP = 64 << 10
+# Limit of one call's input: what a call does not consume is copied with the GIL held.
+INPUT_STEP = 64 << 10
+# Parts up to this size together are joined.
+JOINED = 1 << 20
+
+# Yields the parts of a frame, returns its size.
+Frame: TypeAlias = Generator[bytes, None, int]
+
+
+def too_large(max_size: int) -> DecompressedSizeError:
+    """Return the error for a block that opens to more than `max_size` bytes."""
+    return DecompressedSizeError(f"the compressed block exceeds the limit of {max_size} bytes when decompressed")
+
+
+class Decompressor(Protocol):
+    """What the libraries of zstd and lz4 have in common."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the frame has ended."""
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether more output requires more input."""
+
+    @property
+    def unused_data(self) -> bytes | None:
+        """The input behind the end of the frame."""
+
+    def decompress(self, data: Buffer, /, max_length: int) -> bytes:
+        """Return up to `max_length` bytes of content."""
+
+
+def read_frame(data: memoryview, decompressor: Decompressor, failure: type[Exception], name: str) -> Frame:
+    """Decompress one frame of lz4 or zstd."""
+    position = 0
+    while not decompressor.eof:
+        rest: Buffer = b""
+        if decompressor.needs_input:
+            rest = data[position : position + INPUT_STEP]
+            position += len(rest)
+            if not rest:
+                raise CompressionError(f"the {name} block is truncated")
+        try:
+            part = decompressor.decompress(rest, max_length=STEP)
+        except failure as error:
+            raise CompressionError(f"invalid {name} block: {error}") from None
+        if part:
+            yield part
+    return position - len(decompressor.unused_data or b"")
