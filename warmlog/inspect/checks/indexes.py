@@ -5,13 +5,14 @@
 3. Entries behind the first one that is out of order are not checked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from warmlog.broker.log.index.offset import OffsetIndex
 from warmlog.broker.log.index.time import NO_TIMESTAMP, TimeIndex
+from warmlog.broker.log.io.directory_names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from warmlog.inspect.findings import Finding
 from warmlog.inspect.index_files import IndexEntries, index_entries
 from warmlog.protocol.records.layout import BatchHeader
@@ -213,3 +214,9 @@ def out_of_order(entries: list[tuple[int, int]]) -> int:
         if after[0] <= before[0] or after[1] <= before[1]:
             return slot
     return 0
+
+
+INDEX_CHECKS: dict[str, Callable[..., IndexCheck]] = {  # by the suffix of the file
+    OFFSET_INDEX_SUFFIX: OffsetIndexCheck,
+    TIME_INDEX_SUFFIX: TimeIndexCheck,
+}

@@ -12,12 +12,10 @@ from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
 from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET
 from warmlog.broker.log.io.directory_names import (
     LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
 from warmlog.inspect.checks.history import History, SnapshotChecks, TransactionIndexCheck
-from warmlog.inspect.checks.indexes import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
+from warmlog.inspect.checks.indexes import INDEX_CHECKS, IndexCheck, SegmentEnd
 from warmlog.inspect.findings import Finding, Tally
 from warmlog.inspect.log_file import DamageError, LogFile, StoredBatch
 from warmlog.protocol.errors import ProtocolError
@@ -25,11 +23,6 @@ from warmlog.protocol.records.batch import verify_crc
 from warmlog.protocol.records.layout import BatchHeader
 from warmlog.protocol.records.markers import EndMarker, end_marker
 from warmlog.protocol.records.reader import decode_batch, offsets_and_times
-
-INDEXES: dict[str, Callable[..., IndexCheck]] = {
-    OFFSET_INDEX_SUFFIX: OffsetIndexCheck,
-    TIME_INDEX_SUFFIX: TimeIndexCheck,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +112,7 @@ class SegmentCheck:
 
     def _open_indexes(self) -> Iterator[Finding]:
         self._tally.segments += 1
-        for suffix, check in INDEXES.items():
+        for suffix, check in INDEX_CHECKS.items():
             path = self.segment.beside(suffix)
             try:
                 index = check(path, self.segment.base_offset, at_rest=self.segment.at_rest, closed=self.segment.closed)

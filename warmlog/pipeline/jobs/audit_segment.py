@@ -13,13 +13,13 @@ Records count for the hour of their timestamps. A fault between two batches coun
 after the last batch for the hour of that one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warmlog.broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from warmlog.inspect.checks.indexes import IndexCheck, OffsetIndexCheck, SegmentEnd, TimeIndexCheck
+from warmlog.broker.log.io.directory_names import LOG_SUFFIX
+from warmlog.inspect.checks.indexes import INDEX_CHECKS, IndexCheck, SegmentEnd
 from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES
 from warmlog.inspect.findings import Finding as IndexFinding
 from warmlog.inspect.log_file import LogFile, Segment
@@ -36,10 +36,6 @@ HOUR_US = HOUR_MS * 1000
 MAX_FINDINGS = 100  # kept of one segment; all are counted
 COLUMNS = ("offset", "timestamp")
 COUNTS = ("records", "bytes", "markers", "compacted", "missing", "duplicates", "damaged", "damaged_batches")
-INDEXES: dict[str, Callable[..., IndexCheck]] = {
-    OFFSET_INDEX_SUFFIX: OffsetIndexCheck,
-    TIME_INDEX_SUFFIX: TimeIndexCheck,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +337,7 @@ class SegmentAudit:
     def _open_indexes(self) -> Iterator[IndexCheck]:
         log = self._task.segment.path
         stem, _, state = log.rpartition(LOG_SUFFIX)
-        for suffix, kind in INDEXES.items():
+        for suffix, kind in INDEX_CHECKS.items():
             path = Path(f"{stem}{suffix}{state}")
             with suppress(FileNotFoundError):
                 base_offset = self._task.segment.base_offset
