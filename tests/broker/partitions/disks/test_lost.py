@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import AsyncIterator, Container, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -57,8 +57,12 @@ def copy_of(path: Path) -> Path:
 
 
 def copy_killed(paths: Sequence[Path]) -> None:
+    def copy(source: str, target: str) -> None:
+        with suppress(FileNotFoundError):  # a temporary file that has got its name meanwhile
+            shutil.copy2(source, target)
+
     for path in paths:
-        shutil.copytree(path, copy_of(path))
+        shutil.copytree(path, copy_of(path), copy_function=copy)
         (copy_of(path) / ".lock").unlink()
 
 
