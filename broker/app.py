@@ -44,7 +44,7 @@ from warmlog.broker.maintenance.schedule import Maintenance
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
-from warmlog.broker.net.http import HttpListener
+from warmlog.broker.net.http.http_listener import HttpListener
 from warmlog.broker.net.listener import Bound, bind
 from warmlog.broker.net.transport.certificates import ServerTls, TlsError
 from warmlog.broker.net.turn import ServingTurn

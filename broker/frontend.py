@@ -46,7 +46,7 @@ from warmlog.broker.api.topics.topics import TopicsApi
 from warmlog.broker.api.transactions.listing import ListTransactionsApi
 from warmlog.broker.api.transactions.markers import TransactionMarkersApi
 from warmlog.broker.api.transactions.requests import TransactionsApi
-from warmlog.broker.cluster.credentials import users_of
+from warmlog.broker.cluster.access.credentials import users_of
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.log.directory.data_directories import DataDirectories

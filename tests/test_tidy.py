@@ -28,7 +28,13 @@ FULL_FOLDERS = {"broker/groups", "broker/transactions", "protocol/kafka/messages
 CIRCLES = {
     frozenset({"warmlog.broker.cluster.failover", "warmlog.broker.cluster.node"}),
     frozenset({"warmlog.broker.net.send_thread", "warmlog.broker.net.turn"}),
-    frozenset({"warmlog.broker.settings.listeners", "warmlog.broker.settings.settings"}),
+    frozenset(
+        {
+            "warmlog.broker.settings.listeners",
+            "warmlog.broker.settings.sasl",
+            "warmlog.broker.settings.settings",
+        }
+    ),
 }
 WITHOUT_CONTRACT = {
     "warmlog.broker.cluster",

@@ -3,9 +3,9 @@
 import click
 
 from warmlog.cli.command_groups import LazyGroup, RootGroup
-from warmlog.cli.login import use_login
+from warmlog.cli.connection.login import use_login
+from warmlog.cli.connection.tls import use_file
 from warmlog.cli.profiles import use_profile
-from warmlog.cli.tls import use_file
 from warmlog.protocol.version import VERSION
 
 COMMANDS = {

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeVar, Unpack, cast
 
 import click
 
+from warmlog.cli.connection.login import login_from
+from warmlog.cli.connection.tls import context_from
 from warmlog.cli.failure import Failure
-from warmlog.cli.login import login_from
 from warmlog.cli.progress import ERASE_LINE
-from warmlog.cli.tls import context_from
 
 if TYPE_CHECKING:
     from warmlog.client import AsyncClient

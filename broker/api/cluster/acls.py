@@ -9,7 +9,7 @@ from uuid import UUID
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import RequestError, shortened
 from warmlog.broker.api.handler import Handler
-from warmlog.broker.cluster import acl_admin
+from warmlog.broker.cluster.access import acls as acl_admin
 from warmlog.broker.cluster.admin import in_time
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.security.acls import Acl, AclFilter, InvalidAclError, check_acl, check_filter

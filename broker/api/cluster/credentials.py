@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import RequestError, shortened
 from warmlog.broker.api.handler import Handler
+from warmlog.broker.cluster.access.credentials import UserMechanism, change_credentials
 from warmlog.broker.cluster.admin import in_time
-from warmlog.broker.cluster.credentials import UserMechanism, change_credentials
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.security.scram import MAX_NAME, ScramCredential
 from warmlog.protocol.errors import ErrorCode

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from warmlog.broker.cluster.credentials import steps, transaction
+from warmlog.broker.cluster.access.credentials import steps, transaction
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
-from warmlog.broker.log.directory.data_directories import METADATA_FILE, DataDirectories
+from warmlog.broker.log.directory.belonging import METADATA_FILE
+from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.security.scram import ScramCredential
 
 

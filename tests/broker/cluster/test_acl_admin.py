@@ -6,7 +6,7 @@ from trio.testing import MockClock
 
 from tests.broker.cluster.nodes import three_nodes
 from tests.broker.cluster.stores import Contents
-from warmlog.broker.cluster.acl_admin import create_acls, delete_acls
+from warmlog.broker.cluster.access.acls import create_acls, delete_acls
 from warmlog.broker.cluster.keys import acl_id, acl_key
 from warmlog.broker.cluster.store import Changes, KeyValue, StoreMismatchError
 from warmlog.broker.security.acls import Acl, Operation, PatternType, Permission, ResourceType

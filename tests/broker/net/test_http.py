@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from warmlog.broker.net import http, http_connection
-from warmlog.broker.net.http import HttpListener
+from warmlog.broker.net.http.http_listener import HttpListener
 from warmlog.broker.net.listener import bind
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import click
 
+from warmlog.cli.connection.login import Login, login_from
+from warmlog.cli.connection.tls import context_from
 from warmlog.cli.failure import Failure
-from warmlog.cli.login import Login, login_from
 from warmlog.cli.options import Command, bootstrap
-from warmlog.cli.tls import context_from
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION

@@ -16,8 +16,8 @@ from warmlog.cli.admin.kafka_cluster import (
     kafka_option,
     problem_of,
 )
+from warmlog.cli.connection.login import read_password
 from warmlog.cli.failure import CannotStart, Failure
-from warmlog.cli.login import read_password
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, print_json, print_line, print_table
 from warmlog.protocol.scram import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Mechanism

@@ -20,8 +20,8 @@ from warmlog.broker.security.authorizer import STANDARD_AUTHORIZER
 from warmlog.broker.security.scram import ScramCredential
 from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE, parse_address, parse_listeners
 from warmlog.broker.settings.types import SettingError
+from warmlog.cli.connection.login import read_password
 from warmlog.cli.failure import CannotStart, Failure
-from warmlog.cli.login import read_password
 from warmlog.cli.security.certificates import make, own_hosts, write
 from warmlog.protocol.scram import MECHANISMS
 

@@ -24,7 +24,7 @@ import trio
 from warmlog.broker.api.fair_queue import FairQueue
 
 if TYPE_CHECKING:
-    from warmlog.broker.net.http_connection import Answer, HttpConnection
+    from warmlog.broker.net.http.http_connection import Answer, HttpConnection
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def _waits_since(connection: "HttpConnection") -> float:
 
 
 def _import_connection() -> "type[HttpConnection]":
-    from warmlog.broker.net.http_connection import HttpConnection
+    from warmlog.broker.net.http.http_connection import HttpConnection
 
     return HttpConnection
 

@@ -1,0 +1,1 @@
+"""Metrics and health over HTTP. Begin at `http_listener`."""

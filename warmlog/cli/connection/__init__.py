@@ -1,0 +1,1 @@
+"""How commands connect to a broker: encrypted (`tls`), and logged in (`login`)."""
