@@ -50,8 +50,8 @@ def test_it_runs_as_a_user_without_rights_and_owns_its_volume(podman: Podman, br
 
 
 def test_it_is_compiled(podman: Podman, broker: str) -> None:
-    imports = "from warmlog.protocol.records import codec; from warmlog.broker.log import append"
-    code = f"{imports}; print(codec.compiled, append.__file__)"
+    imports = "from warmlog.protocol.records import codec; from warmlog.broker.log.appends import appender"
+    code = f"{imports}; print(codec.compiled, appender.__file__)"
     compiled, path = podman("exec", broker, "python", "-c", code).split()
     assert compiled == "True"
     assert path.endswith(".so")

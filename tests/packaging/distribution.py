@@ -16,11 +16,11 @@ NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "_*.c")
 OURS = ("PYTHONPATH", "WARMLOG_PURE", "WARMLOG_COMPILED", "CC", "CFLAGS")
 #: Prints whether the record codec and the modules of mypyc are compiled, and where they were imported from.
 INSPECT = """
-from warmlog.broker.log import append
+from warmlog.broker.log.appends import appender
 from warmlog.broker.log.segments import segment
 from warmlog.protocol.records import codec
-print(codec.compiled, append.__file__.endswith(".so"), segment.__file__.endswith(".so"))
-print(codec.__file__, append.__file__)
+print(codec.compiled, appender.__file__.endswith(".so"), segment.__file__.endswith(".so"))
+print(codec.__file__, appender.__file__)
 """
 #: A broker of the package's own in this process, a record in and out.
 SERVE = """
