@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import trio
 
-from warmlog.broker.net import http, http_connection
+from warmlog.broker.net.http import http_connection, http_listener
 from warmlog.broker.net.http.http_listener import HttpListener
 from warmlog.broker.net.listener import bind
 
@@ -136,7 +136,7 @@ async def test_a_head_that_drips_is_closed(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_a_connection_past_the_bound_takes_the_place_of_the_one_that_waits_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 3)
     async with web() as site, AsyncExitStack() as stack:
         streams = []
         for _ in range(3):
@@ -153,7 +153,7 @@ async def test_a_connection_past_the_bound_takes_the_place_of_the_one_that_waits
 
 
 async def test_of_two_addresses_the_one_with_more_connections_loses_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 3)
     async with web() as site, AsyncExitStack() as stack:
         streams = []
         for source in ("127.0.0.9", "127.0.0.1", "127.0.0.1"):
@@ -197,7 +197,7 @@ async def test_scrapes_that_come_together_are_one() -> None:
 
 
 async def test_stopping_does_not_wait_for_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STOP_S", 1000)
+    monkeypatch.setattr(http_listener, "STOP_S", 1000)
     async with AsyncExitStack() as idle, web() as site:
         for _ in range(3):
             stream = await idle.enter_async_context(await trio.open_tcp_stream("127.0.0.1", site.port))
