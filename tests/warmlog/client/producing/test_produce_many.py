@@ -53,13 +53,14 @@ async def test_keys_and_values_may_be_any_bytes_like_object_and_are_copied() -> 
 
 @on_both_loops
 async def test_records_are_reported_as_they_are_stored() -> None:
-    async with fake_cluster() as cluster, connect(cluster.address, batch_bytes=100, max_in_flight=1) as client:
+    limits = {"batch_bytes": 100, "buffer_bytes": 1000, "max_in_flight": 1}
+    async with fake_cluster() as cluster, connect(cluster.address, **limits) as client:
         stored: list[int] = []
 
         def source() -> Iterator[bytes]:
             for index in range(100):
                 yield b"x" * 60
-                assert index < 50 or stored  # long before the end
+                assert index < 50 or stored  # the buffer holds fewer
 
         await client.produce_many("t", source(), on_stored=stored.append)
         assert sum(stored) == 100
