@@ -18,7 +18,7 @@ from warmlog.broker.security.acl_index import AclIndex
 from warmlog.broker.security.acls import Host, Operation, ResourceType, host_of
 from warmlog.broker.security.principal import Principal
 
-MAX_DECISIONS: Final = 1000  # kept for a session: about 150 KB
+MAX_DECISIONS: Final = 250  # kept for a session: about 40 KB
 
 #: The value of `authorizer.class.name` that turns authorization on, besides the empty one.
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
