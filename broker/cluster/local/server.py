@@ -88,7 +88,9 @@ class _Conversations:
                         await self._watch(frames, call.after_revision)
                         return
                     await frames.send(await self._answer(call))
-        except* (StoreUnavailableError, msgspec.MsgspecError, ValueError) as group:
+        except* StoreUnavailableError as group:  # the broker has stopped: it may close with unread replies
+            logger.debug("store: %s", group.exceptions[0])
+        except* (msgspec.MsgspecError, ValueError) as group:
             logger.warning("store: connection closed: %s", group.exceptions[0])
 
     async def _answer(self, call: Call) -> Reply:

@@ -1,6 +1,8 @@
 """What a local store keeps over restarts, and what it refuses."""
 
+import logging
 import os
+import select
 import shutil
 import sqlite3
 import stat
@@ -13,6 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.broker.cluster.conftest import local_store, open_socket
+from warmlog.broker.cluster.local.frames import FrameStream, RangeCall
 from warmlog.broker.cluster.local.local_store import KEPT_REVISIONS, LocalStore
 from warmlog.broker.cluster.local.server import open_store
 from warmlog.broker.cluster.local.socket_store import SocketStore
@@ -256,3 +259,16 @@ async def test_a_watch_whose_peer_closes_harms_nobody(path: Path) -> None:
             await anext(watch)
         assert (await store.commit(WRITES)).succeeded
         assert len((await store.range()).items) == 2
+
+
+async def test_a_broker_that_leaves_without_its_reply_is_no_warning(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with local_store(path) as url:
+        async with await trio.open_unix_socket(url.removeprefix("unix://")) as stream:
+            await FrameStream(stream).send(RangeCall(""))
+            while not select.select([stream.socket.fileno()], [], [], 0)[0]:
+                await trio.lowlevel.checkpoint()  # the reply is there, and stays unread: the store reads a reset
+        async with local_client_at(url) as store:
+            assert (await store.commit(WRITES)).succeeded
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
