@@ -428,8 +428,14 @@ class Broker:
         if not self._settings.warmlog_mirror_from:
             return None
         from warmlog.broker.mirror.service import Mirror, mirror_options  # most brokers never need them
+        from warmlog.broker.replication.peers.login import PasswordFileError
+        from warmlog.broker.security.client_tls import TlsFileError
 
-        mirror = Mirror(mirror_options(self._live_settings), partitions, groups)
+        try:
+            options = mirror_options(self._live_settings)
+        except (PasswordFileError, TlsFileError) as error:
+            raise StartError(str(error)) from error
+        mirror = Mirror(options, partitions, groups)
         mirror.declare(self._metrics)
         return mirror
 

@@ -26,7 +26,7 @@ from warmlog.broker.cluster.controller import Controller, Rebalancing
 from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
 from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
 from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
-from warmlog.broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
+from warmlog.broker.cluster.etcd.tls import PREFIX
 from warmlog.broker.cluster.history import FoundDirectory, history_of
 from warmlog.broker.cluster.image import BROKER_DEFAULTS
 from warmlog.broker.cluster.local.socket_store import SCHEME, SocketStore
@@ -51,6 +51,7 @@ from warmlog.broker.replication.peers.login import PasswordFileError as PeerPass
 from warmlog.broker.replication.peers.login import PeerLogin
 from warmlog.broker.replication.replicas import Replicas, judge
 from warmlog.broker.replication.self_fencing import SelfFencing
+from warmlog.broker.security.client_tls import ClientTls, TlsFileError, TlsFiles
 from warmlog.broker.settings.listeners import inter_broker_listener
 from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
@@ -409,6 +410,7 @@ def _connect(settings: Settings, metrics: Metrics, known: KnownStore | None, ran
 def _tls(settings: Settings) -> ClientTls:
     """Load the files for TLS to etcd. Raises ClusterStartError."""
     files = TlsFiles(
+        prefix=PREFIX,
         ca=settings.warmlog_cluster_etcd_ca_file,
         certificate=settings.warmlog_cluster_etcd_certificate_file,
         key=settings.warmlog_cluster_etcd_key_file,
@@ -437,6 +439,7 @@ def _login(settings: Settings) -> PeerLogin | None:
         settings.warmlog_inter_broker_user,
         settings.warmlog_inter_broker_password_file,
         settings.sasl_mechanism_inter_broker_protocol,
+        setting="warmlog.inter.broker.password.file",
     )
     try:
         login.password()

@@ -168,10 +168,12 @@ class KafkaNode:
         version: str = KAFKA_VERSION,
         controller: Self | None = None,
         seat: Seat | None = None,
+        secured: str = "",
     ) -> None:
         """Prepare a node.
 
         `controller`: a running node whose cluster this one joins (give it a `node.id`). `seat`: its place in a quorum.
+        `secured`: the security protocol of one more listener, at `secured_bootstrap`.
         """
         self.data = data
         self.controller_address = ""
@@ -181,7 +183,8 @@ class KafkaNode:
         self._jvm_options = jvm_options
         self._given = settings
         self._advertised = advertised
-        self.bootstrap = ""
+        self._secured = secured
+        self.bootstrap = self.secured_bootstrap = ""
         self._process: subprocess.Popen[str] | None = None
         self._started = threading.Event()
         self._follower: threading.Thread | None = None
@@ -263,11 +266,19 @@ class KafkaNode:
         else:
             self.controller_address = self._controller.controller_address
             roles = {"listeners": f"PLAINTEXT://{self.bootstrap}", "process.roles": "broker"}
+        advertised = f"PLAINTEXT://{self._advertised or self.bootstrap}"
+        if self._secured:
+            self.secured_bootstrap = f"127.0.0.1:{free_ports(1)[0]}"
+            listener = f",{self._secured}://{self.secured_bootstrap}"
+            roles["listeners"] += listener
+            protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", self._secured: self._secured}
+            roles["listener.security.protocol.map"] = ",".join(map(":".join, protocols.items()))
+            advertised += listener
         settings = {
             "log.dirs": self.data,  # unless others are given, the first of which it is
             **self._given,
             **roles,
-            "advertised.listeners": f"PLAINTEXT://{self._advertised or self.bootstrap}",
+            "advertised.listeners": advertised,
             "controller.quorum.voters": self._seat.voters if self._seat else f"1@{self.controller_address}",
         }
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

@@ -28,9 +28,12 @@ from warmlog.broker.partitions.partition import Partition, StorageError
 from warmlog.broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.following.replica import PartitionReplica
+from warmlog.broker.replication.peers.connection import PeerSettings
 from warmlog.broker.replication.peers.errors import PeerError
+from warmlog.broker.replication.peers.login import PeerLogin
 from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.broker.replication.throttle import Throttle
+from warmlog.broker.security.client_tls import ClientTls, TlsFiles
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.mirrors import chosen_by, source_addresses
 from warmlog.broker.settings.types import SettingError
@@ -53,7 +56,7 @@ class MirrorOptions:
     `bootstrap`: (host, port) of brokers of the source. `topics` and `groups` choose by name; `groups` is None if no
     offsets are copied. `deletes`: whether topics are deleted here after they were deleted at the source.
     `interval_s`: how often topics and offsets are compared. `bytes_per_s`: returns the limit of what is copied, 0 for
-    none.
+    none. `tls`: if connections are encrypted; `login`: the user, with SASL.
     """
 
     bootstrap: Sequence[tuple[str, int]]
@@ -62,11 +65,32 @@ class MirrorOptions:
     deletes: bool = False
     interval_s: float = 5.0
     bytes_per_s: Callable[[], int] = lambda: 0
+    tls: ClientTls | None = None
+    login: PeerLogin | None = None
 
 
 def mirror_options(live: LiveSettings) -> MirrorOptions:
-    """Return what the settings ask to mirror. Raises SettingError."""
+    """Return what the settings ask to mirror. Raises SettingError, TlsFileError, PasswordFileError."""
     settings = live.current
+    protocol = settings.warmlog_mirror_security_protocol
+    tls = login = None
+    if protocol.endswith("SSL"):
+        tls = ClientTls(
+            TlsFiles(
+                prefix="warmlog.mirror",
+                ca=settings.warmlog_mirror_ca_file,
+                certificate=settings.warmlog_mirror_certificate_file,
+                key=settings.warmlog_mirror_key_file,
+            )
+        )
+    if protocol.startswith("SASL"):
+        login = PeerLogin(
+            settings.warmlog_mirror_user,
+            settings.warmlog_mirror_password_file,
+            settings.warmlog_mirror_sasl_mechanism,
+            setting="warmlog.mirror.password.file",
+        )
+        login.password()
     topics, groups = settings.warmlog_mirror_topics, settings.warmlog_mirror_groups
     return MirrorOptions(
         bootstrap=source_addresses(settings.warmlog_mirror_from),
@@ -75,6 +99,8 @@ def mirror_options(live: LiveSettings) -> MirrorOptions:
         deletes=settings.warmlog_mirror_delete_topics,
         interval_s=settings.warmlog_mirror_interval_ms / 1000,
         bytes_per_s=lambda: live.current.warmlog_mirror_max_bytes_per_second,
+        tls=tls,
+        login=login,
     )
 
 
@@ -101,12 +127,19 @@ class Mirror:
         delays = delays_s(self._random)
         while True:
             try:
-                async with open_cluster(self._options.bootstrap, random=self._random) as cluster:
+                peers = await self._peer_settings()
+                async with open_cluster(self._options.bootstrap, settings=peers, random=self._random) as cluster:
                     delays = delays_s(self._random)
                     await self._mirror(cluster)
             except PeerError as error:
                 self._note(f"cannot reach the source: {error}")
             await trio.sleep(next(delays))
+
+    async def _peer_settings(self) -> PeerSettings:
+        """Return how to connect, with certificates as they are now."""
+        tls = self._options.tls
+        context = None if tls is None else await tls.context()
+        return PeerSettings(tls=None if context is None else lambda: context, login=self._options.login)
 
     async def _mirror(self, cluster: PeerCluster) -> None:
         source = Source(cluster, settings=self._partitions.settings)

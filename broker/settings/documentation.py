@@ -244,6 +244,16 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.mirror.interval.ms": "How often topics and committed offsets are compared with the mirrored cluster.",
     "warmlog.mirror.max.bytes.per.second": "Maximum rate at which records are copied from the mirrored cluster; 0 for"
     " no limit.",
+    "warmlog.mirror.security.protocol": "How to connect to the mirrored cluster: PLAINTEXT, SSL, SASL_PLAINTEXT or "
+    "SASL_SSL.",
+    "warmlog.mirror.ca.file": "PEM file with the CAs that sign the certificates of the mirrored cluster. Empty: the "
+    "system's.",
+    "warmlog.mirror.certificate.file": "PEM file with the certificate to show to the mirrored cluster, and its chain.",
+    "warmlog.mirror.key.file": "PEM file with the private key of warmlog.mirror.certificate.file, not encrypted.",
+    "warmlog.mirror.sasl.mechanism": "SASL mechanism by which the broker logs in to the mirrored cluster.",
+    "warmlog.mirror.user": "User as which the broker logs in to the mirrored cluster.",
+    "warmlog.mirror.password.file": "File with the password of warmlog.mirror.user in its first line. It is read for "
+    "each connection.",
     "warmlog.mirror.topics": "Regular expression (RE2) for the names of the topics that are mirrored.",
     "warmlog.groups.memory.max.bytes": "Maximum memory for the members, assignments and committed offsets of consumer"
     " groups, in bytes; clients of one address may use a quarter of it.",

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 from warmlog.broker.settings.patterns import PatternError, compile_pattern
 from warmlog.broker.settings.types import SettingError, parts
 
 MAX_PORT = 65_535
+_TLS = ("warmlog.mirror.ca.file", "warmlog.mirror.certificate.file", "warmlog.mirror.key.file")
+_SASL = ("warmlog.mirror.user", "warmlog.mirror.password.file")
 
 
 def source_addresses(text: str) -> list[tuple[str, int]]:
@@ -31,3 +34,24 @@ def chosen_by(name: str, pattern: str) -> Callable[[str], bool]:
     except PatternError as error:
         raise SettingError(f"{name}: expected a regular expression (RE2), not {pattern[:100]!r}: {error}") from None
     return lambda text: program.fullmatch(text) is not None
+
+
+def check_mirror(value: Callable[[str], Any]) -> None:
+    """Raise SettingError for settings of a mirror that are invalid, or lack others. `value`: of a setting."""
+    protocol = value("warmlog.mirror.security.protocol")
+    of_tls, of_sasl = ([name for name in names if value(name)] for names in (_TLS, _SASL))
+    if of_tls and not protocol.endswith("SSL"):
+        raise SettingError(f"{of_tls[0]}: needs warmlog.mirror.security.protocol=SSL or SASL_SSL")
+    if of_sasl and not protocol.startswith("SASL"):
+        raise SettingError(f"{of_sasl[0]}: needs warmlog.mirror.security.protocol=SASL_SSL or SASL_PLAINTEXT")
+    for first, second in (_TLS[1:], _SASL):
+        if bool(value(first)) != bool(value(second)):
+            raise SettingError(f"{first}: belongs together with {second}")
+    if protocol.startswith("SASL") and not of_sasl:
+        raise SettingError(f"warmlog.mirror.security.protocol: {protocol} needs {_SASL[0]} and {_SASL[1]}")
+    if not source_addresses(value("warmlog.mirror.from")):
+        return
+    for name in ("warmlog.mirror.topics", "warmlog.mirror.groups"):
+        chosen_by(name, value(name))
+    if value("warmlog.cluster.etcd"):
+        raise SettingError("warmlog.mirror.from: a broker of a cluster (warmlog.cluster.etcd) cannot mirror one")

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from warmlog.broker.settings.kafka_settings import check_at_startup
 from warmlog.broker.settings.listeners import advertised_addresses, check_listeners, is_of_listener
-from warmlog.broker.settings.mirrors import chosen_by, source_addresses
+from warmlog.broker.settings.mirrors import check_mirror
 from warmlog.broker.settings.sasl import check_sasl
 from warmlog.broker.settings.types import (
     MAX_INT32,
@@ -253,6 +253,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_mirror_delete_topics: bool = False
     warmlog_mirror_interval_ms: PositiveMillis = 5_000
     warmlog_mirror_max_bytes_per_second: Annotated[int, Meta(ge=0, le=MAX_INT64)] = 0  # no limit
+    warmlog_mirror_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    warmlog_mirror_ca_file: str = ""  # the system's
+    warmlog_mirror_certificate_file: str = ""
+    warmlog_mirror_key_file: str = ""
+    warmlog_mirror_sasl_mechanism: SaslMechanism = "SCRAM-SHA-512"
+    warmlog_mirror_user: str = ""
+    warmlog_mirror_password_file: str = ""
     warmlog_groups_memory_max_bytes: Bytes = 1 << 30
     warmlog_metrics_groups_max: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 1_000  # clients choose the names
     warmlog_metrics_partitions: bool = False  # too many series for most installations
@@ -473,11 +480,7 @@ def check_together(settings: Settings) -> None:
     check_listeners(settings)
     _check_super_users(settings.super_users)
     check_sasl(settings)
-    if source_addresses(settings.warmlog_mirror_from):
-        for name in ("warmlog.mirror.topics", "warmlog.mirror.groups"):
-            chosen_by(name, settings.effective(name))
-        if settings.warmlog_cluster_etcd:
-            raise SettingError("warmlog.mirror.from: a broker of a cluster (warmlog.cluster.etcd) cannot mirror one")
+    check_mirror(settings.effective)
     _check_etcd(settings)
     if settings.retention_ms == 0:
         raise SettingError("log.retention.ms: expected -1, for ever, or at least 1, not 0")

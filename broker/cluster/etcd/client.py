@@ -20,8 +20,8 @@ from warmlog.broker.cluster.etcd.account import Account
 from warmlog.broker.cluster.etcd.connection import EndpointConnection, EndpointError
 from warmlog.broker.cluster.etcd.endpoints import Endpoint, Timeouts
 from warmlog.broker.cluster.etcd.http import HttpClientConnection, HttpError
-from warmlog.broker.cluster.etcd.tls import ClientTls
 from warmlog.broker.cluster.store import StoreRefusedError, StoreUnavailableError
+from warmlog.broker.security.client_tls import ClientTls
 
 logger = logging.getLogger(__name__)
 

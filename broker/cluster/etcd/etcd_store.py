@@ -18,7 +18,6 @@ from warmlog.broker.cluster.etcd.client import GatewayClient
 from warmlog.broker.cluster.etcd.connection import StatusError
 from warmlog.broker.cluster.etcd.endpoints import Endpoint, Timeouts
 from warmlog.broker.cluster.etcd.identity import EtcdIdentity
-from warmlog.broker.cluster.etcd.tls import ClientTls
 from warmlog.broker.cluster.etcd.watch import EtcdWatch
 from warmlog.broker.cluster.store import (
     NO_LEASE,
@@ -36,6 +35,7 @@ from warmlog.broker.cluster.store import (
 )
 from warmlog.broker.cluster.store_metrics import measured
 from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.security.client_tls import ClientTls
 
 MAX_COMMITS = 16  # at a time: more only wait inside etcd, and a connection each would be opened
 PAGE_KEYS = 1000  # of a range, so that decoding a page does not hold up the event loop

@@ -1,10 +1,10 @@
-"""How a broker logs in to the inter-broker listener of another."""
+"""How a broker logs in to another: of its cluster, or of the source of a mirror."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Any, Final
+from typing import Any
 
 import trio
 
@@ -20,7 +20,6 @@ from warmlog.protocol.kafka.messages.authentication import (
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.scram import SaslError, log_in
 
-PASSWORD_FILE: Final = "warmlog.inter.broker.password.file"  # noqa: S105  # a setting's name
 _HANDSHAKE: PeerApi[SaslHandshakeRequest, SaslHandshakeResponse] = PeerApi(API_BY_KEY[17], 1, 1)
 _AUTHENTICATE: PeerApi[SaslAuthenticateRequest, SaslAuthenticateResponse] = PeerApi(API_BY_KEY[36], 0, 2)
 
@@ -33,22 +32,26 @@ class PasswordFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PeerLogin:
-    """A broker's user. The file is read for each connection, so that a changed password needs no restart."""
+    """A user. The file is read for each connection, so that a changed password needs no restart.
+
+    `setting`: its name, for messages.
+    """
 
     user: str
     password_file: str
     mechanism: str
+    setting: str
 
     def password(self) -> str:
         """Read the password. Raises PasswordFileError."""
         try:
             found = Path(self.password_file).read_text(encoding="utf-8").partition("\n")[0]
         except OSError as error:
-            raise PasswordFileError(f"{PASSWORD_FILE}: {self.password_file}: {error.strerror}") from None
+            raise PasswordFileError(f"{self.setting}: {self.password_file}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise PasswordFileError(f"{PASSWORD_FILE}: {self.password_file} is not text in UTF-8") from None
+            raise PasswordFileError(f"{self.setting}: {self.password_file} is not text in UTF-8") from None
         if not found:
-            raise PasswordFileError(f"{PASSWORD_FILE}: {self.password_file} is empty")
+            raise PasswordFileError(f"{self.setting}: {self.password_file} is empty")
         return found
 
     async def run(self, ask: Ask, address: str) -> None:

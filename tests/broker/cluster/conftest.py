@@ -13,12 +13,12 @@ from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from warmlog.broker.cluster.etcd.account import Account
 from warmlog.broker.cluster.etcd.endpoints import Timeouts, parse_endpoints
 from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
-from warmlog.broker.cluster.etcd.tls import ClientTls
 from warmlog.broker.cluster.local.private_socket import private_socket, url_of
 from warmlog.broker.cluster.local.server import serve_store
 from warmlog.broker.cluster.local.socket_store import SCHEME, SocketStore
 from warmlog.broker.cluster.store import KeyValue, KnownStore, Put, Store, Transaction
 from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.security.client_tls import ClientTls
 
 UNHURRIED = Timeouts()
 PROMPT = Timeouts(connect_s=1, attempt_s=1, commit_s=1, quiet_s=0.5)  # etcd sends late events after 0.1 s

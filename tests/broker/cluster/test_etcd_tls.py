@@ -14,8 +14,8 @@ from tests.broker.cluster.conftest import open_store, use_every_call
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from warmlog.broker.cluster.etcd.endpoints import Timeouts
 from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
-from warmlog.broker.cluster.etcd.tls import ClientTls, TlsFileError, TlsFiles
 from warmlog.broker.cluster.store import KeyValue, Put, StoreRefusedError, StoreUnavailableError, Transaction
+from warmlog.broker.security.client_tls import ClientTls, TlsFileError, TlsFiles
 
 ONE_WRITE = Transaction((), (Put("a", b"1"),))
 
@@ -51,8 +51,15 @@ def secured(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
 
 def tls(authority: Authority, issued: Issued | None = None) -> ClientTls:
     if issued is None:
-        return ClientTls(TlsFiles(ca=str(authority.ca)))
-    return ClientTls(TlsFiles(ca=str(authority.ca), certificate=str(issued.certificate), key=str(issued.key)))
+        return ClientTls(TlsFiles(prefix="warmlog.cluster.etcd", ca=str(authority.ca)))
+    return ClientTls(
+        TlsFiles(
+            prefix="warmlog.cluster.etcd",
+            ca=str(authority.ca),
+            certificate=str(issued.certificate),
+            key=str(issued.key),
+        )
+    )
 
 
 async def refusal(store: EtcdStore) -> str:
@@ -229,7 +236,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_setting(
         bad.write_bytes(content)
     files = {"ca": authority.ca, "certificate": issued.certificate, "key": issued.key} | {setting: bad}
     with pytest.raises(TlsFileError) as caught:
-        ClientTls(TlsFiles(**{name: str(path) for name, path in files.items()}))
+        ClientTls(TlsFiles(prefix="warmlog.cluster.etcd", **{name: str(path) for name, path in files.items()}))
     assert str(caught.value).startswith(f"warmlog.cluster.etcd.{setting}.file: {bad}")
     assert str(caught.value).endswith(why)
     assert "\n" not in str(caught.value)
@@ -251,6 +258,6 @@ def test_an_encrypted_key_is_refused(authority: Authority, issued: Issued, tmp_p
 
 
 async def test_the_cas_of_the_system_are_trusted_by_default() -> None:
-    context = await ClientTls(TlsFiles()).context()
+    context = await ClientTls(TlsFiles(prefix="warmlog.cluster.etcd")).context()
     assert context.verify_mode == ssl.CERT_REQUIRED
     assert context.check_hostname

@@ -14,8 +14,8 @@ from tests.broker.cluster.etcd_users import PASSWORD, QUICK_HASHES, USER, Users
 from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
 from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
 from warmlog.broker.cluster.etcd.gateway import AuthenticateRequest
-from warmlog.broker.cluster.etcd.tls import ClientTls, TlsFiles
 from warmlog.broker.cluster.store import Put, Store, StoreRefusedError, StoreUnavailableError, Transaction
+from warmlog.broker.security.client_tls import ClientTls, TlsFiles
 
 ONE_WRITE = Transaction((), (Put("a", b"1"),))
 
@@ -292,7 +292,14 @@ def certified(tmp_path: Path, authority: Authority) -> Iterator[EtcdProcess]:
 
 
 def tls(authority: Authority, issued: Issued) -> ClientTls:
-    return ClientTls(TlsFiles(ca=str(authority.ca), certificate=str(issued.certificate), key=str(issued.key)))
+    return ClientTls(
+        TlsFiles(
+            prefix="warmlog.cluster.etcd",
+            ca=str(authority.ca),
+            certificate=str(issued.certificate),
+            key=str(issued.key),
+        )
+    )
 
 
 async def test_a_user_works_with_a_client_certificate(

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
@@ -65,9 +65,10 @@ class Served:
             pipe.close()
 
 
-def mirror_of(source: str, directory: Path) -> Served:
+def mirror_of(source: str, directory: Path, settings: Mapping[str, object] = {}) -> Served:
     """A mirror of a cluster, with its groups."""
-    return Served(directory, "mirror", "--from", source, "--groups", "--set", "warmlog.mirror.interval.ms=200")
+    given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    return Served(directory, "mirror", "--from", source, "--groups", "--set", "warmlog.mirror.interval.ms=200", *given)
 
 
 @contextmanager
@@ -159,3 +160,11 @@ def try_ends(bootstrap: str) -> dict[tuple[str, int], int] | None:
 def wait_for_copy(source: str, copy: str) -> None:
     expected = ends(source)
     until(lambda: try_ends(copy) == expected, lambda: None, "the copy", limit_s=LIMIT_S)
+
+
+def committed(bootstrap: str, group: str) -> int:
+    """Return the committed offset of a group."""
+    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    (found,) = member.committed([TopicPartition("plain", 0)], LIMIT_S)
+    member.close()
+    return int(found.offset)

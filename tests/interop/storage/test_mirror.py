@@ -18,6 +18,7 @@ from tests.interop.storage.mirroring import (
     SMALL,
     TOPICS,
     codecs,
+    committed,
     content,
     ends,
     java_load,
@@ -30,13 +31,6 @@ from warmlog import Client
 from warmlog.protocol.records.layout import Codec
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
-
-
-def committed(bootstrap: str, group: str) -> int:
-    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    (found,) = member.committed([TopicPartition("plain", 0)], LIMIT_S)
-    member.close()
-    return int(found.offset)
 
 
 def test_a_live_mirror_has_the_same_bytes_also_after_it_was_killed(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.clients.waiting import until
 from warmlog import Client
+from warmlog.broker.start_errors import StartError
 from warmlog.testing import Broker
 
 Run = Callable[..., Any]
@@ -155,3 +157,19 @@ def test_the_command_runs_a_broker_that_mirrors(source: Broker, start: Callable[
         assert [record.value for record in here.consume("copied-by-command", until_end=True)] == [b"one"]
     process.terminate()
     assert process.wait() == 0
+
+
+@pytest.mark.parametrize("file", ["password", "ca"])
+def test_a_file_that_is_missing_is_named_at_the_start(file: str, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    settings = {
+        "warmlog.mirror.from": "127.0.0.1:1",
+        "warmlog.mirror.security.protocol": "SASL_SSL",
+        "warmlog.mirror.user": "me",
+        "warmlog.mirror.password.file": password,
+        f"warmlog.mirror.{file}.file": tmp_path / "none",
+    }
+    with pytest.raises(StartError, match=rf"warmlog\.mirror\.{file}\.file: .*: No such file"):  # noqa: SIM117
+        with Broker(settings=settings):
+            pass

@@ -47,17 +47,23 @@ async def test_a_broker_logs_in_with_each_mechanism(tmp_path: Path) -> None:
     wrong.write_text("wrong")
     with Broker(data_dir=data_dir, settings=SECURED) as broker:
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"):
-            await ask(broker, PeerLogin("broker", str(password), mechanism))
+            await ask(broker, PeerLogin("broker", str(password), mechanism, "warmlog.inter.broker.password.file"))
             for login, why in (
-                (PeerLogin("broker", str(wrong), mechanism), "invalid credentials"),
-                (PeerLogin("broker", str(tmp_path / "none"), mechanism), "No such file"),
+                (
+                    PeerLogin("broker", str(wrong), mechanism, "warmlog.inter.broker.password.file"),
+                    "invalid credentials",
+                ),
+                (
+                    PeerLogin("broker", str(tmp_path / "none"), mechanism, "warmlog.inter.broker.password.file"),
+                    "No such file",
+                ),
             ):
                 with pytest.RaisesGroup(pytest.RaisesExc(PeerUnavailableError, match=why)):
                     await ask(broker, login)
         with pytest.RaisesGroup(PeerUnavailableError):
             await ask(broker, None)
         with pytest.RaisesGroup(pytest.RaisesExc(PeerUnavailableError, match="UNSUPPORTED_SASL_MECHANISM")):
-            await ask(broker, PeerLogin("broker", str(password), "GSSAPI"))
+            await ask(broker, PeerLogin("broker", str(password), "GSSAPI", "warmlog.inter.broker.password.file"))
 
 
 @pytest.mark.parametrize(
