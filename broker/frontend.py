@@ -161,6 +161,10 @@ class Frontend:
             listeners.append(Listener(each, of_listener, limits))
         declare_listener_metrics(core.metrics, listeners, requests, replies)
         _warn_of_open_listeners(bound, settings)
+        if not core.node.image.credentials and any(each.plan.security.startswith("SASL") for each in bound):
+            logger.warning(
+                "no client can log in: there is no user; stop, and create one with `warmlog user create --data-dir`"
+            )
         return listeners
 
     def _families(self, codec: KafkaCodec, transactional_ids: Newcomers) -> list[Family]:

@@ -23,6 +23,8 @@ R = TypeVar("R")
 
 FOR_REQUESTS = 0  # the connection for all that is not a fetch, which may wait
 WATCH_S = 0.2  # between two looks for brokers that do not answer
+WARN_S = 60.0  # between two warnings that this broker may not fetch
+_UNAUTHORIZED = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 PATIENCE_S = 0.8  # how long a response may be late before its broker is probed
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class ClusterBrokers:
         self._random = random
         self._links: dict[tuple[int, int], Link] = {}
         self._epochs: dict[int, int] = {}  # of the brokers that the links lead to
+        self._warn_at = 0.0  # no warning of missing rights before
         node.on_change.append(self._follow)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -106,7 +109,14 @@ class ClusterBrokers:
 
         What other metadata can cure, the image brings by itself.
         """
-        del topic
+        if error in _UNAUTHORIZED and trio.current_time() >= self._warn_at:
+            self._warn_at = trio.current_time() + WARN_S
+            logger.warning(
+                "%s: its leader refuses this broker's fetches (%s): put the principal that this broker has there into "
+                "super.users, or give it CLUSTER_ACTION on the cluster",
+                topic,
+                error.name,
+            )
         return Reaction.REPORT if error is ErrorCode.OFFSET_OUT_OF_RANGE else Reaction.RETRY
 
     async def connection(self, node_id: int, number: int = FOR_REQUESTS) -> PeerConnection:
