@@ -208,8 +208,12 @@ def value_for(settings: "Settings", listener: str, name: str) -> tuple[str, str]
 def check_listeners(settings: "Settings") -> None:
     """Raise SettingError for names, addresses and protocols that are invalid or conflict with each other."""
     advertised = advertised_addresses(settings)
-    parse_protocols(settings.listener_security_protocol_map)
     known = listener_names(settings)
+    for name in parse_protocols(settings.listener_security_protocol_map):
+        if not settings.listeners and name not in known:  # Kafka's own configurations map more than they open
+            raise SettingError(
+                f"listener.security.protocol.map: there is no listener {name}: expected one of {', '.join(known)}"
+            )
     if settings.listeners and not parts(settings.listeners):
         raise SettingError(f"listeners: expected NAME://HOST:PORT, not {settings.listeners!r}")
     for name in advertised:

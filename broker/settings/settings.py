@@ -469,8 +469,11 @@ def _check_etcd(settings: Settings) -> None:
 
 def _check_super_users(text: str) -> None:
     for principal in text.split(";"):
-        if principal.strip() and not all(principal.strip().partition(":")):
-            raise SettingError(f"super.users: expected TYPE:NAME;..., such as User:alice, not {principal.strip()!r}")
+        kind, _, name = principal.strip().partition(":")
+        if principal.strip() and (kind != "User" or not name):
+            raise SettingError(f"super.users: expected User:NAME;..., such as User:alice, not {principal.strip()!r}")
+        if ",User:" in name.replace(" ", ""):
+            raise SettingError(f"super.users: separate principals by semicolons, not as in {principal.strip()!r}")
 
 
 def check_together(settings: Settings) -> None:
