@@ -31,6 +31,7 @@ from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.partition import Append, Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
+from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
 from warmlog.protocol.records.batch import read_header
 from warmlog.protocol.records.codec import is_plain_batch
 from warmlog.protocol.records.layout import (
@@ -219,6 +220,8 @@ async def _create(topic: str, partitions: Partitions) -> None:
 
 def _is_new(topic: str, partitions: Partitions) -> bool:
     """Return whether a topic does not exist, or is being created, and may be created on first use."""
+    if topic == UNKNOWN_TOPIC_NAME:  # of an id that no topic has
+        return False
     return (not partitions.has(topic) or partitions.is_pending(topic)) and not is_internal(topic)
 
 
