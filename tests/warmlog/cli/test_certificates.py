@@ -1,5 +1,7 @@
 """`warmlog tls create`: its certificates serve and are accepted, and nothing that is there is replaced."""
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.warmlog.cli.test_tls import run
+from warmlog.cli.failure import Failure
+from warmlog.cli.security.certificates import make
 from warmlog.testing import Broker
 
 FILES = ["broker.pem", "ca-key.pem", "ca.pem", "client-alice.pem"]
@@ -122,13 +126,11 @@ def test_a_certificate_that_is_there_gets_no_other_hosts(made: Path) -> None:
     assert contents(made) == before
 
 
-@pytest.mark.parametrize("damage", ["no key", "another key", "no authority", "garbage"])
+@pytest.mark.parametrize("damage", ["no key", "another key", "garbage"])
 def test_an_authority_that_cannot_sign_is_named(made: Path, tmp_path: Path, damage: str) -> None:
     key = made / "ca-key.pem"
     if damage == "no key":
         key.unlink()
-    elif damage == "no authority":
-        (made / "ca.pem").unlink()
     elif damage == "garbage":
         key.write_text("garbage")
     else:
@@ -153,3 +155,35 @@ def test_without_the_library_it_says_what_to_install(tmp_path: Path) -> None:
     )
     assert found.stderr == "warmlog: the package cryptography is missing: pip install 'warmlog[tls]'\n"
     assert found.returncode == 1
+
+
+def test_nothing_is_signed_without_need(made: Path) -> None:
+    (made / "ca-key.pem").unlink()
+    before = contents(made)
+    assert create(made, "--client", "alice")[0] == 0
+    assert contents(made) == before
+
+
+def test_a_run_that_a_full_disk_ended_is_completed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, left = os.fsync, [0]
+
+    def full(descriptor: int) -> None:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left[0] -= 1
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", full)
+    for whole in range(4):
+        left[0] = whole
+        directory = tmp_path / str(whole)
+        with pytest.raises(Failure, match="No space left on device"):
+            make(directory, clients=["alice"])
+        assert len(contents(directory)) == whole
+        left[0] = 4
+        assert sum(file.is_new for file in make(directory, clients=["alice"])) == 4 - whole
+        assert sorted(contents(directory)) == FILES
+        subprocess.run(
+            ["openssl", "verify", "-CAfile", directory / "ca.pem", directory / "broker.pem"],
+            check=True, capture_output=True,
+        )  # fmt: skip

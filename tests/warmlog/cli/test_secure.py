@@ -11,6 +11,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.warmlog.cli.test_tls import run
+from warmlog.broker.settings.settings import load_settings
+from warmlog.cli.security.certificates import make
+from warmlog.cli.security.secure import secure
 
 LIMIT_S = 60
 
@@ -121,3 +124,41 @@ def test_what_it_cannot_secure_is_named(tmp_path: Path, options: tuple[str, ...]
     assert (status, len(printed.splitlines())) == (2, 1)
     assert problem in printed
     assert not (tmp_path / "data-secrets").exists()
+
+
+def test_a_user_admin_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("mine\n")
+    (tmp_path / "own").chmod(0o600)
+    assert (
+        run("user", "create", "admin", "--new-password-file", tmp_path / "own", "--data-dir", tmp_path / "data")[0] == 0
+    )
+    here = ("--data-dir", tmp_path / "data")
+    command = ("serve", "--secure", *here, "--kafka", "127.0.0.1:0", "--http", "none")
+    status, printed = run(*command)
+    assert (status, "has a user admin already" in printed) == (1, True)
+    (tmp_path / "own").rename(tmp_path / "data-secrets" / "admin.password")
+    with served(tmp_path) as (_, addresses):
+        assert metadata(addresses["kafka"], tmp_path / "data-secrets", "admin", "mine") == []
+
+
+def test_what_signs_may_be_elsewhere_and_an_unfit_certificate_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets = tmp_path / "data-secrets"
+    with served(tmp_path):
+        pass
+    (secrets / "ca-key.pem").rename(tmp_path / "ca-key.pem")
+    with served(tmp_path):
+        pass
+    assert secrets.stat().st_mode & 0o777 == 0o700
+    settings = load_settings(data_dir=tmp_path / "data")
+    secure(settings, kafka="127.0.0.1:0", native="127.0.0.1:0")
+    assert not caplog.messages
+    secure(settings, kafka="127.0.0.9:0", native="none")
+    assert caplog.messages == [
+        f"{secrets / 'broker.pem'} is not for 127.0.0.9: clients will refuse it; remove it to have it made again"
+    ]
+    make(tmp_path / "other")
+    (secrets / "ca.pem").write_bytes((tmp_path / "other" / "ca.pem").read_bytes())
+    secure(settings, kafka="127.0.0.1:0", native="none")
+    assert "was not issued by" in caplog.messages[1]

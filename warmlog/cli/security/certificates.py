@@ -102,9 +102,11 @@ def make(
         raise Failure(f"{broker_file} exists: remove it to make another one, or choose another --broker")
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        wanted = [(broker_file, broker, names), *[(directory / f"client-{each}.pem", each, ()) for each in clients]]
+        if all(path.exists() for path, _, _ in wanted):  # what signs may be elsewhere
+            return [Made(path, is_new=False) for path, _, _ in wanted]
         authority, made = _authority(directory)
-        made += [_signed(broker_file, broker, authority, days, names)]
-        made += [_signed(directory / f"client-{client}.pem", client, authority, days, ()) for client in clients]
+        made += [_signed(path, name, authority, days, of) for path, name, of in wanted]
     except OSError as error:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
     return made
@@ -150,25 +152,39 @@ def _authority(directory: Path) -> tuple[Authority, list[Made]]:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     ca, ca_key = directory / "ca.pem", directory / "ca-key.pem"
-    if ca.exists() != ca_key.exists():
-        there, missing = (ca, ca_key) if ca.exists() else (ca_key, ca)
-        raise Failure(f"{there} is there without {missing.name}: restore that, or use an empty directory")
-    if not ca.exists():
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate("warmlog CA", key, None, CA_DAYS, ())
-        write(ca_key, _pem_key(key), secret=True)
-        write(ca, _pem(certificate), secret=False)
-        return Authority(certificate, key), [Made(ca, is_new=True), Made(ca_key, is_new=True)]
+    if ca.exists() and not ca_key.exists():
+        raise Failure(f"{ca_key} is needed to sign a certificate: put it back, or use an empty directory")
+    is_new_key, is_new = not ca_key.exists(), not ca.exists()
+    if is_new_key:
+        write(ca_key, _pem_key(ec.generate_private_key(ec.SECP256R1())), secret=True)
     try:
-        certificate = x509.load_pem_x509_certificate(ca.read_bytes())
         loaded = load_pem_private_key(ca_key.read_bytes(), None)
+        if is_new and isinstance(loaded, ec.EllipticCurvePrivateKey):  # also for a key whose run was interrupted
+            write(ca, _pem(_certificate("warmlog CA", loaded, None, CA_DAYS, ())), secret=False)
+        certificate = x509.load_pem_x509_certificate(ca.read_bytes())
     except (ValueError, TypeError):
         raise Failure(f"{ca} or {ca_key} is not a PEM file without a password") from None
     if not isinstance(loaded, ec.EllipticCurvePrivateKey) or loaded.public_key() != certificate.public_key():
         raise Failure(f"{ca_key} is not the key of {ca}")
     if certificate.not_valid_after_utc < datetime.now(UTC):
         raise Failure(f"{ca} has expired: use an empty directory")
-    return Authority(certificate, loaded), [Made(ca, is_new=False), Made(ca_key, is_new=False)]
+    return Authority(certificate, loaded), [Made(ca, is_new=is_new), Made(ca_key, is_new=is_new_key)]
+
+
+def lacking(broker_file: Path, ca: Path, hosts: Sequence[str]) -> str | None:
+    """Return what is wrong with a broker's certificate: not issued by the CA, or without some host. Raises OSError."""
+    from cryptography import x509
+
+    try:
+        certificate = x509.load_pem_x509_certificate(broker_file.read_bytes())
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca.read_bytes()))
+        names = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        names = set()
+    except Exception as error:  # noqa: BLE001  # InvalidSignature of a module of its own, ValueError, TypeError
+        return f"{broker_file} was not issued by {ca} ({type(error).__name__})"
+    missing = [host for host in hosts if _general_name(host) not in names]
+    return f"{broker_file} is not for {', '.join(missing)}" if missing else None
 
 
 def _signed(path: Path, name: str, authority: Authority, days: int, names: Sequence["GeneralName"]) -> Made:
@@ -254,9 +270,18 @@ def _pem_key(key: "EllipticCurvePrivateKey") -> bytes:
 
 
 def write(path: Path, data: bytes, *, secret: bool) -> None:
-    """Write a file that does not exist yet; a secret one can never be read by others. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if secret else 0o644)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
+    """Write a file that does not exist yet, whole or not at all; a secret one can never be read by others.
+
+    Raises OSError.
+    """
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if secret else 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        os.link(new, path)  # unlike a rename, it replaces nothing
+    finally:
+        new.unlink(missing_ok=True)

@@ -8,12 +8,13 @@
 A start makes what is missing and keeps the rest, so that one that was interrupted is completed by the next.
 """
 
+import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from warmlog.broker.cluster.local.users import create_user
+from warmlog.broker.cluster.local.users import UserExistsError, create_user
 from warmlog.broker.log.errors import LogError
 from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.security.authorizer import STANDARD_AUTHORIZER
@@ -22,17 +23,17 @@ from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE, par
 from warmlog.broker.settings.types import SettingError
 from warmlog.cli.connection.login import read_password
 from warmlog.cli.failure import CannotStart, Failure
-from warmlog.cli.security.certificates import make, own_hosts, write
-from warmlog.protocol.scram import MECHANISMS
+from warmlog.cli.security.certificates import lacking, make, own_hosts, write
+from warmlog.protocol.scram import DEFAULT_ITERATIONS, MECHANISMS, SALT_BYTES, Mechanism
 
 if TYPE_CHECKING:
     from warmlog.broker.settings.settings import Settings
 
 ADMIN: Final = "admin"
 MECHANISM: Final = "SCRAM-SHA-512"
-ITERATIONS: Final = 8192
 PASSWORD_BYTES: Final = 24
-SALT_BYTES: Final = 24
+logger = logging.getLogger(__name__)
+
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # no client connects to these
 
 
@@ -40,12 +41,13 @@ class Secured(NamedTuple):
     """What `secure` has prepared.
 
     `assignments`: settings as `KEY=VALUE`, for those that the user has not set. `properties`: the file for clients.
-    `is_new`: whether this start has made it.
+    `is_new`: whether this start has made it. `native`: where commands connect, if it is not the default.
     """
 
     assignments: tuple[str, ...]
     properties: Path
     is_new: bool
+    native: str | None
 
 
 def secure(settings: "Settings", *, kafka: str | None, native: str | None) -> Secured:
@@ -57,7 +59,14 @@ def secure(settings: "Settings", *, kafka: str | None, native: str | None) -> Se
         )
     data = settings.data_paths[0].absolute()
     directory = data.with_name(f"{data.name}-secrets")
-    make(directory, hosts=() if (directory / "broker.pem").exists() else _hosts(settings, kafka, native))
+    broker_file, given = directory / "broker.pem", _hosts(settings, kafka, native)
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make(directory, hosts=() if broker_file.exists() else sorted({*own_hosts(), *given}))
+        if (problem := lacking(broker_file, directory / "ca.pem", given)) is not None:
+            logger.warning("%s: clients will refuse it; remove it to have it made again", problem)
+    except OSError as error:
+        raise Failure(f"{error.filename or directory}: {error.strerror}") from None
     properties = directory / f"{ADMIN}.properties"
     is_new = not properties.exists()
     if is_new:
@@ -68,7 +77,7 @@ def secure(settings: "Settings", *, kafka: str | None, native: str | None) -> Se
         f"authorizer.class.name={STANDARD_AUTHORIZER}",
         f"super.users=User:{ADMIN}",
     )
-    return Secured(assignments, properties, is_new)
+    return Secured(assignments, properties, is_new, native)
 
 
 def introduction(secured: Secured, *, is_terminal: bool) -> Sequence[str]:
@@ -77,8 +86,9 @@ def introduction(secured: Secured, *, is_terminal: bool) -> Sequence[str]:
     lines = [f"secured: clients log in as {ADMIN} with {properties}"]
     if is_terminal:
         lines += ["", *properties.read_text().splitlines(), ""]
+    native = "" if secured.native is None else f" --native {secured.native}"
     options = f"--tls-ca {directory / 'ca.pem'} --user {ADMIN} --password-file {directory / f'{ADMIN}.password'}"
-    return [*lines, f"secured: warmlog {options} topic list"]
+    return [*lines, f"secured: warmlog {options} topic list{native}"]
 
 
 def _hosts(settings: "Settings", kafka: str | None, native: str | None) -> list[str]:
@@ -90,29 +100,32 @@ def _hosts(settings: "Settings", kafka: str | None, native: str | None) -> list[
         advertised = parse_listeners("advertised.listeners", settings.advertised_listeners)
     except SettingError as error:
         raise CannotStart(str(error)) from error
-    found = {*own_hosts(), *given, *[host for host, _ in advertised.values()]}
-    return sorted(found - WILDCARDS)
+    return sorted({*given, *[host for host, _ in advertised.values()]} - WILDCARDS)
 
 
 def _make_admin(settings: "Settings", data: Path, password_file: Path, properties: Path, ca: Path) -> None:
     """Create the administrator. Raises CannotStart, Failure."""
     try:
-        if not password_file.exists():
+        is_new = not password_file.exists()
+        if is_new:
             write(password_file, f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode(), secret=True)
         password = read_password(password_file)
-        salt = secrets.token_bytes(SALT_BYTES)
-        credentials = {
-            name: ScramCredential.of_salted(
-                mechanism, mechanism.salted_password(password, salt, ITERATIONS), salt, ITERATIONS
-            )
-            for name, mechanism in MECHANISMS.items()
-        }
-        create_user(data, ADMIN, credentials, node_id=settings.node_id, cluster_id=None)
+        credentials = {name: _credential(mechanism, password) for name, mechanism in MECHANISMS.items()}
+        create_user(data, ADMIN, credentials, node_id=settings.node_id, cluster_id=None, must_be_new=is_new)
         write(properties, _properties(password, ca).encode(), secret=True)
     except OSError as error:
         raise Failure(f"{error.filename or password_file.parent}: {error.strerror}") from None
+    except UserExistsError:
+        password_file.unlink()
+        raise Failure(f"{data} has a user {ADMIN} already: write its password to {password_file} (mode 600)") from None
     except (LogError, MetadataError) as error:
         raise Failure(str(error)) from error
+
+
+def _credential(mechanism: Mechanism, password: str) -> ScramCredential:
+    salt = secrets.token_bytes(SALT_BYTES)
+    salted = mechanism.salted_password(password, salt, DEFAULT_ITERATIONS)
+    return ScramCredential.of_salted(mechanism, salted, salt, DEFAULT_ITERATIONS)
 
 
 def _properties(password: str, ca: Path) -> str:
