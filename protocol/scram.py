@@ -26,7 +26,9 @@ from typing import Final
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 MIN_ITERATIONS: Final = 4096
+DEFAULT_ITERATIONS: Final = 8192  # of new credentials
 MAX_ITERATIONS: Final = 16_384  # Kafka's limit for credentials
+SALT_BYTES: Final = 24  # of new credentials
 PLAIN: Final = "PLAIN"
 GS2_HEADER: Final = "n,,"
 

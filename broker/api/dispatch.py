@@ -147,7 +147,9 @@ class Dispatcher:
         self._fetches.abandon(fetch)
 
     def forget(self, session: Session) -> None:
-        """Release the state kept for a connection that has closed."""
+        """Release the state kept for a connection that has closed; its login leaves the queue of checks."""
+        if session.login is not None:
+            session.login.failed()
         self._fetches.forget(session)
 
     async def handle(self, request: Request, context: Context) -> Response:

@@ -28,7 +28,7 @@ from warmlog.broker.cluster.values import (
     is_good,
 )
 from warmlog.broker.security.acl_index import AclIndex
-from warmlog.broker.security.scram import ScramCredential
+from warmlog.broker.security.scram import ScramCredential, Shape
 
 BROKER_DEFAULTS = ""  # the name of the settings that all brokers share
 
@@ -78,6 +78,7 @@ class ClusterImage:
         self.features = Features()
         self.producer_ids = ProducerIds()
         self.credentials: dict[tuple[str, str], ScramCredential] = {}  # by user and mechanism
+        self.credential_shapes: dict[str, Counter[Shape]] = {}  # how many have each, by mechanism
         self.login_secret = b""
         self.gone: dict[UUID, set[int]] = {}  # brokers that still have data of a deleted topic
         self.acls = AclIndex()
@@ -259,10 +260,14 @@ class ClusterImage:
 
     def _take_scram(self, rest: str, value: bytes | None, _: int, __: ImageDelta) -> None:
         user, _slash, mechanism = rest.rpartition("/")
-        if value is None:
-            self.credentials.pop((user, mechanism), None)
-        else:
-            self.credentials[user, mechanism] = _decode(value, ScramCredential)
+        shapes = self.credential_shapes.setdefault(mechanism, Counter())
+        old = self.credentials.pop((user, mechanism), None)
+        if old is not None:
+            shapes[old.shape] -= 1
+            shapes += Counter()  # without zeros
+        if value is not None:
+            new = self.credentials[user, mechanism] = _decode(value, ScramCredential)
+            shapes[new.shape] += 1
 
     def _take_login_secret(self, _: str, value: bytes | None, __: int, ___: ImageDelta) -> None:
         self.login_secret = b"" if value is None else _decode(value, LoginSecret).secret

@@ -106,14 +106,13 @@ class KafkaGuard:
 class NativeGuard:
     """The native protocol, with a login."""
 
-    __slots__ = ("_inner", "_login", "encode", "name", "refusal")
+    __slots__ = ("_inner", "_login", "encode", "name")
 
     def __init__(self, inner: Wire, login: Login) -> None:
         self._inner = inner
         self._login = login
         self.name = inner.name
         self.encode = inner.encode
-        self.refusal = inner.refusal
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Any]:
         """Decode a frame that the login allows. Raises ProtocolError."""
@@ -126,6 +125,11 @@ class NativeGuard:
             return request_id, request
         why = "the login has expired" if login.has_expired() else "the listener needs a login"
         raise LoginRequiredError(request_id, f"{request.api}: {why}: authenticate with a user and a password first")
+
+    def refusal(self, error: ProtocolError) -> Refusal | None:
+        """Return the reply to a frame that could not be decoded: before the login only that it is needed."""
+        is_known = self._login.principal is not None or isinstance(error, LoginRequiredError)
+        return self._inner.refusal(error) if is_known else None
 
 
 def guarded(inner: Wire, login: Login) -> Wire:

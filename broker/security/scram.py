@@ -1,19 +1,22 @@
 """The broker's side of SCRAM, and of PLAIN with the credentials of SCRAM. No clock, no I/O.
 
 Invariants:
-1. An unknown user gets the answers that a known one with another password gets. Its salt is a function of its name.
+1. An unknown user gets the answers that a known one with another password gets. Its salt is a function of its name;
+   iterations and the length of the salt are those that most users have. Checking its password takes as long.
 2. What a client sends is never part of an error's text.
 """
 
 import hmac
+from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from warmlog.protocol.scram import (
+    DEFAULT_ITERATIONS,
     MECHANISMS,
-    MIN_ITERATIONS,
+    SALT_BYTES,
     Mechanism,
     SaslError,
     decode,
@@ -24,9 +27,15 @@ from warmlog.protocol.scram import (
     xor,
 )
 
-SALT_BYTES: Final = 24
 MAX_NAME: Final = 1024  # characters of a user name or a nonce
 WRONG: Final = "invalid credentials"
+
+
+class Shape(NamedTuple):
+    """What an answer of SCRAM shows of a credential."""
+
+    iterations: int
+    salt_bytes: int
 
 
 class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
@@ -47,6 +56,11 @@ class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
             iterations=iterations,
         )
 
+    @property
+    def shape(self) -> Shape:
+        """What a client sees of it."""
+        return Shape(self.iterations, len(self.salt))
+
     def __repr__(self) -> str:
         return f"ScramCredential(iterations={self.iterations}, ...)"
 
@@ -54,23 +68,37 @@ class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
 Lookup = Callable[[str, str], ScramCredential | None]  # (user, mechanism)
 
 
+USUAL: Final = Shape(DEFAULT_ITERATIONS, SALT_BYTES)
+
+
 class UnknownUsers:
-    """Credentials of users that do not exist. No password fits them."""
+    """Credentials of users that do not exist, of the shape that most credentials have. No password fits them."""
 
-    __slots__ = ("_secret",)
+    __slots__ = ("_secret", "_shapes")
 
-    def __init__(self, secret: Callable[[], bytes]) -> None:
+    def __init__(self, secret: Callable[[], bytes], shapes: Callable[[str], Counter[Shape]] | None = None) -> None:
+        """`shapes` returns how many credentials of a mechanism have each shape."""
         self._secret = secret
+        self._shapes = shapes
 
     def credential(self, user: str, mechanism: Mechanism) -> ScramCredential:
         """Return the credential that a user appears to have."""
+        shapes = Counter[Shape]() if self._shapes is None else self._shapes(mechanism.name)
+        usual = max(shapes, key=lambda each: (shapes[each], each), default=USUAL)
         seed = mechanism.mac(self._secret(), f"{mechanism.name} {user}".encode())
+        blocks = -(-usual.salt_bytes // mechanism.key_bytes)
+        salt = b"".join([mechanism.mac(seed, b"salt %d" % number) for number in range(blocks)])
         return ScramCredential(
-            salt=mechanism.mac(seed, b"salt")[:SALT_BYTES],
+            salt=salt[: usual.salt_bytes],
             stored_key=mechanism.mac(seed, b"stored key"),
             server_key=mechanism.mac(seed, b"server key"),
-            iterations=MIN_ITERATIONS,
+            iterations=usual.iterations,
         )
+
+    def most_iterations(self, mechanism: Mechanism) -> int:
+        """Return the highest number of iterations that a credential of a mechanism has."""
+        shapes = Counter[Shape]() if self._shapes is None else self._shapes(mechanism.name)
+        return max([each.iterations for each in shapes], default=DEFAULT_ITERATIONS)
 
 
 class ScramServer:
@@ -141,13 +169,15 @@ class ScramServer:
 class PlainServer:
     """PLAIN (RFC 4616): `begin` with the message, `check` in a worker thread, then `end` with its result."""
 
-    __slots__ = ("_credential", "_lookup", "_mechanism", "_password", "_unknown", "is_complete", "user")
+    __slots__ = ("_credential", "_lookup", "_mechanism", "_most_iterations", "_password", "_unknown", "is_complete",
+                 "user")  # fmt: skip
 
     def __init__(self, lookup: Lookup, unknown: UnknownUsers) -> None:
         self._lookup = lookup
         self._unknown = unknown
         self._credential: ScramCredential | None = None
         self._mechanism = next(iter(MECHANISMS.values()))
+        self._most_iterations = 0
         self._password = ""
         self.user = ""
         self.is_complete = False
@@ -171,14 +201,18 @@ class PlainServer:
             found = self._lookup(user, mechanism.name)
             if found is not None:
                 self._mechanism, self._credential = mechanism, found
-                return
-        self._credential = self._unknown.credential(user, self._mechanism)
+                break
+        else:
+            self._credential = self._unknown.credential(user, self._mechanism)
+        self._most_iterations = self._unknown.most_iterations(self._mechanism)
 
     def check(self) -> bool:
         """Return whether the password is right. Slow on purpose (PBKDF2), without the GIL."""
         credential, mechanism = self._credential, self._mechanism
         assert credential is not None
         salted = mechanism.salted_password(self._password, credential.salt, credential.iterations)
+        if (rest := self._most_iterations - credential.iterations) > 0:  # the time does not tell whose it is
+            mechanism.salted_password(self._password, credential.salt, rest)
         return hmac.compare_digest(mechanism.stored_key(salted), credential.stored_key)
 
     def end(self, *, is_right: bool) -> None:

@@ -127,7 +127,7 @@ class AuthenticationApi:
     async def _check(self, exchange: PlainServer, login: Login, session: Session) -> bool:
         """Check a password in a worker, in turn with the passwords of other addresses."""
         async with self._checks.slot(session.peer[0]):
-            if login.overdue(login.rules.clock()):  # the connection has closed meanwhile
+            if login.has_failed or login.overdue(login.rules.clock()):  # the connection has closed meanwhile
                 return False
             return await trio.to_thread.run_sync(exchange.check, limiter=self._worker)
 

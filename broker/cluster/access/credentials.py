@@ -1,5 +1,6 @@
 """Users' credentials in the store."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from secrets import token_bytes
@@ -11,10 +12,11 @@ from warmlog.broker.cluster.store import Compare, Delete, Operation, Put, Transa
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import LoginSecret
 from warmlog.broker.security.sasl import Users
-from warmlog.broker.security.scram import ScramCredential, UnknownUsers
+from warmlog.broker.security.scram import ScramCredential, Shape, UnknownUsers
 
 PER_TRANSACTION: Final = 100
 SECRET_BYTES: Final = 32
+NONE: Final = Counter[Shape]()
 
 UserMechanism: TypeAlias = tuple[str, str]
 
@@ -24,7 +26,9 @@ def users_of(node: StoreNode) -> Users:
     own = token_bytes(SECRET_BYTES)
     return Users(
         lookup=lambda user, mechanism: node.image.credentials.get((user, mechanism)),
-        unknown=UnknownUsers(lambda: node.image.login_secret or own),
+        unknown=UnknownUsers(
+            lambda: node.image.login_secret or own, lambda mechanism: node.image.credential_shapes.get(mechanism, NONE)
+        ),
     )
 
 

@@ -1,6 +1,7 @@
 """The broker's side of SCRAM and PLAIN, without a connection."""
 
 import base64
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -8,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.broker.security.scram import PlainServer, ScramCredential, ScramServer, UnknownUsers
-from warmlog.protocol.scram import MECHANISMS, SCRAM_SHA_256, SCRAM_SHA_512, Mechanism, SaslError, ScramClient
+from warmlog.broker.security.scram import PlainServer, ScramCredential, ScramServer, Shape, UnknownUsers
+from warmlog.protocol.scram import (
+    DEFAULT_ITERATIONS,
+    MECHANISMS,
+    SALT_BYTES,
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    Mechanism,
+    SaslError,
+    ScramClient,
+)
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 UNKNOWN = UnknownUsers(lambda: b"secret")
@@ -72,7 +82,7 @@ def test_an_unknown_user_gets_the_same_salt_each_time_and_another_one_for_each_n
     other = UnknownUsers(lambda: b"other")
     sha_512 = challenge("bob", UNKNOWN, SCRAM_SHA_512)
     assert len({challenge("bob"), challenge("eve"), challenge("bob", other), sha_512}) == 4
-    assert challenge("bob").endswith(b",i=4096")
+    assert challenge("bob").endswith(b",i=8192")
 
 
 @pytest.mark.parametrize(
@@ -207,3 +217,12 @@ def test_a_plain_message_is_refused(message: bytes) -> None:
 def test_secrets_are_in_no_text() -> None:
     found = STORED["user", "SCRAM-SHA-256"]
     assert repr(found) == str(found) == "ScramCredential(iterations=4096, ...)"
+
+
+def test_an_unknown_user_has_what_most_users_have() -> None:
+    shapes = Counter({Shape(8192, 24): 2, Shape(4096, 40): 3})
+    unknown = UnknownUsers(lambda: b"secret", lambda _: shapes)
+    for mechanism in MECHANISMS.values():
+        assert unknown.credential("eve", mechanism).shape == Shape(4096, 40)
+        assert unknown.most_iterations(mechanism) == 8192
+        assert UNKNOWN.credential("eve", mechanism).shape == Shape(DEFAULT_ITERATIONS, SALT_BYTES)

@@ -106,7 +106,6 @@ OWN_WORDS = {
 }
 #: Refused here, made by Kafka.
 REFUSED = {
-    "set credentials": "UnsupportedSaslMechanismException",
     "set a quota": "quotas are not supported and cannot be set",
 }
 #: With ids, paths and offsets of their own, or with the groups of other tests.

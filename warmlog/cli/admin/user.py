@@ -20,11 +20,16 @@ from warmlog.cli.connection.login import read_password
 from warmlog.cli.failure import CannotStart, Failure
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, print_json, print_line, print_table
-from warmlog.protocol.scram import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Mechanism
+from warmlog.protocol.scram import (
+    DEFAULT_ITERATIONS,
+    MAX_ITERATIONS,
+    MECHANISMS,
+    MIN_ITERATIONS,
+    SALT_BYTES,
+    Mechanism,
+)
 
 COLUMNS = (Column("user"), Column("mechanisms"))
-SALT_BYTES = 24
-DEFAULT_ITERATIONS = 8192
 _NUMBERS: Mapping[int, str] = {each.number: each.name for each in MECHANISMS.values()}
 
 
@@ -81,10 +86,10 @@ def create(
         raise click.BadParameter("a user needs a name without zero bytes.", param_hint="USER")
     password = _new_password(new_password_file)
     chosen = [MECHANISMS[name] for name in mechanisms or MECHANISMS]
-    salt = secrets.token_bytes(SALT_BYTES)
-    salted = {each: each.salted_password(password, salt, iterations) for each in chosen}
+    salts = {each: secrets.token_bytes(SALT_BYTES) for each in chosen}
+    salted = {each: each.salted_password(password, salt, iterations) for each, salt in salts.items()}
     if data_dir is not None:
-        _create_offline(data_dir, user, _Hashed(salted, salt, iterations), node_id=node_id, cluster_id=cluster_id)
+        _create_offline(data_dir, user, _Hashed(salted, salts, iterations), node_id=node_id, cluster_id=cluster_id)
     else:
         with kafka_cluster(kafka) as cluster:
             for mechanism, hashed in salted.items():  # a user may occur only once in a request
@@ -92,7 +97,7 @@ def create(
                     "name": user,
                     "mechanism": mechanism.number,
                     "iterations": iterations,
-                    "salt": salt,
+                    "salt": salts[mechanism],
                     "salted_password": hashed,
                 }
                 _check(cluster.ask_controller(ALTER_CREDENTIALS, {"deletions": (), "upsertions": (upsertion,)}))
@@ -149,7 +154,7 @@ class _Hashed(NamedTuple):
     """A password, hashed for several mechanisms."""
 
     salted: Mapping[Mechanism, bytes]
-    salt: bytes
+    salts: Mapping[Mechanism, bytes]
     iterations: int
 
 
@@ -161,7 +166,7 @@ def _create_offline(data_dir: Path, user: str, hashed: _Hashed, *, node_id: int,
     from warmlog.broker.security.scram import ScramCredential
 
     credentials = {
-        mechanism.name: ScramCredential.of_salted(mechanism, salted, hashed.salt, hashed.iterations)
+        mechanism.name: ScramCredential.of_salted(mechanism, salted, hashed.salts[mechanism], hashed.iterations)
         for mechanism, salted in hashed.salted.items()
     }
     try:
