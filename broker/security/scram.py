@@ -2,7 +2,7 @@
 
 Invariants:
 1. An unknown user gets the answers that a known one with another password gets. Its salt is a function of its name;
-   iterations and the length of the salt are those that most users have. Checking its password takes as long.
+   it has the iterations and the length of the salt of most users. Checking its password takes as long.
 2. What a client sends is never part of an error's text.
 """
 

@@ -1,7 +1,7 @@
 """Write the files of a cleaned segment, whose names end with `.cleaned`.
 
 Invariants:
-1. Index entries are those that appending the same batches would create (`append.Tail`).
+1. Index entries are what appending the same batches would create (`segments.tail.Tail`).
 2. Once finished, data and names are synced, and the log file has the modification time of the newest file it replaces.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment, kafka.log.Cleaner.cleanSegments.

@@ -40,7 +40,7 @@ WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # no client c
 class Secured(NamedTuple):
     """What `secure` has prepared.
 
-    `assignments`: settings as `KEY=VALUE`, for those that the user has not set. `properties`: the file for clients.
+    `assignments`: settings as `KEY=VALUE`, before the ones of the command line. `properties`: the file for clients.
     `is_new`: whether this start has made it. `native`: where commands connect, if it is not the default.
     """
 
