@@ -92,10 +92,10 @@ cluster: $(INSTALLED)
 	@$(BYTE_COMPILE)
 	$(BIN)/python deploy/cluster.py $(ARGS)
 
-# In one process more than there are cores, up to four: tests wait for disks and other processes half of the time, and each
-# process may start a Spark of its own. Files are kept whole for the fixtures of their modules.
+# In as many processes as there are cores, up to four: each may start a Spark of its own. Files are kept whole for the
+# fixtures of their modules.
 test: setup
-	$(BIN)/pytest -m "not interop and not stacks" --numprocesses $$(n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist loadfile $(ARGS)
+	$(BIN)/pytest -m "not interop and not stacks" --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 simulate: setup
 	$(BIN)/python -m tests.cluster.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
