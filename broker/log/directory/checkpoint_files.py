@@ -9,7 +9,7 @@ from warmlog.broker.log.io.disk import Disk
 
 
 class CheckpointFiles:
-    """The checkpoint files of a directory, by name. `findings` reports those that were unreadable.
+    """The checkpoint files of a directory, by name. `findings` reports which were unreadable.
 
     `with_room` runs a write that must succeed on a full disk. For any thread.
     """
@@ -61,6 +61,6 @@ class CheckpointFiles:
             return True
 
     def add(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Add entries to a checkpoint, except those that it has. Blocking. Raises OSError."""
+        """Add the entries that a checkpoint lacks. Blocking. Raises OSError."""
         with self._replacing:
             self.replace(name, offsets | self._written.get(name, {}))
