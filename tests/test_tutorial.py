@@ -23,6 +23,13 @@ def cold_values(metrics: str) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in metrics.splitlines())}
 
 
+def resident_percent(shown: str) -> float:
+    """Return the share of a log that is resident, from the first line of `warmlog log residency`."""
+    found = re.search(r"^numbers-0: .*, ([\d.]+) % resident$", shown, re.MULTILINE)
+    assert found is not None, shown
+    return float(found[1])
+
+
 def test_every_block_is_run_by_a_test() -> None:
     sources = Path(__file__).read_text() + (ROOT / "tests" / "packaging" / "test_installation.py").read_text()
     assert list(BLOCKS) == re.findall(r"```sh(?: ([\w-]+))?", (ROOT / DOCUMENT).read_text())
@@ -59,18 +66,19 @@ def follow(broker: "subprocess.Popen[str]", bin_directory: Path, directory: Path
     assert described[0].startswith("readers: Empty, 0 members, 1 partition, lag 0")
     files = run("files")
     assert all(name in files for name in (".log", ".index", ".timeindex", "300,000 records", "0.."))
-    assert "100 % resident" in run("resident")
-    assert set(cold_values(run("warm")).values()) == {0.0}
+    written = resident_percent(run("resident"))  # the kernel may take a page of a hundred at any time
+    assert written > 90
+    warm = cold_values(run("warm"))
     needs_cachestat(directory)
     needs_eviction(directory)
     evicted = run("evict")
     assert re.search(r"\.log .* 0 B +0 ", evicted)
     assert "to read from disk" in run("explain")
     value, shown = run("cold").split("\n", 1)
-    metrics, residency = shown.split("numbers-0: ", 1)
     assert value == "100001"
-    assert min(cold_values(metrics)[f"warmlog_cold_{name}"] for name in COLD) > 0
-    assert "100 % resident" not in residency.splitlines()[0]
+    cold = cold_values(shown[: shown.index("numbers-0: ")])
+    assert all(cold[f"warmlog_cold_{name}"] > warm.get(f"warmlog_cold_{name}", 0) for name in COLD)
+    assert 0 < resident_percent(shown) < written
     assert run("index") == "indexed created: 1 partition\n"
     recent = run("warm-section")
     assert re.search(r"^offset index  warm    warm     11 12 13 +11 12 13 +3 ", recent, re.MULTILINE)
