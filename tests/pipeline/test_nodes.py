@@ -16,6 +16,7 @@ from warmlog.client.blocking import Client
 from warmlog.client.errors import ConnectError
 from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
 from warmlog.pipeline.archive.store import ArchiveStore
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.runner import LocalRunner
 from warmlog.pipeline.sink import transactions
 from warmlog.pipeline.sink.options import WriteOptions
@@ -97,7 +98,7 @@ def test_leaders_are_killed_while_their_partitions_are_read(cluster: Running, cl
 
 def test_leaders_are_killed_while_their_partitions_are_written(cluster: Running, client: Client) -> None:
     topic = new_topic(client, "written")
-    options = WriteOptions(bootstrap=cluster.native[1], topic=topic, batch_bytes=2000)
+    options = WriteOptions(brokers=Brokers(addresses=cluster.native[1]), topic=topic, batch_bytes=2000)
     identity = some_identity()
     for attempt in range(2):  # the second one finds all of the first one's records, wherever they are
         task = Task(options, identity)
@@ -116,7 +117,7 @@ def test_coordinators_are_killed_while_a_transactional_write_is_committed(
 ) -> None:
     """It has five tasks, and `after` when it is repeated."""
     topic = new_topic(client, f"transactional{after}")
-    options = WriteOptions(bootstrap=",".join(cluster.native), topic=topic, transactional=True)
+    options = WriteOptions(brokers=Brokers(addresses=",".join(cluster.native)), topic=topic, transactional=True)
     write = Write(name=topic, number=3)
 
     def tasks(count: int) -> list[transactions.CompleteTask]:
@@ -143,7 +144,7 @@ def test_coordinators_are_killed_while_a_transactional_write_is_committed(
 def test_groups_are_committed_wherever_their_coordinators_are(cluster: Running, client: Client) -> None:
     topic = new_topic(client, "groups", VALUES)
     for name in "abcdef":
-        commit_offsets(cluster.native[2], f"progress-{name}", {(topic, 3): 7})
+        commit_offsets(Brokers(addresses=cluster.native[2]), f"progress-{name}", {(topic, 3): 7})
         (described,) = client.describe_groups(f"progress-{name}")
         assert [(one.partition, one.offset) for one in described.positions] == [(3, 7)]
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline.source.test_wire import produced
 from warmlog.client.blocking import Client
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.packing import OPEN_BYTES, TASK_BYTES, packed
 from warmlog.pipeline.runner import TASKS_PER_CORE, SparkRunner
 from warmlog.pipeline.source.input import plan_batch
@@ -32,7 +33,9 @@ def test_every_item_is_in_one_task_and_no_task_is_large(sizes: list[int], least:
 def tasks_of(splits: int, records: int, **options: Any) -> int:
     found = input_partitions(
         [
-            RemoteSplit(bootstrap="h:1", topic="t", partition=at, first_offset=7, end_offset=7 + records)
+            RemoteSplit(
+                brokers=Brokers(addresses="h:1"), topic="t", partition=at, first_offset=7, end_offset=7 + records
+            )
             for at in range(splits)
         ],
         ReadOptions(topics=Topics(names=("t",)), **options),

@@ -19,6 +19,7 @@ from warmlog.client.connection.connection import Connection, Reply
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import RETRIABLE, BrokerError, ConnectError, WarmlogError, broker_error
 from warmlog.client.settings import DEFAULT_PORT, Settings, parse_bootstrap
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.errors import BusyError, MovedError, PipelineError, UnavailableError
 from warmlog.pipeline.retry import Retry
 from warmlog.protocol.errors import ErrorCode
@@ -64,9 +65,9 @@ class ClusterConnection:
     of records in one reply.
     """
 
-    def __init__(self, bootstrap: str, retry: Retry, *, max_reply_bytes: int = DEFAULT_SETTINGS.fetch_bytes) -> None:
+    def __init__(self, brokers: Brokers, retry: Retry, *, max_reply_bytes: int = DEFAULT_SETTINGS.fetch_bytes) -> None:
         self.retry = retry
-        self._bootstrap = bootstrap
+        self._brokers = brokers
         self._settings = replace(DEFAULT_SETTINGS, fetch_bytes=max_reply_bytes)
         self._blocking: BlockingCluster | None = None
         self._leaders: dict[int, Connection] = {}
@@ -76,15 +77,16 @@ class ClusterConnection:
         self.once(lambda cluster: cluster.start())
 
     @property
-    def addresses(self) -> str:
-        """The addresses that were given, and those of all brokers that the cluster has named."""
+    def brokers(self) -> Brokers:
+        """The brokers that were given, and all others that the cluster has named."""
         known = () if self._blocking is None else self._blocking.cluster.addresses
-        return ",".join(dict.fromkeys([*self._bootstrap.split(","), *known]))
+        return self._brokers.at(",".join(dict.fromkeys([*self._brokers.addresses.split(","), *known])))
 
     def once(self, act: Callable[[Cluster], Awaitable[T]]) -> T:
         """Run an act of the client without retries."""
         if self._blocking is None:
-            self._blocking = BlockingCluster(self._bootstrap, self._settings, retry_s=0)
+            settings = self._brokers.connecting(self._settings)
+            self._blocking = BlockingCluster(self._brokers.addresses, settings, retry_s=0)
         with self._pipeline_errors():
             return self._blocking.run(act(self._blocking.cluster))
 
@@ -208,7 +210,7 @@ class ClusterConnection:
             raise kind(error.message) from error
 
     def _check_not_kafka(self, error: ConnectError) -> None:
-        for host, port in parse_bootstrap(self._bootstrap):
+        for host, port in parse_bootstrap(self._brokers.addresses):
             if _speaks_kafka(host, port):
                 raise PipelineError(
                     f"{host}:{port} speaks Kafka's protocol, which is not used here. Of a warmlog broker, give the"

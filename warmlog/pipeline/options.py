@@ -19,6 +19,10 @@ T = TypeVar("T")
 # Names from Spark's Kafka connector that are accepted, and the options they stand for.
 CONNECTOR_NAMES = {"kafka.bootstrap.servers": "bootstrap"}
 
+# What Spark users need most of the settings of a Kafka client.
+_INSTEAD = "bootstrap, tlsCa, user, passwordFile, group and isolationLevel"
+_SECRET = frozenset({"password"})
+
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
@@ -49,7 +53,8 @@ class OptionTexts:
             if option is None:
                 raise PipelineError(f"no option {name!r} {kind}{_nearest(name, known, table)}")
             if self._texts.get(option, text) != text:
-                raise PipelineError(f"option {option} is given twice, as {self._texts[option]!r} and {text!r}")
+                twice = "" if option in _SECRET else f", as {self._texts[option]!r} and {text!r}"
+                raise PipelineError(f"option {option} is given twice{twice}")
             self._texts[option] = text
 
     def __contains__(self, name: str) -> bool:
@@ -73,12 +78,13 @@ class OptionTexts:
 
     def bad(self, name: str) -> PipelineError:
         """Return the error for an invalid value."""
-        return PipelineError(f"option {name}: {self._texts[name]!r} is not {self._table[name]}")
+        shown = "what was given" if name in _SECRET else repr(self._texts[name])
+        return PipelineError(f"option {name}: {shown} is not {self._table[name]}")
 
 
 def _nearest(name: str, known: Mapping[str, str], table: Mapping[str, str]) -> str:
     if name.lower().startswith("kafka."):
-        return "; settings of a Kafka client do not apply here: use bootstrap, group and isolationLevel"
+        return f"; settings of a Kafka client do not apply here: use {_INSTEAD}"
     close = get_close_matches(name.lower(), known, n=1)
     return f"; did you mean {known[close[0]]}?" if close else f"; known options: {', '.join(table)}"
 

@@ -75,7 +75,7 @@ def options_of(broker: Broker, topic: str, **given: Any) -> ReadOptions:
 
 def sent(broker: Broker, tasks: list[ReplayTask], options: ReadOptions, to: str, **rules: Any) -> list[Replayed]:
     given = {"replay_id": to, "keep_partitions": True, **rules}
-    made = ReplayRules(write=sink_options(broker.native, to), **given)
+    made = ReplayRules(write=sink_options(broker.native, to, {}), **given)
     return replay(LocalRunner(), tasks, made, options, Reporter("replay"))
 
 

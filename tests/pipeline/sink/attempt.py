@@ -10,6 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from warmlog.client.blocking import Client
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.offsets import fetch_once
 from warmlog.pipeline.retry import Retry
@@ -76,14 +77,14 @@ def numbered(first: int, end: int) -> list[Row]:
 
 
 def options(broker: Broker, topic: str | None, **given: Any) -> WriteOptions:
-    return WriteOptions(bootstrap=broker.native, topic=topic, **given)
+    return WriteOptions(brokers=Brokers(addresses=broker.native), topic=topic, **given)
 
 
 class Task:
     """An attempt at a task."""
 
     def __init__(self, asked: WriteOptions, identity: Identity, cluster: ClusterConnection | None = None) -> None:
-        self._cluster = cluster or ClusterConnection(asked.bootstrap, Retry(60), max_reply_bytes=FETCH_BYTES)
+        self._cluster = cluster or ClusterConnection(asked.brokers, Retry(60), max_reply_bytes=FETCH_BYTES)
         self._writer = TaskWriter(asked, identity, self._cluster, now_ms=lambda: NOW_MS)
 
     def add(self, *rows: Rows) -> "Task":
@@ -117,7 +118,7 @@ def some_identity() -> Identity:
 def stored(broker: Broker, topic: str) -> list[tuple[int, Record]]:
     """(partition, record) of all that is in a topic."""
     found = []
-    with ClusterConnection(broker.native, Retry(), max_reply_bytes=FETCH_BYTES) as cluster:
+    with ClusterConnection(Brokers(addresses=broker.native), Retry(), max_reply_bytes=FETCH_BYTES) as cluster:
         for partition in range(cluster.call(lambda client: client.topic(topic)).partitions):
             offset = 0
             while True:

@@ -27,6 +27,7 @@ from tests.pipeline.sink.attempt import (
     values,
 )
 from warmlog.client.blocking import Client
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.retry import Retry
@@ -139,8 +140,8 @@ def test_two_attempts_at_a_time_and_one_after_them_store_each_row_once(
 class Unlucky(ClusterConnection):
     """Loses the connection in place of some replies to produce requests, which the broker has carried out by then."""
 
-    def __init__(self, bootstrap: str, lost: set[int]) -> None:
-        super().__init__(bootstrap, Retry(60, sleep=lambda _: None), max_reply_bytes=FETCH_BYTES)
+    def __init__(self, brokers: Brokers, lost: set[int]) -> None:
+        super().__init__(brokers, Retry(60, sleep=lambda _: None), max_reply_bytes=FETCH_BYTES)
         self._lost = lost
         self._replies = 0
 
@@ -157,7 +158,7 @@ class Unlucky(ClusterConnection):
 @given(lost=st.sets(st.integers(1, 12)))
 def test_lost_replies_store_nothing_twice(broker: Broker, client: Client, lost: set[int]) -> None:
     topic = new_topic(client)
-    patient = Unlucky(broker.native, lost)
+    patient = Unlucky(Brokers(addresses=broker.native), lost)
     given_values = [b"%03d" % at * 10 for at in range(100)]
     done = Task(options(broker, topic, batch_bytes=300), some_identity(), patient).add(values(*given_values)).finish()
     assert stored_values(broker, topic) == given_values
@@ -177,8 +178,8 @@ def test_a_broker_that_goes_and_comes_back_in_mid_job(tmp_path: Path) -> None:
 
 def test_a_broker_that_does_not_come_is_given_up() -> None:
     clock = count(0, 10)
-    patient = ClusterConnection("127.0.0.1:1", patience(lambda: next(clock)))
-    task = Task(WriteOptions(bootstrap="127.0.0.1:1", topic="t"), some_identity(), patient)
+    patient = ClusterConnection(Brokers(addresses="127.0.0.1:1"), patience(lambda: next(clock)))
+    task = Task(WriteOptions(brokers=Brokers(addresses="127.0.0.1:1"), topic="t"), some_identity(), patient)
     with pytest.raises(
         PipelineError, match=r"cannot connect to 127.0.0.1:1: .*; gave up after 30 s \(deliveryTimeoutMs\)"
     ):

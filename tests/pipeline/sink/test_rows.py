@@ -9,6 +9,7 @@ from pyspark import TaskContext
 
 from tests.pipeline.sink.attempt import KINDS, SCHEMA, Row, arrow, new_topic, numbered, options, rows_strategy, stored
 from warmlog.client.blocking import Client
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.sink.options import WriteOptions, write_options
 from warmlog.pipeline.sink.rows import check_columns, rows_of, rows_of_spark
@@ -42,7 +43,7 @@ def test_a_wrong_option_is_named(given_options: dict[str, str], message: str) ->
 
 def test_options_are_read_whatever_their_case_and_sparks_own_are_left_alone() -> None:
     asked = write_options({"BOOTSTRAP": "h", "Topic": "t", "compression": "zstd", "checkpointLocation": "/c"})
-    assert asked == WriteOptions(bootstrap="h", topic="t", codec=Codec.ZSTD)
+    assert asked == WriteOptions(brokers=Brokers(addresses="h"), topic="t", codec=Codec.ZSTD)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_a_frame_that_was_read_can_be_written_with_what_it_has_besides() -> None
 
 def test_options_of_sparks_kafka_sink_are_taken() -> None:
     given = {"kafka.bootstrap.servers": "h:9091", "topic": "t", "includeHeaders": "false"}
-    assert write_options(given) == WriteOptions(bootstrap="h:9091", topic="t", include_headers=False)
+    assert write_options(given) == WriteOptions(brokers=Brokers(addresses="h:9091"), topic="t", include_headers=False)
     with pytest.raises(PipelineError, match="settings of a Kafka client do not apply here"):
         write_options({**given, "kafka.acks": "1"})
 

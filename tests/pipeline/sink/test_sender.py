@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.sink.attempt import patience, some_identity
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.cluster import reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.retry import Retry
@@ -133,7 +134,7 @@ def test_batches_of_a_partition_keep_their_order_where_its_leader_changes() -> N
 def test_a_report_is_a_line_of_json(tmp_path: Path) -> None:
     from warmlog.pipeline.sink.writer import TaskMessage, report
 
-    asked = WriteOptions(bootstrap="h", topic="t", report=str(tmp_path / "report"))
+    asked = WriteOptions(brokers=Brokers(addresses="h"), topic="t", report=str(tmp_path / "report"))
     report(asked, [TaskMessage(TaskReport(rows=2, bytes=70)), TaskMessage(TaskReport(rows=3, bytes=80))], "done", 4)
     report(asked, [None], "failed")
     first, second = map(json.loads, (tmp_path / "report").read_text().splitlines())

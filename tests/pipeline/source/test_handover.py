@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline.conftest import plain
 from warmlog.client.blocking import Client
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
 from warmlog.pipeline.retry import Retry
@@ -151,7 +152,7 @@ def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
         addresses = [broker.native]
 
         def ask() -> MetadataResponse:
-            with ClusterConnection(addresses[-1], Retry(0)) as cluster:
+            with ClusterConnection(Brokers(addresses=addresses[-1]), Retry(0)) as cluster:
                 return cluster.ask(MetadataRequest(topics=None), MetadataResponse)
 
         def sleep(_: float) -> None:

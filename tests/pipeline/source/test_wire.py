@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tests.pipeline.conftest import SPARK_TIMEOUT_S, plain
 from warmlog.client.blocking import Client
 from warmlog.client.connection.cluster import Cluster
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.offsets import Offsets
@@ -145,7 +146,9 @@ def test_a_broker_that_comes_back_is_read_on_from(tmp_path: Path) -> None:
             client.create_topic("orders", partitions=1)
             for _ in range(20):  # so many replies
                 client.produce_many("orders", [bytes(100_000)] * 10)
-        split = RemoteSplit(bootstrap=broker.native, topic="orders", partition=0, first_offset=0, end_offset=200)
+        split = RemoteSplit(
+            brokers=Brokers(addresses=broker.native), topic="orders", partition=0, first_offset=0, end_offset=200
+        )
         collector = Collector()
         steps, _ = read_batches(split, ReadRules(), collector.take)
         next(steps)
@@ -157,7 +160,7 @@ def test_a_broker_that_comes_back_is_read_on_from(tmp_path: Path) -> None:
 
 def test_a_broker_that_stays_away_is_given_up(broker: Broker) -> None:
     times = iter(range(0, 10_000, 20))
-    split = RemoteSplit(bootstrap="127.0.0.1:1", topic="t", partition=0, first_offset=0, end_offset=1)
+    split = RemoteSplit(brokers=Brokers(addresses="127.0.0.1:1"), topic="t", partition=0, first_offset=0, end_offset=1)
     with (
         connect(split, Retry(clock=lambda: next(times), sleep=lambda _: None)) as cluster,
         pytest.raises(PipelineError, match="cannot connect"),
@@ -174,14 +177,18 @@ def test_records_that_went_before_they_were_read() -> None:
         while len(list((broker.data_dir / "gone-0").glob("*.log"))) > 1:
             pass  # retention leaves the active segment, and then no offset goes any more
         first = client.offsets("gone", "beginning")[0]
-        split = RemoteSplit(bootstrap=broker.native, topic="gone", partition=0, first_offset=0, end_offset=100)
+        split = RemoteSplit(
+            brokers=Brokers(addresses=broker.native), topic="gone", partition=0, first_offset=0, end_offset=100
+        )
         with pytest.raises(DataLossError, match=r"gone-0: offsets 0 to \d+ were deleted before they were read"):
             offsets_of(split)
         found = offsets_of(split, fail_on_data_loss=False)
         assert found == list(range(found[0], 100))
         assert found[0] >= first
         assert found[0] == first  # although the batch with that record may begin before it
-        nobody = RemoteSplit(bootstrap=broker.native, topic="gone", partition=7, first_offset=0, end_offset=3)
+        nobody = RemoteSplit(
+            brokers=Brokers(addresses=broker.native), topic="gone", partition=7, first_offset=0, end_offset=3
+        )
         with pytest.raises(PipelineError, match="no partition gone-7"):
             offsets_of(nobody)
 
@@ -436,7 +443,7 @@ def test_what_may_pass_is_waited_for(
         return replace(reply, partitions=(replace(first, error=code), *others))
 
     monkeypatch.setattr(Cluster, "ask_broker", refuse_once)
-    with ClusterConnection(broker.native, Retry(sleep=lambda _: None)) as cluster:
+    with ClusterConnection(Brokers(addresses=broker.native), Retry(sleep=lambda _: None)) as cluster:
         found = Offsets(cluster, [(topic, 0), (topic, 1)])
         assert [found.bound((topic, partition), LATEST_TIMESTAMP) for partition in range(2)] == [5, 5]
     assert failed
@@ -445,7 +452,7 @@ def test_what_may_pass_is_waited_for(
 def test_what_does_not_pass_is_an_error(broker: Broker, client: Client) -> None:
     produced(client, "fails", 10)
     with (
-        ClusterConnection(broker.native, Retry()) as cluster,
+        ClusterConnection(Brokers(addresses=broker.native), Retry()) as cluster,
         pytest.raises(PipelineError, match="no partition fails-7"),
     ):
         Offsets(cluster, [("fails", 7)]).bound(("fails", 7), LATEST_TIMESTAMP)

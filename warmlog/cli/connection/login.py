@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from stat import S_IMODE, S_IROTH
 from typing import NamedTuple
 
 import click
@@ -52,15 +51,10 @@ def login_from(environ: Mapping[str, str]) -> Login | None:
 
 def read_password(path: Path) -> str:
     """Return the first line of a file that not everyone may read. Raises CannotStart."""
+    from warmlog.client.files import ClientFileError  # imports ssl
+    from warmlog.client.files import read_password as read
+
     try:
-        if S_IMODE(path.stat().st_mode) & S_IROTH:
-            raise CannotStart(f"{path}: every user of this machine may read it: chmod 600 {path}")
-        text = path.read_text()
-    except OSError as error:
-        raise CannotStart(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CannotStart(f"{path}: not UTF-8") from None
-    password = text.partition("\n")[0]
-    if not password:
-        raise CannotStart(f"{path}: the first line is empty, and should be a password")
-    return password
+        return read(path)
+    except ClientFileError as error:
+        raise CannotStart(str(error)) from None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import ssl
 
 CA, CERTIFICATE = "WARMLOG_TLS_CA", "WARMLOG_TLS_CERTIFICATE"
-SYSTEM = "system"
+SYSTEM = "system"  # the value of CA for the system's certificates
 
 
 def use_file(_context: click.Context, parameter: click.Parameter, path: str | None) -> None:
@@ -28,31 +28,9 @@ def context_from(environ: Mapping[str, str]) -> "ssl.SSLContext | None":
         if certificate:
             raise CannotStart("--tls-certificate: needs --tls-ca")
         return None
-    import ssl  # takes time that most commands need not spend
+    from warmlog.client.files import ClientFileError, tls_context  # imports ssl: time that most commands need not spend
 
     try:
-        context = ssl.create_default_context(cafile=None if ca == SYSTEM else ca)
-    except ssl.SSLError:
-        raise CannotStart(f"--tls-ca: {ca} has no certificate in PEM format") from None
-    except OSError as error:
-        raise CannotStart(f"--tls-ca: {ca}: {error.strerror}") from None
-    if certificate:
-        try:
-            context.load_cert_chain(certificate, password=_no_password)
-        except _EncryptedKeyError:
-            raise CannotStart(f"--tls-certificate: the key in {certificate} is encrypted") from None
-        except ssl.SSLError:
-            raise CannotStart(
-                f"--tls-certificate: {certificate} needs a private key and the certificate that belongs to it (PEM)"
-            ) from None
-        except OSError as error:
-            raise CannotStart(f"--tls-certificate: {certificate}: {error.strerror}") from None
-    return context
-
-
-class _EncryptedKeyError(Exception):
-    """A password was asked for."""
-
-
-def _no_password() -> str:
-    raise _EncryptedKeyError
+        return tls_context(ca, certificate)
+    except ClientFileError as error:
+        raise CannotStart(f"--tls-{error.setting}: {error}") from None

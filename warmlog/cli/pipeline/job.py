@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
+from warmlog.cli.connection.login import MECHANISM, PASSWORD, PASSWORD_FILE, USER
+from warmlog.cli.connection.tls import CA, CERTIFICATE, SYSTEM
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import assignment, bootstrap
 from warmlog.cli.output import binary_size, print_line
@@ -26,6 +28,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Assignments = tuple[tuple[str, str], ...]
 
 DEFAULT_PATH = "data"
+_FILES = frozenset({"tlsCa", "tlsCertificate", "passwordFile"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,8 @@ class JobOptions:
             path = DEFAULT_PATH
         assigned = {name.lower() for name, _ in self.assignments}
         topic = None if assigned & {"assign", "subscribe", "subscribepattern"} else self.topic
-        named = {"path": None if path is None else _absolute(path), "topic": topic, **given}
+        login = login_options() if given.get("bootstrap") is not None or "bootstrap" in assigned else {}
+        named = {"path": None if path is None else _absolute(path), "topic": topic, **login, **given}
         kept = {name: text for name, text in named.items() if text is not None and name.lower() not in assigned}
         return {**kept, **dict(self.assignments)}
 
@@ -59,6 +63,21 @@ class JobOptions:
         from warmlog.pipeline.source.options import read_options
 
         return read_options(self.source_options(**given))
+
+
+def login_options() -> dict[str, str]:
+    """Return the options of `warmlog` itself for encryption and login, as options of the data source."""
+    environ = os.environ
+    names = {"tlsCa": CA, "tlsCertificate": CERTIFICATE, "user": USER, "mechanism": MECHANISM}
+    found = {name: environ[variable] for name, variable in names.items() if environ.get(variable)}
+    if environ.get(PASSWORD_FILE):
+        found["passwordFile"] = environ[PASSWORD_FILE]
+    elif environ.get(PASSWORD) and USER in environ:
+        found["password"] = environ[PASSWORD]
+    for name in _FILES & found.keys():
+        if found[name] != SYSTEM:
+            found[name] = str(Path(found[name]).absolute())
+    return found
 
 
 def _absolute(path: str) -> str:

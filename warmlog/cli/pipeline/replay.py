@@ -9,7 +9,15 @@ import click
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import json_option, native_option
 from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table
-from warmlog.cli.pipeline.job import JobOptions, bootstrap_option, job_options, pipeline_errors, running, show_stats
+from warmlog.cli.pipeline.job import (
+    JobOptions,
+    bootstrap_option,
+    job_options,
+    login_options,
+    pipeline_errors,
+    running,
+    show_stats,
+)
 
 if TYPE_CHECKING:
     from warmlog.pipeline.jobs.replay import Replayed, ReplayTask
@@ -75,16 +83,19 @@ def replay(
                 "--to-topic is missing: several topics are replayed into one topic, or one at a time."
             )
         tasks = _tasks(options, table)
+        write = None if dry_run else sink_options(native, target, login_options())
         reporter = Reporter("replay")
         size = (lambda: size_of(options)) if table is None else (lambda: sum(map(size_of_task, tasks)))
         with running("replay", job, size, reporter) as run:
             rules = ReplayRules(
-                write=None if dry_run else sink_options(native, target),
+                write=write,
                 replay_id=name,
                 keep_partitions=keep_partitions,
                 rate=None if rate is None else rate / max(min(len(tasks), run.parallelism), 1),
             )
-            created = None if dry_run else prepare_target(native, target, tasks, keep_partitions=keep_partitions)
+            created = (
+                None if write is None else prepare_target(write.brokers, target, tasks, keep_partitions=keep_partitions)
+            )
             if created is not None and not as_json:
                 print_line(f"created topic {target} with {counted(created, 'partition')}")
             try:

@@ -111,13 +111,13 @@ class ArchiveJob:
     def commit_group(self) -> None:
         """Commit the group's offsets as of the last batch; if that fails, the next step tries again."""
         options = self._options
-        if options.group is None or options.bootstrap is None or not self._positions:
+        if options.group is None or options.brokers is None or not self._positions:
             return
         from warmlog.pipeline.source.remote import commit_offsets  # imports the client
 
         offsets = {key: at.offset for key, at in self._positions.items()}
         try:
-            commit_offsets(options.bootstrap, options.group, offsets)
+            commit_offsets(options.brokers, options.group, offsets)
             self._is_group_behind = False
         except PipelineError as error:
             self._is_group_behind = True

@@ -7,13 +7,14 @@
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
@@ -72,9 +73,9 @@ class Replayed:
     stats: JobStats
 
 
-def sink_options(bootstrap: str, topic: str, **given: str) -> WriteOptions:
-    """Return the sink's options for a replay. Raises PipelineError."""
-    return write_options({"bootstrap": bootstrap, "topic": topic, **given})
+def sink_options(bootstrap: str, topic: str, given: Mapping[str, str]) -> WriteOptions:
+    """Return the sink's options for a replay. `given`: further ones, such as a login. Raises PipelineError."""
+    return write_options({**given, "bootstrap": bootstrap, "topic": topic})
 
 
 def plan_from_log(options: ReadOptions) -> list[ReplayTask]:
@@ -114,13 +115,13 @@ def _bound(bound: Bound, key: TopicPartition) -> int | None:
     return bound.number if bound.each is None else bound.each.get(key[0], {}).get(key[1])
 
 
-def prepare_target(bootstrap: str, topic: str, tasks: Sequence[ReplayTask], *, keep_partitions: bool) -> int | None:
+def prepare_target(brokers: Brokers, topic: str, tasks: Sequence[ReplayTask], *, keep_partitions: bool) -> int | None:
     """Create the target topic if it is missing, with as many partitions as the source.
 
     Returns their number, or None if the topic exists. Raises PipelineError if it has too few partitions to keep them.
     """
     needed = max((task.partition for task in tasks), default=0) + 1
-    with ClusterConnection(bootstrap, Retry()) as cluster:
+    with ClusterConnection(brokers, Retry()) as cluster:
         cluster.start()
         (found,) = cluster.call(lambda client: client.metadata([topic])).topics
         if found.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

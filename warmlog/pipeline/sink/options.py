@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
+from warmlog.pipeline.brokers import BROKERS_TABLE, Brokers, parse_brokers
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.options import CONNECTOR_NAMES, OptionTexts, bootstrap, count, flag, nonempty, ordinal, word
+from warmlog.pipeline.options import CONNECTOR_NAMES, OptionTexts, count, flag, nonempty, ordinal, word
 from warmlog.protocol.records.layout import Codec
 
 OnChangedRows: TypeAlias = Literal["fail", "send"]
@@ -17,7 +18,7 @@ DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000  # what brokers allow (transaction.max.
 
 # Name to the form of its value, for errors.
 WRITE_TABLE = {
-    "bootstrap": "a broker's native address, host:port",
+    **BROKERS_TABLE,
     "topic": "a topic",
     "includeHeaders": '"true" or "false"',
     "writeId": "a name for what is written",
@@ -39,7 +40,7 @@ _SPARKS_OWN = frozenset({"checkpointlocation"})
 class WriteOptions:
     """The options of a write; `docs/pipeline/sink.md` describes each."""
 
-    bootstrap: str
+    brokers: Brokers
     topic: str | None = None
     include_headers: bool = True
     write_id: str | None = None
@@ -58,15 +59,15 @@ class WriteOptions:
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Parse and check the options of a write. Raises PipelineError."""
     texts = OptionTexts(given, WRITE_TABLE, "of a write", aliases=CONNECTOR_NAMES, ignored=_SPARKS_OWN)
-    address = texts.parsed("bootstrap", bootstrap, None)
-    if address is None:
+    brokers = parse_brokers(texts)
+    if brokers is None:
         raise PipelineError('no broker address: give option("bootstrap", ...)')
     if "writeBatch" in texts and "writeId" not in texts:
         raise PipelineError("option writeBatch needs writeId: it numbers the batches of that name")
     if "transactionTimeoutMs" in texts and not texts.parsed("transactional", flag, default=False):
         raise PipelineError("option transactionTimeoutMs needs transactional=true")
     return WriteOptions(
-        bootstrap=address,
+        brokers=brokers,
         topic=texts.parsed("topic", nonempty, None),
         include_headers=texts.parsed("includeHeaders", flag, default=True),
         write_id=texts.parsed("writeId", nonempty, None),

@@ -336,7 +336,7 @@ def write_in_transaction(
 def open_cluster(options: WriteOptions) -> ClusterConnection:
     """Return the cluster that a write goes to; it connects with its first request."""
     retry = Retry(options.delivery_timeout_ms / 1000, setting="deliveryTimeoutMs")
-    return ClusterConnection(options.bootstrap, retry, max_reply_bytes=FETCH_BYTES)
+    return ClusterConnection(options.brokers, retry, max_reply_bytes=FETCH_BYTES)
 
 
 def _written(

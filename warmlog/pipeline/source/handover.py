@@ -35,9 +35,10 @@ class HandoverInput:
 
     def __init__(self, options: ReadOptions, *, patient: bool = False) -> None:
         """`options` name a directory and a broker. `patient`: see `BrokerInput`."""
+        assert options.brokers is not None, "a hand-over has a broker"
         self._options = options
         self._broker = BrokerInput(options, patient=patient)
-        self._bootstrap = ""
+        self._brokers = options.brokers
         self.offsets: dict[TopicPartition, int] | None = None
 
     def look(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
@@ -46,7 +47,7 @@ class HandoverInput:
 
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return the splits of the chosen offsets. Raises PipelineError, InspectError, OSError."""
-        (topic_ids, ranges), self._bootstrap = self._broker.look_at_brokers(
+        (topic_ids, ranges), self._brokers = self._broker.look_at_brokers(
             lambda extents: (topic_ids_of(extents), choose(extents)), lenient=lenient
         )
         return Plan(splits=self._splits(topic_ids, ranges), ranges=ranges)
@@ -80,7 +81,7 @@ class HandoverInput:
             for key, wanted in ranges.items()
         }
         found = plan_splits([(stored[key], wanted) for key, wanted in local.items()], self._options)
-        splits = [replace(split, bootstrap=self._bootstrap) for split in found]
+        splits = [replace(split, brokers=self._brokers) for split in found]
         return [*self._remote(before, topic_ids), *splits, *self._remote(after, topic_ids)]
 
     def _stored(self, topic_ids: TopicIds) -> dict[TopicPartition, StoredPartition]:
@@ -99,7 +100,7 @@ class HandoverInput:
         return {(one.topic, one.partition): one for one in found}
 
     def _remote(self, ranges: Ranges, topic_ids: TopicIds) -> list[AnySplit]:
-        return list(plan_remote(self._options, self._bootstrap, ranges, topic_ids))
+        return list(plan_remote(self._options, self._brokers, ranges, topic_ids))
 
 
 def _overlap(wanted: Range, first: int, end: int) -> Range:

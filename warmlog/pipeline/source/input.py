@@ -172,7 +172,7 @@ class Readers:
         tally = tally if tally is not None else Tally()
         if isinstance(split, Split):
             reader = SplitReader(split, self._rules, checked(handler), tally=tally)
-            return reader.run() if split.bootstrap is None else self._with_fallback(reader, split, handler, tally)
+            return reader.run() if split.brokers is None else self._with_fallback(reader, split, handler, tally)
         return self._remote(split, handler, tally)
 
     def _with_fallback(self, reader: SplitReader, split: Split, handler: BatchHandler, tally: Tally) -> Iterator[None]:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
+from warmlog.pipeline.brokers import BROKERS_TABLE, Brokers, parse_brokers
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.options import (
     CONNECTOR_NAMES,
     OptionTexts,
     assignment,
-    bootstrap,
     count,
     duration_ms,
     flag,
@@ -80,7 +80,7 @@ class ReadOptions:
 
     topics: Topics
     path: str | None = None
-    bootstrap: str | None = None
+    brokers: Brokers | None = None
     group: str | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
@@ -104,7 +104,7 @@ class ReadOptions:
 # Name to the form of its value, for errors.
 READ_TABLE = {
     "path": "a data directory, or several separated by commas, or the directory of a partition",
-    "bootstrap": "a broker's native address, host:port",
+    **BROKERS_TABLE,
     "group": "the name of a consumer group",
     "topic": "a topic, or several separated by commas",
     "subscribe": "as topic",
@@ -137,12 +137,12 @@ _TOPIC_OPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse and check the options of a read. Raises PipelineError."""
     texts = OptionTexts(given, READ_TABLE, "of a read", aliases=CONNECTOR_NAMES)
-    path, address = texts.text("path"), texts.parsed("bootstrap", bootstrap, None)
-    if path is None and address is None:
+    path, brokers = texts.text("path"), parse_brokers(texts)
+    if path is None and brokers is None:
         raise PipelineError(
             'no source: give option("path", ...) for a directory, or option("bootstrap", ...) for a broker'
         )
-    if address is None and "group" in texts:
+    if brokers is None and "group" in texts:
         raise PipelineError("option group needs bootstrap: the broker keeps the group's offsets")
     flushed_only = texts.parsed("readUpTo", word("end", "flushed"), "end") == "flushed"
     if flushed_only and path is None:
@@ -152,7 +152,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     options = ReadOptions(
         topics=_topics(texts),
         path=path,
-        bootstrap=address,
+        brokers=brokers,
         group=texts.text("group"),
         max_offsets_per_trigger=texts.parsed("maxOffsetsPerTrigger", count, None),
         min_offsets_per_trigger=texts.parsed("minOffsetsPerTrigger", count, None),

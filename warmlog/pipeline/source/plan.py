@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.ranges import Extent, Range, TopicPartition
 
@@ -13,9 +14,9 @@ TRIES = 5  # a broker replaces segments every few seconds; a plan takes millisec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSplit:
-    """Offsets of a partition that one task reads; `end_offset` is excluded. `bootstrap`: addresses of brokers."""
+    """Offsets of a partition that one task reads; `end_offset` is excluded. `brokers`: where it is read."""
 
-    bootstrap: str
+    brokers: Brokers
     topic: str
     partition: int
     first_offset: int

@@ -16,6 +16,7 @@ from warmlog.inspect.log_file import LogFile, Segment
 from warmlog.inspect.lookup import confirmed_entries, position_of
 from warmlog.inspect.partition import StoredPartition
 from warmlog.inspect.transactions import Aborted
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.ranges import Range, cuts
 from warmlog.protocol.errors import ProtocolError
@@ -47,7 +48,7 @@ class Piece:
 class Split:
     """Consecutive pieces of one partition for one task, which skips batches of `aborted` transactions.
 
-    `bootstrap`: address of a broker that has records which the directory lacks; None without a broker.
+    `brokers`: have the records that the directory lacks; None without a broker.
     """
 
     topic: str
@@ -56,7 +57,7 @@ class Split:
     pieces: tuple[Piece, ...]
     aborted: tuple[Aborted, ...] = ()
     topic_id: str | None = None
-    bootstrap: str | None = None
+    brokers: Brokers | None = None
 
     @property
     def size(self) -> int:

@@ -186,7 +186,7 @@ class SplitReader:
 
     def _lose(self, what: str, count: int) -> None:
         what = f"{self._split.topic}-{self._split.partition}: {what}"
-        if self._split.bootstrap is not None:
+        if self._split.brokers is not None:
             raise NotInDirectoryError(what)
         lose(self._rules, self.tally, what, count)
 

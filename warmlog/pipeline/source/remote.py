@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 from warmlog.client.groups.admin import GroupAdmin
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.offsets import Offsets, fetch_once
@@ -123,9 +124,9 @@ class BrokerInput:
     """
 
     def __init__(self, options: ReadOptions, *, patient: bool = False) -> None:
-        assert options.bootstrap is not None, "a broker input has an address"
+        assert options.brokers is not None, "a broker input has an address"
         self._options = options
-        self._bootstrap = options.bootstrap
+        self._brokers = options.brokers
         self._patient = patient
 
     def look(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
@@ -134,7 +135,7 @@ class BrokerInput:
             return see(list(remote_partitions(cluster, self._options, lenient=lenient)))
 
     def _connected(self) -> ClusterConnection:
-        cluster = ClusterConnection(self._bootstrap, Retry())
+        cluster = ClusterConnection(self._brokers, Retry())
         if not self._patient:
             try:
                 cluster.start()
@@ -143,17 +144,17 @@ class BrokerInput:
                 raise
         return cluster
 
-    def look_at_brokers(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> tuple[T, str]:
-        """Call a function as `look`; return its result, and the addresses of all brokers. Raises PipelineError."""
+    def look_at_brokers(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> tuple[T, Brokers]:
+        """Call a function as `look`; return its result, and all brokers. Raises PipelineError."""
         with self._connected() as cluster:
-            return see(list(remote_partitions(cluster, self._options, lenient=lenient))), cluster.addresses
+            return see(list(remote_partitions(cluster, self._options, lenient=lenient))), cluster.brokers
 
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return the splits of the chosen offsets. Raises PipelineError."""
-        (topic_ids, ranges), bootstrap = self.look_at_brokers(
+        (topic_ids, ranges), brokers = self.look_at_brokers(
             lambda extents: (topic_ids_of(extents), choose(extents)), lenient=lenient
         )
-        return Plan(splits=list(plan_remote(self._options, bootstrap, ranges, topic_ids)), ranges=ranges)
+        return Plan(splits=list(plan_remote(self._options, brokers, ranges, topic_ids)), ranges=ranges)
 
     def size(self, choose: Choice) -> int:
         """Return the size of the segments with the chosen offsets. Raises PipelineError."""
@@ -175,13 +176,13 @@ class BrokerInput:
         return sum(sizes.values())
 
 
-def plan_remote(options: ReadOptions, bootstrap: str, ranges: Ranges, topic_ids: TopicIds) -> list[RemoteSplit]:
+def plan_remote(options: ReadOptions, brokers: Brokers, ranges: Ranges, topic_ids: TopicIds) -> list[RemoteSplit]:
     """Return splits of these offsets: one for each partition, or about `min_partitions`."""
     total = sum(wanted.end - wanted.start for wanted in ranges.values())
     share = max(-(-total // (options.min_partitions or 1)), options.min_split_offsets)
     return [
         RemoteSplit(
-            bootstrap=bootstrap,
+            brokers=brokers,
             topic=topic,
             partition=partition,
             first_offset=first,
@@ -193,7 +194,7 @@ def plan_remote(options: ReadOptions, bootstrap: str, ranges: Ranges, topic_ids:
     ]
 
 
-def commit_offsets(bootstrap: str, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+def commit_offsets(brokers: Brokers, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Commit the next offset of partitions for a group. Raises PipelineError, soon if no broker is available."""
-    with ClusterConnection(bootstrap, Retry(COMMIT_TIMEOUT_S)) as cluster:
+    with ClusterConnection(brokers, Retry(COMMIT_TIMEOUT_S)) as cluster:
         cluster.call(lambda client: GroupAdmin(client).commit(group, offsets))

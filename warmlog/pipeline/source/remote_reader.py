@@ -35,9 +35,9 @@ FETCH_MAX_WAIT_MS = 500
 
 def rest_of(split: Split, offset: int) -> RemoteSplit:
     """Return the rest of a directory's split, to be read from its brokers."""
-    assert split.bootstrap is not None, "only called for a split with a broker"
+    assert split.brokers is not None, "only called for a split with a broker"
     return RemoteSplit(
-        bootstrap=split.bootstrap,
+        brokers=split.brokers,
         topic=split.topic,
         partition=split.partition,
         first_offset=offset,
@@ -48,7 +48,7 @@ def rest_of(split: Split, offset: int) -> RemoteSplit:
 
 def connect(split: RemoteSplit, retry: Retry | None = None) -> ClusterConnection:
     """Return the connections for reading a split, and others of the same cluster."""
-    return ClusterConnection(split.bootstrap, retry or Retry(), max_reply_bytes=FETCH_BYTES)
+    return ClusterConnection(split.brokers, retry or Retry(), max_reply_bytes=FETCH_BYTES)
 
 
 class _Fetch(NamedTuple):

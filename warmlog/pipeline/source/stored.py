@@ -125,12 +125,12 @@ def _on_all(replicas: Sequence[StoredPartition]) -> int:
 
 def _known_to_broker(options: ReadOptions, topics: Iterable[str]) -> dict[str, KnownTopic]:
     names = sorted(topics)
-    if options.bootstrap is None or not names:
+    if options.brokers is None or not names:
         return {}
     from warmlog.pipeline.cluster import ClusterConnection  # imports the client
     from warmlog.pipeline.retry import Retry
 
-    with ClusterConnection(options.bootstrap, Retry()) as cluster:
+    with ClusterConnection(options.brokers, Retry()) as cluster:
         cluster.start()
         described = cluster.call(lambda client: client.metadata(names)).topics
     return {

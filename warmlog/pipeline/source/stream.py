@@ -159,14 +159,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: OffsetsForm) -> None:
         """Commit the group's offsets: micro-batches up to here are done. A failure is logged, once."""
-        if self._options.group is None or self._options.bootstrap is None:
+        if self._options.group is None or self._options.brokers is None:
             return
         from warmlog.pipeline.source.remote import commit_offsets  # imports the client
 
         offsets = {key: at.offset for key, at in positions_of(end).items()}
-        bootstrap, group = self._options.bootstrap, self._options.group
+        brokers, group = self._options.brokers, self._options.group
         try:
-            commit_offsets(bootstrap, group, offsets)
+            commit_offsets(brokers, group, offsets)
         except PipelineError as error:  # the next micro-batch commits them, and nothing depends on them
             self._warn(f"offsets of group {group} not committed: {error}")
 
@@ -267,7 +267,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _stream_input(options: ReadOptions, *, patient: bool = False) -> Input:
     """Return the input of a stream: directory and broker, or one of them; brokers do not report what is flushed."""
-    if options.path is None or options.bootstrap is None or options.flushed_only:
+    if options.path is None or options.brokers is None or options.flushed_only:
         return choose_input(options, patient=patient)
     from warmlog.pipeline.source.handover import HandoverInput  # imports the client
 

@@ -1,0 +1,98 @@
+"""The brokers of a read or a write: their addresses, and how to connect to them and to log in.
+
+Tasks get it with their splits, so it names files and does not hold what is in them: each worker reads them itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.options import OptionTexts, bootstrap, nonempty
+from warmlog.protocol.scram import MECHANISMS, PLAIN
+
+if TYPE_CHECKING:
+    from warmlog.client.settings import Mechanism, Settings
+
+DEFAULT_MECHANISM = "SCRAM-SHA-512"
+_MECHANISMS = (*MECHANISMS, PLAIN)
+
+# Name to the form of its value, for errors.
+BROKERS_TABLE: Mapping[str, str] = {
+    "bootstrap": "a broker's native address, host:port",
+    "tlsCa": "a file of certificates, or system",
+    "tlsCertificate": "a file with a private key and its certificate",
+    "user": "the name of a user",
+    "password": "a password",
+    "passwordFile": "a file with a password",
+    "mechanism": ", ".join(_MECHANISMS[:-1]) + f" or {PLAIN}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brokers:
+    """`addresses`: `host:port`, separated by commas; the others: `docs/authentication.md`."""
+
+    addresses: str
+    tls_ca: str | None = None
+    tls_certificate: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    password_file: str | None = None
+    mechanism: str = DEFAULT_MECHANISM
+
+    def at(self, addresses: str) -> "Brokers":
+        """Return the same with other addresses."""
+        return replace(self, addresses=addresses)
+
+    def connecting(self, settings: "Settings") -> "Settings":
+        """Return a client's settings with the encryption and the login of these brokers.
+
+        Raises PipelineError for a file that cannot be used.
+        """
+        from warmlog.client.files import read_password, tls_context  # imports the client
+
+        try:
+            if self.tls_ca is not None:
+                settings = replace(settings, tls=tls_context(self.tls_ca, self.tls_certificate))
+            if self.user is not None:
+                password = self.password if self.password_file is None else read_password(Path(self.password_file))
+                settings = replace(
+                    settings, username=self.user, password=password, mechanism=cast("Mechanism", self.mechanism)
+                )
+        except ValueError as error:
+            raise PipelineError(str(error)) from None
+        return settings
+
+
+def parse_brokers(texts: OptionTexts) -> Brokers | None:
+    """Return the brokers that the options name, None without an address. Raises PipelineError."""
+    addresses = texts.parsed("bootstrap", bootstrap, None)
+    for name, needed in (
+        ("tlsCa", "bootstrap"),
+        ("tlsCertificate", "tlsCa"),
+        ("user", "bootstrap"),
+        ("password", "user"),
+        ("passwordFile", "user"),
+        ("mechanism", "user"),
+    ):
+        if name in texts and needed not in texts:
+            raise PipelineError(f"option {name} needs {needed}")
+    if "user" in texts and ("password" in texts) == ("passwordFile" in texts):
+        raise PipelineError("option user needs either passwordFile or password")
+    if addresses is None:
+        return None
+    return Brokers(
+        addresses=addresses,
+        tls_ca=texts.parsed("tlsCa", nonempty, None),
+        tls_certificate=texts.parsed("tlsCertificate", nonempty, None),
+        user=texts.parsed("user", nonempty, None),
+        password=texts.parsed("password", nonempty, None),
+        password_file=texts.parsed("passwordFile", nonempty, None),
+        mechanism=texts.parsed("mechanism", _mechanism, DEFAULT_MECHANISM),
+    )
+
+
+def _mechanism(text: str) -> str:
+    return {name: name for name in _MECHANISMS}[text.strip().upper()]
