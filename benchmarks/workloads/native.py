@@ -29,7 +29,7 @@ CONNECTIONS = 200
 RECORDS = 1_000_000
 SEGMENTS = 10
 SEGMENT_MS = 1_000
-BASE_TIMESTAMP_MS = int(time() * 1000) - 3_600_000  # brokers refuse the future and let go of the distant past
+BASE_TIMESTAMP_MS = int(time() * 1000) - 3_600_000  # brokers refuse the future and delete the distant past
 ALONE = "a sync each"  # one producer, whose requests share no sync
 SETTLE_S = 1.0  # after its first reply a broker may still have a little to do
 

@@ -1,7 +1,7 @@
 """The broker that client libraries talk to, and fresh topics on it.
 
 `WARMLOG_CLIENTS_BOOTSTRAP=host:port` holds the same tests against another broker: real Kafka (`make interop` does
-that), so that a test is known to be right before warmlog is held against it.
+that), so that a test is known to be right before warmlog is compared with it.
 """
 
 import itertools

@@ -1,7 +1,6 @@
-"""Three client libraries behind one face, so that what all can do is asked of all in the same words.
+"""Three client libraries behind one interface: each produces a list of rows, and reads partitions from begin to end.
 
-Owns: how each library produces a list of rows and reads partitions from their beginning to their end. Must not know:
-which broker stands behind the address. What only one library can do is tested with that library itself.
+What a single library can do is tested with that library itself.
 """
 
 import asyncio

@@ -31,7 +31,7 @@ class Posting(NamedTuple):
 
 
 class Books:
-    """What clients were told of each transfer."""
+    """The result of each transfer that clients saw."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

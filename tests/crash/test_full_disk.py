@@ -205,7 +205,7 @@ def test_a_broker_killed_on_a_full_disk_starts_there(disk: Mount, serve: Serve) 
     disk.fill()
     broker.kill()
     for path in disk.path.glob("orders-0/*.*index"):
-        path.unlink()  # there is more to be made anew than after most kills
+        path.unlink()  # there is more to rebuild than after most kills
     disk.fill()  # but nothing to make it of
 
     broker = serve(disk.path)

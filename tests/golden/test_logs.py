@@ -1,4 +1,4 @@
-"""Logs that Kafka wrote, opened, repaired and written anew by us: the same records, the same files."""
+"""Logs that Kafka wrote, opened, repaired and rewritten by us: the same records, the same files."""
 
 import random
 import shutil

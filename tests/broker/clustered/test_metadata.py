@@ -1,4 +1,4 @@
-"""What clients are told of the brokers and partitions of a cluster, by any of its brokers."""
+"""What any broker of a cluster tells clients about its brokers and partitions."""
 
 from typing import Any
 

@@ -179,7 +179,7 @@ def test_a_sync_that_comes_after_one_that_failed_counts_for_nothing(bench: Bench
 def test_a_sync_whose_segment_was_sealed_and_removed_meanwhile_has_nothing_to_wait_for(
     bench: Bench, batch: Batch
 ) -> None:
-    """Retention by size can be quicker than the end of a roll: the log was put out of service by it."""
+    """Retention by size can be quicker than the end of a roll: the log failed because of it."""
     log = bench.open(segment_bytes=2 * len(batch()))
     for _ in range(2):
         log.appends.append(batch())

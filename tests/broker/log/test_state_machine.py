@@ -184,7 +184,7 @@ class LogMachine(RuleBasedStateMachine):
         return self.start + len(self.records)
 
     def read(self, offset: int, max_bytes: int, **how: Any) -> LogRead:
-        """As a broker does: indexes found corrupt are made anew, each once."""
+        """As a broker does: indexes found corrupt are rebuilt, each once."""
         for _ in range(self.log.segment_count):
             try:
                 return self.log.reads.read(offset, max_bytes, **how)

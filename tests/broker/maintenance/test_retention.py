@@ -148,7 +148,7 @@ async def test_a_start_that_was_moved_holds_after_a_crash(tmp_path: Path) -> Non
         await made.partitions.checkpoint_log_starts([partition])
         made.disk.refused = ".log"
         await retention_of(made).check()
-        await made.partitions.checkpoint()  # the log has let go of two segments, whose files are still there
+        await made.partitions.checkpoint()  # the log has released two segments, whose files are still there
         made.disk.refused = None
         partition.log.close(clean=False)
         partition.log.fail("the machine stops here")

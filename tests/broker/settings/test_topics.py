@@ -65,7 +65,7 @@ def test_replicas_are_named_by_partition_and_broker() -> None:
 
 
 def test_every_setting_reaches_the_log() -> None:
-    """A setting that is accepted is real: none is missing where logs are told of theirs."""
+    """A setting that is accepted is real: none is missing where logs get theirs."""
     own = log_config(dict.fromkeys(("retention.ms", "max.message.bytes"), "77"), Settings())
     assert (own.retention_ms, own.max_message_bytes) == (77, 77)
     assert {name.replace(".", "_") for name in TOPIC_SETTINGS} <= set(LogConfig.__slots__)

@@ -131,7 +131,7 @@ def facts(reply: Any, path: str = "") -> list[tuple[str, object]]:
 
 
 async def answers(bootstrap: str) -> dict[tuple[str, str, int], object]:
-    """Return what the client is told of each request, in each case."""
+    """Return what the client gets for each request, in each case."""
     found: dict[tuple[str, str, int], object] = {}
     async with connected(bootstrap, ADMIN) as admin, connected(bootstrap, CLIENT) as client:
         await prepare(admin)

@@ -1,4 +1,4 @@
-"""The tests of client libraries in the suite, held against real Kafka: what they ask of us is what Kafka does."""
+"""The tests of client libraries in the suite, run against real Kafka: what they ask of us is what Kafka does."""
 
 import os
 import subprocess

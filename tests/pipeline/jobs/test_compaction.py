@@ -1,4 +1,4 @@
-"""What compaction would save, held against a model: the last record of each key stays."""
+"""What compaction would save, compared with a model: the last record of each key stays."""
 
 import json
 from collections.abc import Callable

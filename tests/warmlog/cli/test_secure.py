@@ -83,6 +83,22 @@ def test_a_first_start_makes_what_clients_need_and_the_next_keeps_it(tmp_path: P
     assert {path: path.read_bytes() for path in secrets.iterdir()} == before
 
 
+def test_secrets_and_names_may_be_given(tmp_path: Path) -> None:
+    secrets = tmp_path / "volume"
+    secrets.mkdir(mode=0o755)  # as it is mounted
+    with served(tmp_path, "--secrets-dir", "volume", "--certificate-host", "broker.example.org") as (_, addresses):
+        assert "broker.pem" in {path.name for path in secrets.iterdir()}
+        password = (secrets / "admin.password").read_text().strip()
+        assert metadata(addresses["kafka"], secrets, "admin", password) == []
+    assert not (tmp_path / "data-secrets").exists()
+    shown = subprocess.run(
+        ["openssl", "x509", "-in", secrets / "broker.pem", "-noout", "-ext", "subjectAltName"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "DNS:broker.example.org" in shown
+    assert "DNS:localhost" in shown
+
+
 @pytest.mark.parametrize("missing", ["admin.properties", "broker.pem"])
 def test_what_is_missing_is_made_again(tmp_path: Path, missing: str) -> None:
     secrets = tmp_path / "data-secrets"
@@ -117,6 +133,7 @@ def test_a_broker_with_two_data_directories_that_was_open_becomes_secure(tmp_pat
         (("--nodes", "2"), "--secure: cannot be combined with --nodes"),
         (("--set", "listeners=SSL://127.0.0.1:0"), "--secure: cannot be combined with the setting listeners"),
         (("--kafka", "nonsense"), "nonsense: expected HOST:PORT"),
+        (("--certificate-host", "no name"), "'no name' is neither a host name nor an address"),
     ],
 )
 def test_what_it_cannot_secure_is_named(tmp_path: Path, options: tuple[str, ...], problem: str) -> None:
@@ -124,6 +141,15 @@ def test_what_it_cannot_secure_is_named(tmp_path: Path, options: tuple[str, ...]
     assert (status, len(printed.splitlines())) == (2, 1)
     assert problem in printed
     assert not (tmp_path / "data-secrets").exists()
+
+
+def test_secrets_are_kept_apart_from_logs(tmp_path: Path) -> None:
+    data = ("--data-dir", tmp_path / "data")
+    status, printed = run("serve", "--secure", *data, "--secrets-dir", tmp_path / "data" / "secrets")
+    assert (status, "may hold logs only" in printed) == (2, True)
+    for option in ("--secrets-dir", "--certificate-host"):
+        status, printed = run("serve", *data, option, "x")
+        assert (status, f"{option}: needs --secure" in printed) == (2, True)
 
 
 def test_a_user_admin_that_is_there_is_not_replaced(tmp_path: Path) -> None:

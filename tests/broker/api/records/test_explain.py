@@ -86,7 +86,7 @@ async def test_what_is_not_in_memory_is_told_and_stays_out_of_it(tmp_path: Path)
 
 
 async def test_a_damaged_index_is_told_and_not_mended(tmp_path: Path) -> None:
-    """The first fetch after the start has it made anew."""
+    """The first fetch after the start rebuilds it."""
     index = tmp_path / "data" / "orders-0" / f"{0:020}.index"
     async with running(tmp_path / "data", SETTINGS) as broker:
         await fill(await broker.connect())

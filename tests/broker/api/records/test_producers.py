@@ -102,7 +102,7 @@ async def test_a_new_id_is_above_those_that_logs_know_already(tmp_path: Path) ->
 
 
 async def test_an_id_that_a_client_made_up_is_no_reason_to_give_none(tmp_path: Path) -> None:
-    # There was no larger one to give, so every producer that asked was told of an unknown error.
+    # There was no larger one to give, so every producer that asked got an unknown error.
     async with running(tmp_path) as broker, kafka_client(broker.addresses.kafka) as client:
         await create(client, "words")
         for producer_id in (41, (1 << 63) - 1):

@@ -94,7 +94,7 @@ async def test_an_empty_list_asks_for_all_topics_in_version_0_only(client: Kafka
 
 
 async def test_what_is_told_changes_with_the_topic(broker: Running, client: KafkaClient) -> None:
-    """What is told of a topic is kept between requests."""
+    """The description of a topic is kept between requests."""
     (before,) = await topics(client, "a", create=True)
     assert await topics(client, "a") == [before]
     await client.ask("CreatePartitions", topics=[{"name": "a", "count": 3, "assignments": None}], validate_only=False)

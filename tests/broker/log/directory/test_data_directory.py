@@ -62,7 +62,7 @@ def test_a_cluster_id_can_be_given(path: Path) -> None:
 def test_a_directory_is_served_once_within_a_process(directory: DataDirectory, path: Path) -> None:
     with pytest.raises(DataDirectoryError, match="in use"):
         DataDirectory.open(path, node_id=1)
-    assert _locked_elsewhere(path), "the refused second one must not have let go of the lock"
+    assert _locked_elsewhere(path), "the refused second one must not have released the lock"
 
 
 def test_a_directory_is_served_once_among_processes(directory: DataDirectory, path: Path) -> None:

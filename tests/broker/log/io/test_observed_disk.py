@@ -1,4 +1,4 @@
-"""Files that are only looked at: what is told of them, and that they and memory stay as they were."""
+"""Files that are only looked at: what is reported about them, and that they and memory stay as they were."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The way of a fetch told: held against what fetches do, the contract of the warm section, and real eviction."""
+"""The explanation of a fetch, compared with what fetches do, the contract of the warm section, and real eviction."""
 
 import os
 from collections.abc import Callable
@@ -96,7 +96,7 @@ def test_a_log_that_is_searched_plainly_is_explained_so(bench: Bench) -> None:
     assert searches == ["plain", "warm"]
 
 
-# -- held against the log ----------------------------------------------------------------------------------------------
+# -- compared with the log --------------------------------------------------------------------------------------------
 
 
 @both

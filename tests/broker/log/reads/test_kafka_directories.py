@@ -139,7 +139,7 @@ def test_kafkas_indexes_pass_our_checks_and_ours_are_the_same_bytes(copy: Copy, 
         index, times = (copy.path / name / f"{segment.base_offset:020d}{kind}" for kind in (".index", ".timeindex"))
         inode, before = index.stat().st_ino, (index.read_bytes(), times.read_bytes())
         assert segment.offset_index_entries * 8 == len(before[0])
-        assert index.stat().st_ino == inode, "describing found nothing to make anew"
+        assert index.stat().st_ino == inode, "describing found nothing to rebuild"
         log.reads.rebuild_indexes(segment.base_offset)
         assert index.stat().st_ino != inode
         assert (index.read_bytes(), times.read_bytes()) == before

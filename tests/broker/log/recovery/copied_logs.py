@@ -1,7 +1,4 @@
-"""Logs that a broker with transactions wrote, put into a data directory before anybody serves it.
-
-Owns: what lies in them. This broker refuses transactional batches; they come by a copied directory alone.
-"""
+"""Logs with transactions, written into a data directory before a broker serves it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,6 @@
 """What was sent to a log, and what may be found of it after a crash.
 
-Owns the rules of what a power cut may take: nothing below what was flushed, and of the rest any tail. Must not know how
-the log was brought to where it is (`machine`).
+A power cut may take nothing below what was flushed, and any tail of the rest. `machine` makes the logs.
 """
 
 from collections.abc import Iterable

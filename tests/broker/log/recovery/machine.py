@@ -245,7 +245,7 @@ class Machine:
     # -- what is true --------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int = 1) -> LogRead:
-        """As a broker does: indexes found corrupt are made anew, each once."""
+        """As a broker does: indexes found corrupt are rebuilt, each once."""
         for _ in range(self.log.segment_count):
             try:
                 return self.log.reads.read(offset, max_bytes, min_one_message=True)
@@ -304,7 +304,7 @@ class Machine:
             assert (largest and largest.timestamp) == max((record[1] for record in records), default=None)
 
     def _check_transactions(self, found: list[Stored]) -> None:
-        """Readers are told of each void batch that is there, and of nothing past the end of the log."""
+        """Readers get each void batch that is there, and nothing past the end of the log."""
         names = [entry.name for entry in self.disk.scan(str(self.log.directory)) if entry.name.endswith(".txnindex")]
         told = [entry for name in names for entry in read_aborted(self.disk, f"{self.log.directory}/{name}", 0)]
         assert all(entry.last_offset < self.log.offsets.log_end_offset for entry in told), told

@@ -82,7 +82,7 @@ TAIL_FIELDS = (
 
 
 def scanned(segment: Segment, config: LogConfig, *, verified: bool) -> tuple[Scan, list[object], int]:
-    """A scan, its tail's fields, and the sum of what was told of its progress."""
+    """A scan, its tail's fields, and the sum of the progress that was reported."""
     told: list[int] = []
     tail = Tail(segment.base_offset, config, created_ms=0, jitter_ms=0)
     scan = scan_segment(segment, tail, verified=verified, advanced=told.append)

@@ -1,4 +1,4 @@
-"""A failed log made anew in place, on real files and a disk that fails when told to."""
+"""A failed log that is opened again in place, on real files and a disk that fails on demand."""
 
 import errno
 import os

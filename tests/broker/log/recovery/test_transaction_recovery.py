@@ -1,4 +1,4 @@
-"""Transaction indexes after an unclean stop: made anew from the recovery point on, and not below it."""
+"""Transaction indexes after an unclean stop: rebuilt from the recovery point on, and not below it."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -136,7 +136,7 @@ async def test_a_segment_that_has_vanished_is_told_and_others_go_on(vanished: st
             path.unlink()
         client = await broker.connect()
         found = await client.fetch("orders", 5, max_wait_ms=60_000)
-        if vanished == "*" and not found.error:  # its indexes are being made anew, in vain
+        if vanished == "*" and not found.error:  # its indexes are being rebuilt, in vain
             found = await client.fetch("orders", 5, max_wait_ms=60_000)
         assert found.error is ErrorCode.KAFKA_STORAGE_ERROR
         assert (await client.fetch("orders", 280)).records

@@ -76,7 +76,7 @@ async def test_partitions_are_added_changed_and_forgotten(native: RawClient, kaf
         await native.produce("orders", batch(b"a"), index)
     fetcher = await Fetcher.of(kafka, native, 18)
     await fetcher.fetch(offsets_of("orders", 2, 1))
-    assert list(await fetcher.fetch({("orders", 2): 1})) == [("orders", 2)]  # a new one is told of in any case
+    assert list(await fetcher.fetch({("orders", 2): 1})) == [("orders", 2)]  # a new one is included in any case
     assert list(await fetcher.fetch({("orders", 0): 0})) == [("orders", 0)]
     assert list(await fetcher.fetch({("orders", 3): 0}, ("orders", 0))) == [("orders", 3)]
     await native.produce("orders", batch(b"a"), 0)

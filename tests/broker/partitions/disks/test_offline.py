@@ -1,4 +1,4 @@
-"""A data directory that fails is taken out of service alone; what lies in it is offline, and never made anew."""
+"""A data directory that fails is taken offline alone; what lies in it is offline, and never created again."""
 
 import errno
 import os

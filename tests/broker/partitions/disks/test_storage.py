@@ -52,7 +52,7 @@ def test_a_directory_that_cannot_give_up_what_it_keeps_leaves_the_others_their_c
 
 
 class BusyDisk(Disk):
-    """Something else happens on the loop while a worker waits for the first sync of a directory it was told of."""
+    """Something else happens on the loop while a worker waits for the first sync of a new directory."""
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], None] | None = None

@@ -211,7 +211,7 @@ async def test_an_unreadable_sector_is_told_to_who_wants_it_and_to_nobody_else(t
 async def test_the_error_of_a_read_that_began_before_a_request_is_not_told_to_it(
     tmp_path: Path, disk: SlowDisk
 ) -> None:
-    """The disk may have recovered since: who comes later is told of a read of its own."""
+    """The disk may have recovered since: a later reader gets the result of a read of its own."""
     piece = cold(tmp_path / "a", 4, disk)
     disk.fails_at = 0
     outcomes: dict[str, object] = {}
