@@ -8,7 +8,7 @@ COPY requirements/ requirements/
 # The tested set, with hashes: what runs into a directory of its own that the second stage takes over whole, what builds
 # beside it.
 RUN python -m venv /opt/warmlog \
-    && /opt/warmlog/bin/pip install --no-cache-dir --require-hashes -r requirements/runtime.lock \
+    && /opt/warmlog/bin/pip install --no-cache-dir --require-hashes -r requirements/secure.lock \
     && python -m venv /opt/build \
     && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements/runtime.lock -r requirements/build.lock
 COPY pyproject.toml setup.py README.md LICENSE ./
@@ -26,13 +26,15 @@ LABEL org.opencontainers.image.title="warmlog" \
       org.opencontainers.image.description="A log broker with Kafka's storage engine" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 1000 --user-group --no-create-home --home-dir /data warmlog \
-    && install --directory --mode=0700 --owner=warmlog --group=warmlog /data
+    && install --directory --mode=0700 --owner=warmlog --group=warmlog /data /secrets
 COPY --from=build /opt/warmlog /opt/warmlog
 ENV PATH=/opt/warmlog/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 USER warmlog
 VOLUME /data
+# What --secure makes: --secrets-dir /secrets
+VOLUME /secrets
 # native, kafka, http
 EXPOSE 9091 9092 9099
 # No curl in a slim image: the broker's own Python asks, past any proxy that the environment names.

@@ -82,6 +82,7 @@ def _seconds(duration: str) -> int:
 
 
 _OPTIONS: dict[str, Any] = {
+    "hostname": lambda name: [f"--hostname={name}"],
     "restart": lambda policy: [f"--restart={policy}"],
     "stop_grace_period": lambda period: [f"--stop-timeout={_seconds(period)}"],
     "environment": _environment,

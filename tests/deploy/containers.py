@@ -12,19 +12,22 @@ from tests.deploy.podman import RUN, Podman, PodmanError
 IMAGE: str = services_of("compose.yaml")["broker"]["image"]
 LIMIT_S = 60
 PRODUCE = """
-import sys
+import json, sys
 from confluent_kafka import Producer
 failures = []
-producer = Producer({"bootstrap.servers": "127.0.0.1:9092", "acks": "all", "log_level": 0})
+login = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+producer = Producer({"bootstrap.servers": "localhost:9092", "acks": "all", "log_level": 0, **login})
 for number in range(int(sys.argv[1]), int(sys.argv[2])):
     producer.produce("orders", b"%d" % number, on_delivery=lambda error, _: error and failures.append(error))
 assert producer.flush(30) == 0
 assert failures == []
 """
 CONSUME = """
-import sys, uuid
+import json, sys, uuid
 from confluent_kafka import Consumer
-settings = {"bootstrap.servers": "127.0.0.1:9092", "auto.offset.reset": "earliest", "enable.partition.eof": True}
+login = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+settings = {"bootstrap.servers": "localhost:9092", **login, "auto.offset.reset": "earliest"}
+settings["enable.partition.eof"] = True
 consumer = Consumer({**settings, "group.id": str(uuid.uuid4())})
 consumer.subscribe(["orders"])
 values = []

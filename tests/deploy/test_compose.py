@@ -75,7 +75,7 @@ def test_named_volumes_keep_what_is_to_stay(file: str) -> None:
     used = [volume.split(":")[0] for service in services_of(file).values() for volume in service.get("volumes", ())]
     named = [volume for volume in used if not volume.startswith(".")]
     assert sorted(named) == sorted(load(DEPLOY / file)["volumes"])  # each is used by one service
-    assert "data:/data" in SERVICES["broker"]["volumes"]
+    assert {"data:/data", "secrets:/secrets"} <= set(SERVICES["broker"]["volumes"])
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -94,6 +94,16 @@ def test_its_settings_are_settings() -> None:
     variables = SERVICES["broker"]["environment"]
     environment = {name: value.partition(":-")[2].removesuffix("}") for name, value in variables.items()}
     assert load_settings(environ=environment).log_retention_hours == 168
+
+
+def test_the_broker_encrypts_and_asks_for_logins() -> None:
+    from warmlog.cli.serve import serve
+
+    command, *options = SERVICES["broker"]["command"]
+    parsed = serve.make_context(command, options).params
+    assert parsed["is_secure"]
+    assert str(parsed["secrets_dir"]) == "/secrets"
+    assert SERVICES["broker"]["environment"]["WARMLOG_TLS_CA"] == "/secrets/ca.pem"
 
 
 def test_prometheus_scrapes_the_broker_at_its_port() -> None:

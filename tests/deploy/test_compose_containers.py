@@ -1,5 +1,6 @@
 """The services of the Compose files in containers, but for Grafana, which Debian lacks."""
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests.deploy.containers import CONSUME, PRODUCE, Compose, query, query_until
 from tests.deploy.files import ROOT, alerts
-from tests.deploy.podman import Podman, base_image
+from tests.deploy.podman import Podman, PodmanError, base_image
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]  # debootstrap and the build come before the first test
 
@@ -34,6 +35,17 @@ def build_from_debian(podman: Podman, directory: Path, tag: str, containerfile: 
     podman.build(tag, "--pull=never", f"--file={path}", str(directory))
 
 
+def admin_login(podman: Podman, directory: Path) -> dict[str, str]:
+    """Return how a client of librdkafka logs in, as docs/deployment.md has it."""
+    for name in ("ca.pem", "admin.password"):
+        podman("cp", f"broker:/secrets/{name}", str(directory / name))
+    return {
+        "security.protocol": "SASL_SSL", "ssl.ca.location": str(directory / "ca.pem"),
+        "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "admin",
+        "sasl.password": (directory / "admin.password").read_text().strip(),
+    }  # fmt: skip
+
+
 @pytest.mark.usefixtures("image")
 def test_services_of_the_compose_file_serve_scrape_and_stop(podman: Podman, tmp_path: Path) -> None:
     compose = Compose(podman, "compose.yaml")
@@ -41,7 +53,12 @@ def test_services_of_the_compose_file_serve_scrape_and_stop(podman: Podman, tmp_
     with compose.run("broker"):
         podman.wait_for_line("broker", "ready")
         assert compose.is_healthy("broker")
-        podman.python(PRODUCE, "0", "100")
+        with pytest.raises(PodmanError):  # it encrypts, and asks for a login
+            podman.python(PRODUCE, "0", "1", json.dumps({"message.timeout.ms": 2000}))
+        login = json.dumps(admin_login(podman, tmp_path))
+        podman.python(PRODUCE, "0", "100", login)
+        assert podman.python(CONSUME, "100", login).strip() == "True"
+        assert "orders" in podman("exec", "broker", "warmlog", "topic", "list")
         with compose.run("prometheus"):
             compose.wait_until_healthy("prometheus")
             query_until(

@@ -97,6 +97,10 @@ def test_its_settings_are_settings_and_its_arguments_arguments() -> None:
     command, *options = CONTAINER["args"]
     context = serve.make_context(command, list(options))
     assert context.params["http"] == "0.0.0.0:9099"
+    assert context.params["is_secure"]
+    assert str(context.params["secrets_dir"]) == "/secrets"
+    named = {expanded(host, POD_NAMESPACE="warmlog") for host in context.params["hosts"]}
+    assert {"warmlog", "warmlog.warmlog.svc"} <= named
     assert str(context.params["config"]) == "/etc/warmlog/warmlog.toml"
 
 

@@ -65,6 +65,12 @@ def test_nothing_lies_unused_in_the_folder(built: dict[tuple[str, str], Object])
     assert [path.name for path in DIRECTORY.iterdir() if path.name not in listed] == ["kustomization.yaml"]
 
 
+def test_secrets_of_a_broker_by_itself_are_left_out(brokers: Object) -> None:
+    assert "secrets" not in yaml.safe_dump(brokers)
+    assert "WARMLOG_USER" not in yaml.safe_dump(brokers)
+    assert "--secure" not in container(brokers)["args"]
+
+
 def test_a_brokers_id_is_the_number_of_its_pod(brokers: Object, tmp_path: Path) -> None:
     """By running the command of the container with another `warmlog`."""
     spoken = tmp_path / "warmlog"

@@ -63,7 +63,10 @@ def test_it_starts_and_stops_the_broker_as_the_broker_wants() -> None:
     unit = settings()
     _, command, *options = unit["ExecStart"].split()
     context = serve.make_context(command, options)
-    assert context.params["data_dir"] == f"/var/lib/{unit['StateDirectory']}"
+    assert context.params["is_secure"]
+    data, secrets = unit["StateDirectory"].split()
+    assert context.params["data_dir"] == f"/var/lib/{data}"
+    assert secrets == f"{data}-secrets"
     assert str(context.params["config"]).startswith(f"/etc/{unit['ConfigurationDirectory']}/")
     assert unit["Type"] == "notify"
     assert unit["KillSignal"] == "SIGTERM"

@@ -57,6 +57,19 @@ SERVE_OPTIONS = (
         help="Encrypt and ask for logins; the first start makes certificates and the user admin.",
     ),
     click.option(
+        "--secrets-dir",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="With --secure: where certificates and passwords are.  [default: the data directory, -secrets]",
+    ),
+    click.option(
+        "--certificate-host",
+        "hosts",
+        metavar="NAME",
+        multiple=True,
+        help="With --secure: a further name or address for the certificate; repeatable.",
+    ),
+    click.option(
         "--log-level",
         type=click.Choice(LOG_LEVELS),
         default="info",
@@ -90,8 +103,8 @@ def serve(nodes: int | None, **options: Any) -> None:
     When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`. With --nodes, it
     names the first node, and a line for each node comes before it.
 
-    With --secure, the certificates and the login of the user admin are in a directory beside the data directory:
-    DIR-secrets. The first start prints how clients use them. Other users get rights by `warmlog acl`.
+    With --secure, the certificates and the login of the user admin are in --secrets-dir, by default beside the data
+    directory: DIR-secrets. The first start prints how clients use them. Other users get rights by `warmlog acl`.
     """
     if nodes is None:
         serve_with(**options)
@@ -110,15 +123,20 @@ def serve_with(
     log_level: str,
     log_json: bool,
     is_secure: bool = False,
+    secrets_dir: Path | None = None,
+    hosts: tuple[str, ...] = (),
     until_eof: bool = False,
 ) -> None:
     """Run a broker with the values of `serve_options`. Raises CannotStart, Failure."""
+    _check_secure(is_secure=is_secure, secrets_dir=secrets_dir, hosts=hosts)
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
     if os.path.exists(settings.data_paths[0] / STORE):  # False if it cannot be read, which the broker reports
         raise CannotStart(f"{settings.data_paths[0]}: holds the nodes of a cluster; serve it with --nodes")
     if is_secure:
-        settings = read_settings(config, data_dir, (*secured(settings, kafka=kafka, native=native), *assignments))
+        settings = read_settings(
+            config, data_dir, (*secured(settings, kafka, native, hosts, secrets_dir), *assignments)
+        )
     run_broker(settings, kafka=kafka, native=native, http=http, until_eof=until_eof)
 
 
@@ -131,6 +149,8 @@ def serve_nodes(
     log_level: str,
     log_json: bool,
     is_secure: bool,
+    secrets_dir: Path | None,
+    hosts: tuple[str, ...],
     until_eof: bool,
     kafka: str | None,
     native: str | None,
@@ -139,6 +159,7 @@ def serve_nodes(
     """Run a cluster of brokers on this machine. Raises CannotStart, Failure."""
     if is_secure:
         raise CannotStart("--secure: cannot be combined with --nodes; set listeners, users and ACLs yourself")
+    _check_secure(is_secure=is_secure, secrets_dir=secrets_dir, hosts=hosts)
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
     with importing():
@@ -168,6 +189,13 @@ def serve_nodes(
     run_nodes(plan, ready, until_eof=until_eof)
 
 
+def _check_secure(*, is_secure: bool, secrets_dir: Path | None, hosts: tuple[str, ...]) -> None:
+    """Raise CannotStart for options that need --secure."""
+    for option, given in (("--secrets-dir", secrets_dir), ("--certificate-host", hosts)):
+        if given and not is_secure:
+            raise CannotStart(f"{option}: needs --secure")
+
+
 def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[str, ...]) -> "Settings":
     """Read the settings from all sources. Raises CannotStart."""
     with importing():
@@ -180,12 +208,14 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
         raise CannotStart(str(error)) from error
 
 
-def secured(settings: "Settings", *, kafka: str | None, native: str | None) -> tuple[str, ...]:
+def secured(
+    settings: "Settings", kafka: str | None, native: str | None, hosts: tuple[str, ...], directory: Path | None
+) -> tuple[str, ...]:
     """Return the settings of a broker that encrypts and asks for logins. Raises CannotStart, Failure."""
     with importing():
         from warmlog.cli.security.secure import introduction, secure
 
-    found = secure(settings, kafka=kafka, native=native)
+    found = secure(settings, kafka=kafka, native=native, hosts=hosts, directory=directory)
     if found.is_new:
         for line in introduction(found, is_terminal=sys.stdout.isatty()):
             click.echo(line)

@@ -125,6 +125,14 @@ def own_hosts() -> list[str]:
     return sorted({"localhost", "127.0.0.1", "::1", socket.gethostname()})
 
 
+def is_host(text: str) -> bool:
+    """Return whether a certificate can be for a text: a host name or an address."""
+    with suppress(ValueError):
+        ipaddress.ip_address(text.strip("[]"))
+        return True
+    return _is_host_name(text)
+
+
 def _general_name(host: str) -> "GeneralName":
     """Return the entry of a certificate for a host. Raises Failure."""
     from cryptography import x509

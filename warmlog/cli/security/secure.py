@@ -1,6 +1,6 @@
 """`warmlog serve --secure`: certificates, an administrator and ACLs, made at the first start.
 
-    DATA-secrets/        beside the data directory, in which Kafka accepts no other directories
+    DATA-secrets/        beside the data directory, in which Kafka accepts no other directories; or --secrets-dir
         ca.pem, ca-key.pem, broker.pem    see `certificates`
         admin.password                    of the user admin, who may do everything
         admin.properties                  how Kafka's clients and tools log in as admin; written last
@@ -23,7 +23,7 @@ from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE, par
 from warmlog.broker.settings.types import SettingError
 from warmlog.cli.connection.login import read_password
 from warmlog.cli.failure import CannotStart, Failure
-from warmlog.cli.security.certificates import lacking, make, own_hosts, write
+from warmlog.cli.security.certificates import is_host, lacking, make, own_hosts, write
 from warmlog.protocol.scram import DEFAULT_ITERATIONS, MECHANISMS, SALT_BYTES, Mechanism
 
 if TYPE_CHECKING:
@@ -50,16 +50,30 @@ class Secured(NamedTuple):
     native: str | None
 
 
-def secure(settings: "Settings", *, kafka: str | None, native: str | None) -> Secured:
-    """Prepare a broker that has not started yet. Raises CannotStart, Failure."""
+def secure(
+    settings: "Settings",
+    *,
+    kafka: str | None,
+    native: str | None,
+    hosts: Sequence[str] = (),
+    directory: Path | None = None,
+) -> Secured:
+    """Prepare a broker that has not started yet. Raises CannotStart, Failure.
+
+    `hosts`: further names in its certificate. `directory`: of the secrets, beside the data directory by default.
+    """
     if settings.listeners or settings.warmlog_cluster_etcd:
         name = "listeners" if settings.listeners else "warmlog.cluster.etcd"
         raise CannotStart(
             f"--secure: cannot be combined with the setting {name}; set listeners, users and ACLs yourself"
         )
     data = settings.data_paths[0].absolute()
-    directory = data.with_name(f"{data.name}-secrets")
-    broker_file, given = directory / "broker.pem", _hosts(settings, kafka, native)
+    directory = data.with_name(f"{data.name}-secrets") if directory is None else directory.absolute()
+    _check_apart(directory, settings)
+    for host in hosts:
+        if not is_host(host):
+            raise CannotStart(f"--certificate-host: {host!r} is neither a host name nor an address")
+    broker_file, given = directory / "broker.pem", sorted({*_hosts(settings, kafka, native), *hosts})
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         make(directory, hosts=() if broker_file.exists() else sorted({*own_hosts(), *given}))
@@ -89,6 +103,13 @@ def introduction(secured: Secured, *, is_terminal: bool) -> Sequence[str]:
     native = "" if secured.native is None else f" --native {secured.native}"
     options = f"--tls-ca {directory / 'ca.pem'} --user {ADMIN} --password-file {directory / f'{ADMIN}.password'}"
     return [*lines, f"secured: warmlog {options} topic list{native}"]
+
+
+def _check_apart(directory: Path, settings: "Settings") -> None:
+    """Raise CannotStart for secrets in a directory of logs."""
+    for path in settings.data_paths:
+        if directory.resolve().is_relative_to(path.resolve()):
+            raise CannotStart(f"--secrets-dir: {directory} is in the data directory {path}, which may hold logs only")
 
 
 def _hosts(settings: "Settings", kafka: str | None, native: str | None) -> list[str]:
