@@ -317,7 +317,7 @@ class ClusterMember:
         """Have the store allocate no producer id that is in a log here: it may have been restored from a snapshot."""
         needed = largest_producer_id(partitions) + 1
         if needed > self.node.image.producer_ids.next_id:
-            logger.warning("logs here have producer ids up to %d: the cluster goes on from there", needed - 1)
+            logger.warning("logs here have producer ids up to %d: the cluster continues from there", needed - 1)
             with suppress(StoreError):  # this broker allocates none that is in a log here in any case
                 await admin.take_producer_ids(self.node, 0, at_least=needed)
 

@@ -277,8 +277,8 @@ def _warn_of_open_listeners(bound: Iterable[Bound], settings: Settings) -> None:
         if asks or plan.security.startswith("SASL") or ip_address(address[0].partition("%")[0]).is_loopback:
             continue
         logger.warning(
-            "%s listener: whoever reaches %s may read, change and delete everything; `warmlog serve --secure` encrypts "
-            "and asks for logins",
+            "%s listener: every client that reaches %s may read, change and delete everything; `warmlog serve "
+            "--secure` encrypts and asks for logins",
             plan.name,
             join_address(*address[:2]),
         )

@@ -58,7 +58,7 @@ def release(owned: list[Any]) -> Iterator[None]:
             piece.clear()
         while piece:
             value = piece.pop()
-            if getrefcount(value) > _ONLY_REFERENCE:  # somebody else has it, perhaps this list once more
+            if getrefcount(value) > _ONLY_REFERENCE:  # it is referenced elsewhere, perhaps by this list once more
                 pass
             elif isinstance(value, Value):
                 for name in _part_names(value.__class__):

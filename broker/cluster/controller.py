@@ -5,7 +5,7 @@ there being only one. What it decides is decided on an image, and committed only
 
     a broker appears, ends or drains    elect leaders, and take it out of ISRs, for the partitions it has
     a partition changes                 the same for that partition
-    now and then                        let preferred replicas lead again; finish topics that somebody began to change
+    now and then                        let preferred replicas lead again; finish changes of topics that were begun
 
 Source: org.apache.kafka.controller.ReplicationControlManager.
 """

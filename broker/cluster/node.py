@@ -4,7 +4,7 @@
     run      register -> keep the lease | follow the changes | be the controller if nobody else is
     drain    let others lead, before the broker stops; `leave` afterwards
 
-While the store is away everything that needs no decision goes on: the image stays as it is, and calls of `commit` wait.
+While the store is away everything that needs no decision continues: the image stays, and calls of `commit` wait.
 A lease is a hint that a broker lives, never a proof that it does not: a broker that loses it registers again, and
 serves meanwhile.
 """
@@ -219,7 +219,7 @@ class ClusterNode(StoreNode):
         super()._take(delta)
 
     def fence(self) -> None:
-        """Take note that the cluster goes on without this broker, as others have shown: it leads nothing any more.
+        """Note that the cluster continues without this broker, as others have shown: it leads nothing any more.
 
         It registers again when it reaches the store.
         """

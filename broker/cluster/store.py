@@ -36,7 +36,7 @@ class InvalidTransactionError(StoreError):
 class StoreRefusedError(StoreUnavailableError, CannotJoinError):
     """A certificate, user, password or permission is not accepted, by the store or by this side.
 
-    Another attempt succeeds only after somebody has corrected that.
+    Another attempt succeeds only after that has been corrected.
     """
 
 

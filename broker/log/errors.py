@@ -94,7 +94,7 @@ class CheckpointError(LogError):
 
 
 class MissingFilesError(LogError):
-    """Files of a log that held records are missing; the log cannot be opened until somebody restores them."""
+    """Files of a log that held records are missing; the log cannot be opened until they are restored."""
 
 
 class DataDirectoryError(LogError):

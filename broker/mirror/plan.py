@@ -129,7 +129,7 @@ def _of_topic(topic: SourceTopic, here: Topic | None, cluster_id: str) -> Iterat
     elif here.partitions > topic.partitions:
         yield Refusal(
             topic.name,
-            f"it has {here.partitions} partitions here and {topic.partitions} at the source: it was created anew there",
+            f"it has {here.partitions} partitions here and {topic.partitions} at the source: created again there",
         )
     else:
         if here.partitions < topic.partitions:

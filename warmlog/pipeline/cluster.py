@@ -171,7 +171,7 @@ class ClusterConnection:
         return self.once(lambda _: reply.wait())
 
     def forget_leaders(self, topic: str) -> None:
-        """Look up the leaders of a topic anew with the next request."""
+        """Look up the leaders of a topic again with the next request."""
         if self._blocking is not None:
             self._blocking.cluster.forget_leaders(topic)
 
@@ -255,7 +255,7 @@ def _transient(error: ErrorCode) -> ErrorCode:
 
 
 def forget_leaders(cluster: Cluster, keys: Sequence[TopicPartition]) -> None:
-    """Look up the leaders of these partitions anew with the next request."""
+    """Look up the leaders of these partitions again with the next request."""
     for topic in {topic for topic, _ in keys}:
         cluster.forget_leaders(topic)
 

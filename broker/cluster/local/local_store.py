@@ -1,4 +1,4 @@
-"""A `Store` in this process. A transaction is on the disk before anybody learns of it.
+"""A `Store` in this process. A transaction is on the disk before any reader sees it.
 
 Transactions that arrive while the disk is busy are written together. Leases are counted in memory: they end with the
 process, and so do the keys attached to them.

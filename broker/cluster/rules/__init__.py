@@ -14,7 +14,7 @@ Safety. `tests/broker/cluster/model` removes each rule once, and then finds lost
    nothing while there is an ELR, so that its members lack nothing, whatever the setting was and is.
 4. If no entry is good, but all brokers of the ISR and the ELR are back, the longest log leads, be it that of another
    replica. The others stay eligible as 3 says, for the next such comparison: the leader may lose its log before
-   anybody has copied it.
+   any follower has copied it.
 5. Every leader epoch is begun by one of these transactions, and has one writer.
 6. What a leader knows of a follower's log is true for one leader epoch. A transaction by which a log may become shorter
    without a new registration, since a replica is removed or has lost its data, begins another epoch.

@@ -421,7 +421,7 @@ class DataDirectories:
 def _resolve_move(topic: str, partition: int, first: DataDirectory, second: DataDirectory) -> DataDirectory | None:
     """Finish or undo an interrupted move between two directories; return the one that loses the partition.
 
-    A replica that was created anew replaces an earlier one. Returns None if no note tells. Raises OSError.
+    A replica that was created again replaces an earlier one. Returns None if no note tells. Raises OSError.
     """
     found = [(old, new, new.arrival(topic, partition)) for old, new in ((first, second), (second, first))]
     for old, new, arrival in found:

@@ -226,7 +226,7 @@ class DataDirectory:
             try:
                 return work()
             finally:
-                self.keep_room(half=True)  # before somebody else takes it: a startup without any space fails
+                self.keep_room(half=True)  # before another process takes it: a startup without any space fails
 
     def forget_hints(self, topic: str, partition: int) -> None:
         """Discard what the checkpoints recorded at startup for a partition that is gone."""

@@ -1,6 +1,6 @@
 """The residency gate: check that file ranges are in memory before touching them, so that the event loop never blocks.
 
-A page that is being read counts as cached, and whoever touches it waits for the disk. So ranges that a worker is
+A page that is being read counts as cached, and a thread that touches it waits for the disk. So ranges that a worker is
 reading are not resident, whatever the kernel reports (`busy`).
 
 Invariants:

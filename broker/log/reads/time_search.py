@@ -1,7 +1,7 @@
 """Find the first record at or past a timestamp. Blocking: it reads the disk and decompresses batches.
 
 A batch whose records cannot be read is treated as one record at its first offset, with the largest timestamp of its
-header: whoever reads on from there misses no record.
+header: a reader that continues from there misses no record.
 
 Safe while the event loop appends and rolls: it works on a snapshot of the segments, whose sizes only grow.
 

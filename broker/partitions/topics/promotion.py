@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 async def lead(partitions: Sequence[Partition], known_epochs: Mapping[int, int], writer: Writer) -> None:
     """Begin a leader epoch in each partition, and abort the transactions that are open there. Raises OSError.
 
-    `known_epochs`: the latest epochs of the source by partition; it goes on in its own epochs. The coordinators of the
+    `known_epochs`: the latest epochs of the source by partition; new ones follow them. The coordinators of the
     transactions are there, so nobody else would end them here.
     """
     for partition in partitions:

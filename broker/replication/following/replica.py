@@ -2,7 +2,7 @@
 
 Invariants:
 1. Only the replica appends to its log, and it takes one result of a fetch at a time.
-2. A truncation, or a start anew, is checkpointed before it begins, so that recovery finds a log that it may continue.
+2. A truncation, or a restart of the log, is checkpointed before it begins, so that recovery finds a usable log.
 3. What a leader sends is checked before it is written. If it does not fit, nothing is written, and `problem` tells why.
 """
 
@@ -117,7 +117,7 @@ class PartitionReplica:
         )
 
     async def take(self, found: PeerFetchedPartition) -> Step:
-        """Append what was fetched, or truncate the log, or start it anew."""
+        """Append what was fetched, or truncate the log, or restart it."""
         try:
             step = await self._take(found)
         except (OSError, LogError, ProtocolError, PeerError) as error:
@@ -221,7 +221,7 @@ class PartitionReplica:
         return None if self._leader_epoch == UNKNOWN_EPOCH else self._leader_epoch
 
     async def _begin_inside(self, records: memoryview) -> bool:
-        """Start anew where the first batch begins, if the leader's log begins inside of it."""
+        """Restart the log where the first batch begins, if the leader's log begins inside of it."""
         log = self._partition.log
         if log.size or len(records) < HEADER_SIZE:
             return True
@@ -243,7 +243,7 @@ class PartitionReplica:
         if isinstance(remedy, Truncation):
             return await self._truncate(remedy)
         if isinstance(remedy, StartAnew):
-            logger.warning("%s-%d: starting anew at offset %d", self.topic, self.partition, remedy.offset)
+            logger.warning("%s-%d: the log restarts at offset %d", self.topic, self.partition, remedy.offset)
             return Step.GO_ON if await self._start_anew(remedy.offset) else Step.PAUSE
         return Step.GO_ON
 

@@ -5,7 +5,7 @@ what follows there was written in different epochs, or one of them ends. The fol
 leader answers with the largest epoch up to that one which it knows, and where that one ends in its log:
 
     leader     | epoch 1           | epoch 2        | epoch 4 ...
-    follower   | epoch 1                     | epoch 3      |       asks for 3, is told "2 ends there" ->
+    follower   | epoch 1                     | epoch 3      |       asks for 3, gets "2 ends there"   ->
     follower   | epoch 1                     |                      it does not know 2: 3 goes, asks for 1 ->
     follower   | epoch 1           |                                both know 1: the earlier end of it
 

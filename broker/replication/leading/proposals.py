@@ -1,6 +1,6 @@
 """Send the proposals of this broker's leaders to the store, those that come together in few transactions.
 
-A proposal is sent once: what it compares with may change, and then its leader decides anew. If the outcome is unknown,
+A proposal is sent once: what it compares with may change, and then its leader decides again. If the outcome is unknown,
 the proposal stays pending with its leader (`Progress`), which proposes again later.
 """
 

@@ -25,7 +25,7 @@ class BlockingCluster:
     """
 
     def __init__(self, bootstrap: str | Iterable[str], settings: Settings, *, retry_s: float | None = None) -> None:
-        """Connect to nobody yet. Raises ValueError for an invalid address."""
+        """Prepare to connect. Raises ValueError for an invalid address."""
         self._bootstrap = parse_bootstrap(bootstrap)
         self._settings = settings
         self._retry_s = retry_s

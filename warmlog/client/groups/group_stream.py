@@ -179,7 +179,7 @@ class GroupReader:
         return self._stream
 
     def _is_deletion(self, error: WarmlogError) -> bool:
-        """Whether a topic that matched the pattern was deleted: the group goes on without it."""
+        """Whether a topic that matched the pattern was deleted: the group continues without it."""
         return self._has_pattern and isinstance(error, UnknownTopicError)
 
     async def _give_up(self) -> None:

@@ -6,7 +6,7 @@ Invariants:
 1. At most one transaction is open. Each has an epoch of its own, so a late batch of an earlier one is refused.
 2. After an end whose outcome is unknown, the next transaction begins with `init_producer_id`: it completes the former
    one, or aborts it if its end was never received.
-3. A producer that was fenced stays so: another client goes on with its id.
+3. A producer that was fenced stays so: another client continues with its id.
 
 Source: org.apache.kafka.clients.producer.internals.TransactionManager; KIP-98, KIP-360, KIP-447, KIP-890.
 """
