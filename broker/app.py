@@ -323,17 +323,15 @@ class Broker:
             moves=self._moves,
             reads=self._reads,
         )
-        listeners = Frontend(core, turn).listeners(bound)
+        frontend = Frontend(core, turn)
+        listeners = frontend.listeners(bound)
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
-            maintained.start_soon(groups.run)
-            maintained.start_soon(transactions.run)
+            for task in (groups.run, transactions.run, self._moves.run, self._reads.run, frontend.run):
+                maintained.start_soon(task)
             if mirror is not None:
                 maintained.start_soon(mirror.run)
-            maintained.start_soon(self._moves.run)
-            maintained.start_soon(self._reads.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
-            maintained.start_soon(turn.run)
             if self._member is not None:
                 join = partial(maintained.start, self._member.run, partitions, turn.deadlines, self._reachable(bound))
                 await unless(stop, join)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from random import SystemRandom
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from warmlog.broker.api.addresses import Advertised, container_gateway
+from warmlog.broker.api.audit.audit_log import AuditLog
 from warmlog.broker.api.authorization.guard import Guard
 from warmlog.broker.api.cluster.acls import AclsApi
 from warmlog.broker.api.cluster.authentication import AuthenticationApi
@@ -70,6 +72,7 @@ from warmlog.broker.settings.listeners import KAFKA, NATIVE, inter_broker_listen
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
+from warmlog.broker.start_errors import StartError
 from warmlog.broker.transactions.service import TransactionService
 from warmlog.protocol.kafka.api import Codec as KafkaCodec
 from warmlog.protocol.response import HelloResponse
@@ -105,11 +108,20 @@ class Frontend:
     """Constructs what stands between the sockets and the core of a broker."""
 
     def __init__(self, core: Core, turn: ServingTurn) -> None:
+        """Raise StartError if the audit log cannot be written."""
         self._core = core
         self._turn = turn
         self._authorizer = authorizer_of(core.settings, core.node)
         self._guard = None if self._authorizer is None else Guard(self._authorizer, core.partitions)
         self._advertised = Advertised(lambda: core.partitions.settings, gateway=container_gateway(core.settings))
+        self._audit = _audit_log(core.settings, core.metrics)
+
+    async def run(self) -> None:
+        """Serve the requests that connections have queued, and write the audit log, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._turn.run)
+            if self._audit is not None:
+                nursery.start_soon(self._audit.run)
 
     def listeners(self, bound: Sequence[Bound]) -> list[Listener]:
         """Return a listener for each bound socket; they share all handlers and limits."""
@@ -126,6 +138,7 @@ class Frontend:
             core.transactions.admission.admit,
             producers=producers,
             guard=self._guard,
+            audit=self._audit,
             leaders=None if core.node.is_alone else CurrentLeaders(core.partitions, self._advertised),
         )
         limits = Limits(
@@ -194,7 +207,7 @@ class Frontend:
             AssignmentsApi(partitions, core.node),
             SecurityApi(),
             AclsApi(core.node, is_enabled=self._authorizer is not None),
-            AuthenticationApi(users_of(core.node), core.metrics),
+            AuthenticationApi(users_of(core.node), core.metrics, self._audit),
             CredentialsApi(core.node),
             OffsetsApi(partitions, core.metrics),
             EpochsApi(partitions),
@@ -240,6 +253,18 @@ class Frontend:
         sessions.declare(self._core.metrics)
         access = None if self._guard is None else self._guard.access
         return Fetches(self._core.partitions, sessions, self._core.reads, access)
+
+
+def _audit_log(settings: Settings, metrics: Metrics) -> AuditLog | None:
+    """Open the audit log, if there is to be one. Raises StartError."""
+    path = settings.warmlog_audit_file
+    if not path:
+        return None
+    size, files = settings.warmlog_audit_file_bytes, settings.warmlog_audit_file_count
+    try:
+        return AuditLog(Path(path), max_bytes=size, files=files, metrics=metrics)
+    except OSError as error:
+        raise StartError(f"warmlog.audit.file: {path}: {error.strerror}") from None
 
 
 def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:

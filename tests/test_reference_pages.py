@@ -48,12 +48,13 @@ def test_every_setting_is_on_the_page_of_settings() -> None:
     assert [name for name in (*FIELDS, *SETTING_NAMES) if f"\n| `{name}` |" not in text] == []
 
 
-def test_every_metric_of_a_broker_is_declared_with_its_type_labels_and_help() -> None:
+def test_every_metric_of_a_broker_is_declared_with_its_type_labels_and_help(tmp_path: Path) -> None:
     declared = {
         metric.name.removesuffix("_total"): metric for metric in declared_metrics() if not is_of_cluster(metric)
     }
     settings = {
         "warmlog.metrics.partitions": "true",
+        "warmlog.audit.file": tmp_path / "audit.jsonl",
         "warmlog.mirror.from": "127.0.0.1:1",  # nobody is there
         "group.initial.rebalance.delay.ms": 0,
     }

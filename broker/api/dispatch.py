@@ -7,6 +7,8 @@ authorization, quotas and tracing have a single place. Produces are queued; othe
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from warmlog.broker.api.audit.audit_log import AuditLog
+from warmlog.broker.api.audit.changes import CHANGES
 from warmlog.broker.api.authorization.guard import Guard, Refused, without
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.current_leaders import CurrentLeaders
@@ -21,7 +23,7 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.fetch import KafkaFetchResponse
 from warmlog.protocol.request import FetchRequest, ProduceRequest, Request
-from warmlog.protocol.response import ErrorResponse, FetchResponse, Response
+from warmlog.protocol.response import ErrorResponse, FetchResponse, ProduceResponse, Response
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +43,14 @@ class Dispatcher:
         producers: Newcomers,
         leaders: CurrentLeaders | None = None,
         guard: Guard | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         """Let `producers` decide which are introduced, and `guard`, with an authorizer, who may ask what.
 
-        `leaders`: of a cluster, for clients that ask another broker.
+        `leaders`: of a cluster, for clients that ask another broker. `audit`: records changes and refusals.
         """
         self._guard = guard
+        self._audit = audit
         self._producers = producers
         self._partitions = partitions
         self._leaders = leaders
@@ -79,6 +83,7 @@ class Dispatcher:
         refused = guard.refused_produce(request, context)
         if not refused:
             return self._begin(request, context)
+        self._note_refused(request, refused, context)
         begun = self._begin(without(request, refused), context)
         if begun is not None:
             begun.add_refused(refused)
@@ -101,7 +106,9 @@ class Dispatcher:
         refused: Refused = {}
         if self._guard is not None:
             refused = await self._guard.refused_large_produce(request, context)
-            request = without(request, refused) if refused else request
+            if refused:
+                self._note_refused(request, refused, context)
+                request = without(request, refused)
         begun = await produce.begin_in_pieces(
             request, context, self._partitions, self._producers, write=write, admit=self._admit
         )
@@ -110,13 +117,23 @@ class Dispatcher:
             begun.name_leaders(self._leaders, context.session)
         return begun
 
+    def _note_refused(self, request: ProduceRequest, refused: Refused, context: Context) -> None:
+        """Record the partitions to which a sender may not write."""
+        if self._audit is not None:
+            response = ProduceResponse(partitions=tuple(refused.values()))
+            self._audit.refused("produce", request, response, context.session)
+
     def fetch_now(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse | ErrorResponse:
         """Serve from the data available now, or return a pending `Fetch`; `abandon` gives it up."""
         context.start()
+        denials = _denials(context.session)
         try:
-            return self._with_leaders(self._fetches.begin(request, context), context)
+            found = self._with_leaders(self._fetches.begin(request, context), context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
+        if self._audit is not None and _denials(context.session) != denials and isinstance(found, FetchResponse):
+            self._audit.refused("fetch", request, found, context.session)
+        return found
 
     def fetch_again(
         self, fetch: Fetch, context: Context, *, is_over: bool = False
@@ -155,6 +172,17 @@ class Dispatcher:
     async def handle(self, request: Request, context: Context) -> Response:
         """Answer any other request. An unexpected exception is logged and answered with UNKNOWN_SERVER_ERROR."""
         context.start()
+        if self._audit is None:
+            return await self._answer(request, context)
+        denials = _denials(context.session)
+        response = await self._answer(request, context)
+        if request.api in CHANGES:
+            await self._audit.changed(request.api, request, response, context)
+        elif _denials(context.session) != denials:
+            self._audit.refused(request.api, request, response, context.session)
+        return response
+
+    async def _answer(self, request: Request, context: Context) -> Response:
         try:
             response: Response = await self._handlers[request.api](request, context)
         except EXPECTED as error:
@@ -163,6 +191,11 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect(request.api, context, error)
         return response
+
+
+def _denials(session: Session) -> int:
+    """Return a number that changes with each right that a session lacks."""
+    return 0 if session.decisions is None else session.decisions.denials
 
 
 def _defect(api: str, context: Context, error: Exception) -> ErrorResponse:

@@ -32,7 +32,7 @@ def parse_super_users(text: str) -> frozenset[str]:
 class Decisions:
     """What was decided for a session: valid for one principal and one revision of the ACLs."""
 
-    __slots__ = ("host", "is_super", "known", "name", "principal", "revision")
+    __slots__ = ("denials", "host", "is_super", "known", "name", "principal", "revision")
 
     def __init__(self, principal: Principal, host: Host, *, is_super: bool, revision: int) -> None:
         self.principal = principal
@@ -40,6 +40,7 @@ class Decisions:
         self.host = host
         self.is_super = is_super
         self.revision = revision
+        self.denials = 0  # answers "no" so far
         self.known: dict[tuple[Operation, ResourceType, str | None], bool] = {}
 
 
@@ -72,6 +73,8 @@ class Authorizer:
             if len(decisions.known) >= MAX_DECISIONS:
                 decisions.known.clear()
             decisions.known[question] = answer
+        if not answer:
+            decisions.denials += 1
         return answer
 
     def allows_some(self, decisions: Decisions, operation: Operation, resource_type: ResourceType) -> bool:

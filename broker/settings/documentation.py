@@ -218,6 +218,10 @@ BROKER_TEXTS: Mapping[str, str] = {
     "transaction.state.log.num.partitions": "Number of partitions of __transaction_state, used when it is created.",
     "transaction.state.log.segment.bytes": "Segment size of __transaction_state.",
     "transactional.id.expiration.ms": "Remove a transactional id that has not been used for this time.",
+    "warmlog.audit.file": "File of the audit log: logins, refused requests and changes as lines of JSON; empty: none.",
+    "warmlog.audit.file.bytes": "Size from which the audit log begins another file; older ones get the suffixes .1, .2"
+    " and so on.",
+    "warmlog.audit.file.count": "Number of older files of the audit log that are kept.",
     "warmlog.connection.inflight.requests": "Maximum number of unanswered requests of one connection.",
     "warmlog.connection.names.max": "Maximum number of producers and transactional ids that one connection may"
     " introduce, which are those that the broker does not know. The connections of an address may introduce a quarter"

@@ -247,6 +247,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_slow_peer_timeout_ms: PositiveMillis = 30_000
     warmlog_slow_peer_bytes: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 16 << 10  # per second
     warmlog_stop_timeout_ms: Millis = 5_000  # container engines kill after 10 s, which includes closing the logs
+    warmlog_audit_file: str = ""  # no audit log
+    warmlog_audit_file_bytes: Annotated[int, Meta(ge=1 << 20, le=MAX_INT64)] = 50 << 20
+    warmlog_audit_file_count: Annotated[int, Meta(ge=1, le=10_000)] = 10
     warmlog_mirror_from: str = ""  # HOST:PORT,... of a cluster; empty: nothing is mirrored
     warmlog_mirror_topics: str = ".*"
     warmlog_mirror_groups: str = ""  # empty: no offsets are copied

@@ -20,6 +20,7 @@ COMMANDS = {
     "user": ("warmlog.cli.root", "user", "Create, list and delete users that log in with a password."),
     "config": ("warmlog.cli.root", "config", "Show and change settings of topics, brokers and groups."),
     "acl": ("warmlog.cli.root", "acl", "List, add and remove access control lists."),
+    "audit-log": ("warmlog.cli.security.audit_log", "audit_log", "Read the audit log of a broker."),
     "records": ("warmlog.cli.root", "records", "Delete records of a partition before an offset."),
     "mirror": ("warmlog.cli.mirror", "mirror", "Mirror topics of another cluster; promote the copies."),
     "tls": ("warmlog.cli.root", "tls", "Make certificates for encrypted connections."),

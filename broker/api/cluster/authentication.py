@@ -11,6 +11,7 @@ from typing import Final
 
 import trio
 
+from warmlog.broker.api.audit.audit_log import AuditLog
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.errors import RequestError
 from warmlog.broker.api.fair_queue import FairQueue
@@ -43,8 +44,9 @@ logger = logging.getLogger(__name__)
 class AuthenticationApi:
     """Answers the requests of connections that log in."""
 
-    def __init__(self, users: Users, metrics: Metrics) -> None:
+    def __init__(self, users: Users, metrics: Metrics, audit: AuditLog | None = None) -> None:
         self._users = users
+        self._audit = audit
         self._logins: Counter[tuple[str, str, str]] = Counter()  # by listener, mechanism and result
         self._checks = FairQueue(1)  # of passwords, by address
         self._worker = trio.CapacityLimiter(1)
@@ -94,6 +96,8 @@ class AuthenticationApi:
         assert login.principal is not None
         context.session.principal = login.principal
         self._logins[context.session.listener, login.mechanism, "ok"] += 1
+        if self._audit is not None:
+            self._audit.login(context.session, str(login.principal), login.mechanism, is_ok=True)
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=int(login.rules.session_s * 1000))
 
     async def authenticate_native(
@@ -136,6 +140,8 @@ class AuthenticationApi:
         login.failed()
         session = context.session
         self._logins[session.listener, login.mechanism, "failed"] += 1
+        if self._audit is not None:
+            self._audit.login(session, "", login.mechanism, is_ok=False, reason=str(error))
         self._log(session, login, error)
         await context.wait(trio.sleep_until(began_at + login.rules.failure_delay_s))
 

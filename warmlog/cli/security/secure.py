@@ -4,6 +4,7 @@
         ca.pem, ca-key.pem, broker.pem    see `certificates`
         admin.password                    of the user admin, who may do everything
         admin.properties                  how Kafka's clients and tools log in as admin; written last
+        audit.jsonl                       who logged in, what was refused, and what was changed
 
 A start makes what is missing and keeps the rest, so that one that was interrupted is completed by the next.
 """
@@ -90,6 +91,7 @@ def secure(
         f"ssl.keystore.location={directory / 'broker.pem'}",
         f"authorizer.class.name={STANDARD_AUTHORIZER}",
         f"super.users=User:{ADMIN}",
+        f"warmlog.audit.file={directory / 'audit.jsonl'}",
     )
     return Secured(assignments, properties, is_new, native)
 

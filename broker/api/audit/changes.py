@@ -1,0 +1,140 @@
+"""Which requests change something that an administrator is responsible for, and what they change.
+
+Requests about records (Produce, transactions) and about members and offsets of groups are not among them. Values of
+settings, salts and passwords are left out.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from warmlog.broker.security.acls import Operation, PatternType, Permission, ResourceType
+
+MAX_MOVED: Final = 100  # partitions of a log directory that are named
+
+
+class Activity(IntEnum):
+    """What was done. Source: OCSF, class API Activity."""
+
+    CREATE = 1
+    READ = 2
+    UPDATE = 3
+    DELETE = 4
+    OTHER = 99
+
+
+class Resource(NamedTuple):
+    """What a request is about: its type, its name, and what was asked for it, for the reader of the log."""
+
+    type: str
+    name: str
+    details: Mapping[str, Any] = {}
+
+
+class Change(NamedTuple):
+    """A request that changes something: how to read its items, which are in `fields` of the request."""
+
+    activity: Activity
+    fields: tuple[str, ...]
+    describe: Callable[[Any], Resource]
+
+
+def _topic(topic: Any) -> Resource:
+    """Describe a topic: its name, or a value with the name, and what else the value has."""
+    if isinstance(topic, str):
+        return Resource("topic", topic)
+    found = {name: getattr(topic, name, None) for name in ("partitions", "replication_factor", "count")}
+    details: dict[str, Any] = {name: number for name, number in found.items() if isinstance(number, int)}
+    if configs := getattr(topic, "configs", None):
+        details["configs"] = sorted(configs)
+    return Resource("topic", topic.name, details)
+
+
+def _partition(partition: Any) -> Resource:
+    found = {name: getattr(partition, name, None) for name in ("offset", "replicas")}
+    details = {name: value for name, value in found.items() if value is not None}
+    return Resource("partition", f"{partition.topic}-{partition.partition}", details)
+
+
+def _log_dir(target: Any) -> Resource:
+    moved = [f"{each.topic}-{each.partition}" for each in target.partitions[:MAX_MOVED]]
+    return Resource("log directory", target.path, {"partitions": moved})
+
+
+def _group(group: str) -> Resource:
+    return Resource("group", group)
+
+
+def _configs(altered: Any) -> Resource:
+    kinds = {2: "topic", 4: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}
+    names = sorted({change.name for change in altered.changes})
+    return Resource(kinds.get(altered.resource_type, str(altered.resource_type)), altered.name, {"configs": names})
+
+
+def _acl(acl: Any) -> Resource:
+    details = {
+        "pattern": _label(PatternType, acl.pattern),
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": _label(Operation, acl.operation),
+        "permission": _label(Permission, acl.permission),
+    }
+    return Resource(f"acl of {_label(ResourceType, acl.resource_type).lower()}", acl.name or "", details)
+
+
+def _label(kind: type[IntEnum], number: int) -> str:
+    try:
+        return kind(number).name
+    except ValueError:
+        return str(number)
+
+
+def _user(credential: Any) -> Resource:
+    return Resource("user", credential.user, {"mechanism": credential.mechanism})
+
+
+def _quota(alteration: Any) -> Resource:
+    named = ", ".join(f"{kind} {'<default>' if name is None else name}" for kind, name in alteration.entity)
+    return Resource("client quota", named)
+
+
+def _feature(update: Any) -> Resource:
+    return Resource("feature", update.name, {"level": update.level})
+
+
+def _node(node_id: Any) -> Resource:
+    return Resource("broker", str(node_id))
+
+
+#: By API. A test compares the keys with the APIs that the table of rights knows.
+CHANGES: Final[Mapping[str, Change]] = {
+    "create_topics": Change(Activity.CREATE, ("topics",), _topic),
+    "delete_topics": Change(Activity.DELETE, ("topics",), _topic),
+    "create_partitions": Change(Activity.UPDATE, ("topics",), _topic),
+    "alter_topics": Change(Activity.UPDATE, ("topics",), _topic),
+    "promote_topics": Change(Activity.UPDATE, ("topics",), _topic),
+    "delete_records": Change(Activity.DELETE, ("partitions",), _partition),
+    "alter_partition_reassignments": Change(Activity.UPDATE, ("partitions",), _partition),
+    "elect_leaders": Change(Activity.UPDATE, ("partitions",), _partition),
+    "alter_replica_log_dirs": Change(Activity.UPDATE, ("targets",), _log_dir),
+    "delete_groups": Change(Activity.DELETE, ("groups",), _group),
+    "offset_delete": Change(Activity.DELETE, ("partitions",), _partition),
+    "alter_configs": Change(Activity.UPDATE, ("resources",), _configs),
+    "create_acls": Change(Activity.CREATE, ("acls",), _acl),
+    "delete_acls": Change(Activity.DELETE, ("filters",), _acl),
+    "alter_user_scram_credentials": Change(Activity.UPDATE, ("deletions", "upsertions"), _user),
+    "alter_client_quotas": Change(Activity.UPDATE, ("alterations",), _quota),
+    "update_features": Change(Activity.UPDATE, ("updates",), _feature),
+    "unregister_broker": Change(Activity.DELETE, ("broker_id",), _node),
+    "unregister_controller": Change(Activity.DELETE, ("controller_id",), _node),
+}
+
+
+def changed(api: str, request: Any) -> list[Any]:
+    """Return the items of a request of an API in CHANGES, in their order; its `describe` describes each."""
+    found: list[Any] = []
+    for field in CHANGES[api].fields:
+        value = getattr(request, field)
+        if value is not None:
+            found += value if isinstance(value, tuple | list) else [value]
+    return found

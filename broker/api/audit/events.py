@@ -1,0 +1,189 @@
+"""Events of the audit log, in the classes of OCSF 1.3: Authentication (3002) and API Activity (6003).
+
+An event names the user, the client's address, the API and the resources with their outcomes. It has no records, no
+values of settings and no passwords.
+Source: https://schema.ocsf.io/1.3.0/classes/authentication and .../api_activity.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, Final
+
+from warmlog.broker.api.audit.changes import CHANGES, Activity, Resource, changed
+from warmlog.broker.api.context import Session
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.response import ErrorResponse
+
+EVENT_BYTES: Final = 2500
+RESOURCE_BYTES: Final = 300
+OCSF_VERSION: Final = "1.3.0"
+MAX_RESOURCES: Final = 1000  # named by the event of a change; it counts the others
+MAX_REFUSED: Final = 100  # named by the event of a refusal
+MAX_SCANNED: Final = 10_000  # results of a response that are searched for refusals
+MAX_DETAILS: Final = 20
+MAX_TEXT: Final = 300  # characters of a name that a client has sent
+DENIED: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+# Where a response has its results, and a request what it is about.
+_RESULTS: Final = ("topics", "partitions", "results", "resources", "groups", "coordinators", "transactions", "acls")
+_NAMES: Final = (
+    ("topic", "topic"),
+    ("group", "group"),
+    ("transactional_id", "transactional id"),
+    ("name", "resource"),
+    ("key", "coordinator of"),
+)
+
+Event = dict[str, Any]
+
+
+class Class(IntEnum):
+    """Of events."""
+
+    AUTHENTICATION = 3002
+    API_ACTIVITY = 6003
+
+
+def login(session: Session, user: str, mechanism: str, *, is_ok: bool, reason: str, time_ms: int) -> Event:
+    """Return the event of a login. `user`: the principal, or nothing if none is proven."""
+    event = _event(Class.AUTHENTICATION, Activity.CREATE, session, is_ok=is_ok, time_ms=time_ms)
+    event |= {"actor": {"user": {"name": user}}, "auth_protocol": mechanism}
+    if not is_ok:
+        event["status_detail"] = reason
+    return event
+
+
+def denied(api: str, request: Any, response: Any, session: Session, *, time_ms: int) -> Event | None:
+    """Return the event of a request of which something was refused for lack of rights; None if nothing was."""
+    refused = list(islice(_refused(request, response), MAX_REFUSED))
+    if not refused:
+        return None
+    event = _event(Class.API_ACTIVITY, _activity(api), session, is_ok=False, time_ms=time_ms)
+    return event | _about(api, refused, (), total=len(refused)) | {"action": "Denied", "action_id": 2}
+
+
+def change(api: str, request: Any, response: Any, session: Session, *, time_ms: int) -> Event:
+    """Return the event of a request that has changed something, or failed to."""
+    items = changed(api, request)
+    errors = _errors(response, len(items))
+    is_ok = all(code is ErrorCode.NONE for code in errors)
+    event = _event(Class.API_ACTIVITY, _activity(api), session, is_ok=is_ok, time_ms=time_ms)
+    resources = [CHANGES[api].describe(item) for item in items[:MAX_RESOURCES]]
+    event |= _about(api, resources, errors, total=len(items))
+    is_denied = all(code in DENIED for code in errors)
+    event |= {"action": "Denied", "action_id": 2} if is_denied else {"action": "Allowed", "action_id": 1}
+    if getattr(request, "validate_only", False):
+        event["unmapped"]["validate_only"] = True
+    return event
+
+
+def _event(kind: Class, activity: Activity, session: Session, *, is_ok: bool, time_ms: int) -> Event:
+    return {
+        "time": time_ms,
+        "class_uid": int(kind),
+        "category_uid": int(kind) // 1000,
+        "activity_id": int(activity),
+        "type_uid": int(kind) * 100 + int(activity),
+        "severity_id": 1 if is_ok else 3,  # informational, medium
+        "status": "Success" if is_ok else "Failure",
+        "status_id": 1 if is_ok else 2,
+        "actor": {"user": {"name": str(session.principal)}},
+        "src_endpoint": {"ip": session.peer[0], "port": session.peer[1]},
+        "metadata": {"version": OCSF_VERSION, "product": {"name": "warmlog"}},
+        "unmapped": {"listener": session.listener, "client_id": session.client_id[:MAX_TEXT]},
+    }
+
+
+def _activity(api: str) -> Activity:
+    known = CHANGES.get(api)
+    return Activity.READ if known is None else known.activity
+
+
+def _about(api: str, resources: Sequence[Resource], errors: Sequence[ErrorCode], *, total: int) -> Event:
+    listed = []
+    for place, resource in enumerate(resources):
+        one: dict[str, Any] = {"type": resource.type, "name": resource.name[:MAX_TEXT]}
+        if resource.details:
+            one["data"] = {name: _short(value) for name, value in resource.details.items()}
+        if place < len(errors) and errors[place] is not ErrorCode.NONE:
+            one["error"] = errors[place].name
+        listed.append(one)
+    about: Event = {"api": {"operation": api, "service": {"name": "kafka"}}, "resources": listed}
+    if total > len(listed):
+        about["resources_omitted"] = total - len(listed)
+    return about
+
+
+def _short(value: Any) -> Any:
+    """Return a value of which at most MAX_TEXT characters, or MAX_DETAILS items, are left."""
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    if isinstance(value, tuple | list):
+        return [_short(each) for each in value[:MAX_DETAILS]]
+    return value
+
+
+def _errors(response: Any, count: int) -> list[ErrorCode]:
+    """Return the outcome of each of so many items, as far as the response has one for each."""
+    if isinstance(response, ErrorResponse):
+        return [response.error] * max(count, 1)
+    for name in _RESULTS:
+        results = getattr(response, name, None)
+        if isinstance(results, tuple | list) and len(results) == count:
+            return [getattr(each, "error", ErrorCode.NONE) for each in results]
+    whole = getattr(response, "error", ErrorCode.NONE)
+    return [whole] * max(count, 1)
+
+
+def _refused(request: Any, response: Any) -> Iterator[Resource]:
+    """Yield what was refused."""
+    if getattr(response, "error", None) in DENIED:
+        yield _named(request)
+        return
+    for name in _RESULTS:
+        results = getattr(response, name, None)
+        if isinstance(results, tuple | list):
+            for each in islice(results, MAX_SCANNED):
+                if getattr(each, "error", None) in DENIED:
+                    yield _resource(each)
+
+
+def _named(request: Any) -> Resource:
+    """Return what a request as a whole is about: a field that names it, or the cluster."""
+    for field, kind in _NAMES:
+        value = getattr(request, field, None)
+        if isinstance(value, str) and value:
+            return Resource(kind, value)
+    return Resource("cluster", "kafka-cluster")
+
+
+def _resource(item: Any) -> Resource:
+    for field, kind in _NAMES:
+        value = getattr(item, field, None)
+        if isinstance(value, str):
+            partition = getattr(item, "partition", None)
+            if field == "topic" and isinstance(partition, int):
+                return Resource("partition", f"{value}-{partition}")
+            return Resource(kind, value)
+    return Resource("resource", "")
+
+
+def size_of(event: Event) -> int:
+    """Return about how many bytes an event takes in memory."""
+    return EVENT_BYTES + sum(RESOURCE_BYTES + len(each["name"]) for each in event.get("resources", ()))
+
+
+def kind_of(event: Event) -> bytes:
+    """Return what is equal for events of which only the first is written, and the others are counted."""
+    names = ("class_uid", "api", "resources", "actor", "auth_protocol")
+    same = [*map(event.get, names), event["src_endpoint"]["ip"]]
+    return blake2b(json.dumps(same).encode(), digest_size=16).digest()

@@ -1,0 +1,218 @@
+"""The audit log: what real brokers write, and what happens when the file cannot be written or fills."""
+
+import json
+from pathlib import Path
+from stat import S_IMODE
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.broker.api.authorization.rig import Certificates, secured
+from tests.broker.api.authorization.test_walk import GROUP, ID, TOPIC, api_of, ask, asked, walked
+from tests.broker.clients import running
+from tests.broker.kafka_client import kafka_client
+from tests.broker.net.sasl import upsertion
+from tests.warmlog.cli.test_secure import properties, served
+from tests.warmlog.cli.test_tls import run
+from warmlog.broker.api.audit.audit_log import MAX_KEPT, MAX_WAITING_BYTES, AuditLog
+from warmlog.broker.api.audit.changes import CHANGES
+from warmlog.broker.api.audit.events import EVENT_BYTES
+from warmlog.broker.api.authorization.table import ROWS
+from warmlog.broker.api.context import Session
+from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.start_errors import StartError
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.response import ProducedPartition, ProduceResponse
+from warmlog.protocol.scram import SCRAM_SHA_256
+
+SESSION = Session(listener="kafka", peer=("127.0.0.1", 1), local=("127.0.0.1", 2))
+#: These change nothing that an administrator is responsible for, or read.
+OTHERS = {
+    "produce", "fetch", "list_offsets", "offset_for_leader_epoch", "explain", "metadata", "describe_topic_partitions",
+    "describe_topics", "describe_log_dirs", "list_partition_reassignments", "describe_mirror", "find_coordinator",
+    "join_group", "sync_group", "heartbeat", "leave_group", "join_consumer_group", "offset_commit", "offset_fetch",
+    "list_groups", "describe_groups", "describe_consumer_groups", "consumer_group_heartbeat",
+    "consumer_group_describe", "init_producer_id", "add_partitions_to_txn", "add_offsets_to_txn", "txn_offset_commit",
+    "end_txn", "write_txn_markers", "describe_transactions", "list_transactions", "describe_producers",
+    "describe_producer", "describe_configs", "list_config_resources", "describe_cluster", "describe_quorum",
+    "describe_acls", "describe_client_quotas", "describe_user_scram_credentials", "describe_delegation_token",
+    "hello", "api_versions", "sasl_handshake", "sasl_authenticate", "authenticate",
+}  # fmt: skip
+#: Answered alike by every broker that does not have them.
+NOT_SERVED = {"add_raft_voter", "remove_raft_voter", "create_delegation_token", "renew_delegation_token",
+              "expire_delegation_token"}  # fmt: skip
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_api_changes_something_or_not() -> None:
+    assert CHANGES.keys() | OTHERS | NOT_SERVED == ROWS.keys()
+    assert not CHANGES.keys() & OTHERS
+
+
+async def test_what_a_stranger_asks_of_any_api_is_recorded(certificates: Certificates, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    async with secured(certificates, tmp_path / "data", warmlog_audit_file=path) as broker:
+        await broker.prepare(TOPIC, GROUP, ID)
+        stranger = await broker.client("stranger")
+        expected = set()
+        for api, version in walked():
+            await ask(stranger, api, version, asked(api, version, TOPIC, GROUP, ID, bytes(16)))
+            if ROWS[api_of(api)].missing not in {"", "left out"}:
+                expected.add(api_of(api))
+    found = [each for each in events(path) if each["actor"]["user"]["name"] == "User:stranger"]
+    assert {each["api"]["operation"] for each in found} == expected
+    for each in found:
+        assert (each["class_uid"], each["status_id"], each["src_endpoint"]["ip"]) == (6003, 2, "127.0.0.1")
+        assert each["action"] == "Denied", each
+        assert each["resources"], each
+
+
+async def test_changes_are_recorded_before_they_are_answered_and_hold_no_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    settings = {"warmlog.audit.file": path}
+    async with running(tmp_path / "data", settings) as broker, kafka_client(broker.addresses.kafka) as client:
+        topic = {"name": "t", "num_partitions": 3, "replication_factor": 1, "configs": []}
+        await client.ask("CreateTopics", topics=[topic, {**topic, "name": "no/name"}], timeout_ms=30_000)
+        (created,) = events(path)
+        change = {"name": "retention.ms", "config_operation": 0, "value": "123456"}
+        await client.ask(
+            "IncrementalAlterConfigs",
+            resources=[{"resource_type": 2, "resource_name": "t", "configs": [change]}],
+            validate_only=False,
+        )
+        user = upsertion("alice", SCRAM_SHA_256)
+        await client.ask("AlterUserScramCredentials", deletions=[], upsertions=[user])
+        await client.ask("DeleteTopics", topics=[{"name": "t", "topic_id": bytes(16)}], timeout_ms=30_000)
+        names = [each["api"]["operation"] for each in events(path)]
+    assert names == ["create_topics", "alter_configs", "alter_user_scram_credentials", "delete_topics"]
+    assert created["resources"][0] == {
+        "type": "topic", "name": "t", "data": {"partitions": 3, "replication_factor": 1}
+    }  # fmt: skip
+    assert created["resources"][1]["error"] == "INVALID_TOPIC_EXCEPTION"
+    assert (created["activity_id"], created["type_uid"], created["status"]) == (1, 600301, "Failure")
+    text = path.read_text()
+    assert "123456" not in text
+    assert user["salted_password"].hex() not in text
+    assert "retention.ms" in text
+    assert S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_logins_of_a_secured_broker_are_recorded_and_shown(tmp_path: Path) -> None:
+    with served(tmp_path) as (_, addresses):
+        secrets = tmp_path / "data-secrets"
+        login = ("--tls-ca", secrets / "ca.pem", "--user", "admin", "--password-file", secrets / "admin.password")
+        assert run(*login, "topic", "create", "orders", "--native", addresses["native"])[0] == 0
+        assert "admin" in properties(secrets)["sasl.jaas.config"]
+        wrong = AdminClient({
+            "bootstrap.servers": addresses["kafka"], "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(secrets / "ca.pem"), "sasl.mechanism": "SCRAM-SHA-512", "log_level": 0,
+            "sasl.username": "admin", "sasl.password": "WRONG-PASSWORD",
+        })  # fmt: skip
+        with pytest.raises(KafkaException):
+            wrong.list_topics(timeout=3)
+    path = secrets / "audit.jsonl"
+    status, shown = run("audit-log", path)
+    assert status == 0, shown
+    lines = shown.splitlines()
+    assert any(line.endswith("User:admin 127.0.0.1 login with SCRAM-SHA-512: ok") for line in lines)
+    assert any(line.endswith("User:admin 127.0.0.1 create_topics topic orders: ok") for line in lines)
+    status, failed = run("audit-log", path, "--failed")
+    assert "login with SCRAM-SHA-512: failed: invalid credentials" in failed
+    assert "create_topics" not in failed
+    assert "WRONG-PASSWORD" not in path.read_text()
+    assert len(run("audit-log", path, "--resource", "orders", "--json")[1].splitlines()) == 1
+    assert run("audit-log", path, "--since", "2999-01-01")[1] == ""
+    status, problem = run("audit-log", path, "--since", "yesterday")
+    assert (status, "is not a time" in problem) == (2, True)
+    (tmp_path / "other").write_text("no event\n")
+    status, problem = run("audit-log", tmp_path / "other")
+    assert (status, "line 1 is not an event" in problem) == (1, True)
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def refused(topic: str) -> ProduceResponse:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ProduceResponse(partitions=(ProducedPartition(topic=topic, partition=0, error=code),))
+
+
+async def written(log: AuditLog) -> None:
+    """Run a log until what was added is in the file."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+
+def sample(metrics: Metrics, result: str) -> float:
+    name = f'warmlog_audit_events_total{{result="{result}"}} '
+    text = metrics.scrape()[1].decode()
+    return float(next(line for line in text.splitlines() if line.startswith(name)).rsplit(" ", 1)[1])
+
+
+async def test_a_full_disk_stops_nothing_and_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").symlink_to("/dev/full")
+    settings = {"warmlog.audit.file": tmp_path / "audit.jsonl"}
+    async with running(tmp_path / "data", settings) as broker, kafka_client(broker.addresses.kafka) as client:
+        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "configs": []}
+        reply = await client.ask("CreateTopics", topics=[topic], timeout_ms=30_000)
+        assert reply["topics"][0]["error_code"] == 0
+
+
+async def test_repeated_refusals_are_counted(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    metrics = Metrics()
+    log = AuditLog(tmp_path / "audit.jsonl", max_bytes=1 << 20, files=2, metrics=metrics)
+    for _ in range(100):
+        log.refused("produce", None, refused("t"), SESSION)
+    log.refused("produce", None, refused("u"), SESSION)
+    await trio.sleep(61)
+    log.refused("produce", None, refused("t"), SESSION)
+    await written(log)
+    found = events(tmp_path / "audit.jsonl")
+    assert [(each["resources"][0]["name"], each.get("count")) for each in found] == [
+        ("t-0", None), ("u-0", None), ("t-0", 100),
+    ]  # fmt: skip
+    assert (sample(metrics, "repeated"), sample(metrics, "written")) == (99, 3)
+
+
+async def test_memory_is_bounded_while_nothing_is_written(tmp_path: Path) -> None:
+    metrics = Metrics()
+    log = AuditLog(tmp_path / "audit.jsonl", max_bytes=1 << 20, files=2, metrics=metrics)
+    for number in range(MAX_KEPT + 100):
+        log.refused("produce", None, refused(str(number)), SESSION)
+    kept = len(log._waiting)
+    assert kept < MAX_WAITING_BYTES // EVENT_BYTES
+    assert sample(metrics, "dropped") == MAX_KEPT + 100 - kept
+    assert len(log._recent) == MAX_KEPT
+    await written(log)
+
+
+async def test_a_full_file_is_followed_by_another_and_few_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path, max_bytes=10_000, files=2, metrics=Metrics())
+    for number in range(200):
+        log.refused("produce", None, refused(f"topic-{number:04d}"), SESSION)
+    await written(log)
+    files = sorted(each.name for each in tmp_path.iterdir())
+    assert files == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
+    assert all(each.stat().st_size <= 10_000 and S_IMODE(each.stat().st_mode) == 0o600 for each in tmp_path.iterdir())
+    shown = run("audit-log", path)[1].splitlines()
+    numbers = [int(line.split("topic-")[1][:4]) for line in shown]
+    assert numbers == list(range(numbers[0], 200))
+    assert len(numbers) == sum(len(events(tmp_path / name)) for name in files)
+
+
+async def test_a_file_that_cannot_be_written_is_named_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BaseException) as raised:  # noqa: PT011
+        async with running(tmp_path / "data", {"warmlog.audit.file": tmp_path / "file" / "audit.jsonl"}):
+            pass
+    problems = raised.group_contains(StartError, match="warmlog.audit.file: ") or "warmlog.audit.file" in str(raised)
+    assert problems
