@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_urlsafe
+from stat import S_IMODE, S_IROTH
 from typing import Any
 
 import trio
@@ -44,8 +45,11 @@ class PeerLogin:
 
     def password(self) -> str:
         """Read the password. Raises PasswordFileError."""
+        path = Path(self.password_file)
         try:
-            found = Path(self.password_file).read_text(encoding="utf-8").partition("\n")[0]
+            if S_IMODE(path.stat().st_mode) & S_IROTH:
+                raise PasswordFileError(f"{self.setting}: every user of this machine may read {path}: chmod 600 {path}")
+            found = path.read_text(encoding="utf-8").partition("\n")[0]
         except OSError as error:
             raise PasswordFileError(f"{self.setting}: {self.password_file}: {error.strerror}") from None
         except UnicodeDecodeError:

@@ -79,6 +79,7 @@ def test_a_kafka_with_tls_and_logins_is_mirrored(tmp_path: Path) -> None:
     certificates, password = tmp_path / "certificates", tmp_path / "password"
     make(certificates, hosts=["127.0.0.1"], clients=["mirror"])
     password.write_text(f"{PASSWORD}\n")
+    password.chmod(0o600)
     settings = {
         "warmlog.mirror.security.protocol": "SASL_SSL",
         "warmlog.mirror.ca.file": certificates / "ca.pem",

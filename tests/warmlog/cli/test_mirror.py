@@ -163,6 +163,7 @@ def test_the_command_runs_a_broker_that_mirrors(source: Broker, start: Callable[
 def test_a_file_that_is_missing_is_named_at_the_start(file: str, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("secret\n")
+    password.chmod(0o600)
     settings = {
         "warmlog.mirror.from": "127.0.0.1:1",
         "warmlog.mirror.security.protocol": "SASL_SSL",

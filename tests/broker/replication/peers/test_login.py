@@ -45,6 +45,10 @@ async def test_a_broker_logs_in_with_each_mechanism(tmp_path: Path) -> None:
     assert created.exit_code == 0
     wrong = tmp_path / "wrong"
     wrong.write_text("wrong")
+    wrong.chmod(0o600)
+    shared = tmp_path / "shared"
+    shared.write_text("open sesame\n")
+    shared.chmod(0o644)
     with Broker(data_dir=data_dir, settings=SECURED) as broker:
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"):
             await ask(broker, PeerLogin("broker", str(password), mechanism, "warmlog.inter.broker.password.file"))
@@ -52,6 +56,10 @@ async def test_a_broker_logs_in_with_each_mechanism(tmp_path: Path) -> None:
                 (
                     PeerLogin("broker", str(wrong), mechanism, "warmlog.inter.broker.password.file"),
                     "invalid credentials",
+                ),
+                (
+                    PeerLogin("broker", str(shared), mechanism, "warmlog.inter.broker.password.file"),
+                    "every user of this machine may read",
                 ),
                 (
                     PeerLogin("broker", str(tmp_path / "none"), mechanism, "warmlog.inter.broker.password.file"),
