@@ -55,6 +55,8 @@ def test_acls_are_added_listed_and_removed(admin: Run) -> None:
         (("add", "allow", "User:a", "--operation", "read"), "resource"),
         (("add", "allow", "alice", "--operation", "read", "--topic", "t"), "TYPE:NAME"),
         (("add", "allow", "User:a", "--operation", "read", "--topic", "t", "--host", "10.0.0.0/40"), "range"),
+        (("add", "allow", "User:a", "--operation", "write", "--group", "g"), "no write exists on a group; there are"),
+        (("add", "allow", "User:a", "--operation", "read", "--topic", "t", "--cluster"), "no read exists on a cluster"),
         (("remove", "any", "any"), "resource"),
     ],
 )

@@ -1,6 +1,7 @@
 """`warmlog acl`: the access control lists of a cluster, of warmlog or Kafka."""
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import click
@@ -36,6 +37,14 @@ OPERATIONS = {
     "two-phase-commit": 15,
 }
 KINDS = {"topic": 2, "group": 3, "cluster": 4, "transactional-id": 5, "delegation-token": 6, "user": 7}
+# What exists for each kind of resource, besides `all`. Source: org.apache.kafka.security.authorizer.AclEntry.
+_CONFIGS = ("describe-configs", "alter-configs")
+APPLICABLE: Mapping[str, tuple[str, ...]] = {
+    "topic": ("read", "write", "create", "delete", "alter", "describe", *_CONFIGS),
+    "group": ("read", "delete", "describe", *_CONFIGS),
+    "cluster": ("create", "alter", "describe", "cluster-action", "idempotent-write", *_CONFIGS),
+    "transactional-id": ("describe", "write", "two-phase-commit"),
+}
 PERMISSIONS = {"deny": 2, "allow": 3}
 ANY, LITERAL, PREFIXED = 1, 3, 4
 CLUSTER_NAME = "kafka-cluster"
@@ -105,6 +114,9 @@ def add(
     named = _resources(resources)
     if not operations or not named:
         raise Failure("name at least one --operation, and at least one resource, such as --topic NAME")
+    for kind, operation in product(dict.fromkeys(_name(KINDS, kind) for kind, _, _ in named), operations):
+        if operation not in {"all", *APPLICABLE[kind]}:
+            raise Failure(f"no {operation} exists on a {kind}; there are all, {', '.join(APPLICABLE[kind])}")
     creations = [
         {
             "resource_type": kind,
