@@ -104,6 +104,9 @@ class Plan:
             "warmlog.cluster.etcd": store,
             "advertised.listeners": ",".join(self._advertised(number)),
         }
+        if self.settings.warmlog_audit_file:
+            path = Path(self.settings.warmlog_audit_file)
+            own["warmlog.audit.file"] = str(path.with_stem(f"{path.stem}-{self.ids[number]}"))
         if self.settings.listeners:
             own["listeners"] = ",".join(self._listeners(number))
         options = ("http",) if self.settings.listeners else _LISTENERS

@@ -157,16 +157,23 @@ def serve_nodes(
     http: str,
 ) -> None:
     """Run a cluster of brokers on this machine. Raises CannotStart, Failure."""
-    if is_secure:
-        raise CannotStart("--secure: cannot be combined with --nodes; set listeners, users and ACLs yourself")
     _check_secure(is_secure=is_secure, secrets_dir=secrets_dir, hosts=hosts)
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments)
     with importing():
         from warmlog.broker.settings.durability import durability_sentence
         from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE
-        from warmlog.cli.nodes import Node, Plan, run_nodes
+        from warmlog.cli.nodes import NODES, Node, Plan, run_nodes
 
+    for option, given in (("--kafka", kafka), ("--native", native)):
+        if settings.listeners and given is not None:
+            raise CannotStart(f"{option}: cannot be combined with the setting `listeners`; add it there")
+    addresses = {"kafka": kafka or DEFAULT_KAFKA, "native": native or DEFAULT_NATIVE, "http": http}
+    Plan(settings=settings, count=count, addresses=addresses, options=(), logs_json=log_json).check()
+    if is_secure:
+        first = settings.data_paths[0] / NODES / str(settings.node_id)
+        assignments = (*secured(settings, kafka, native, hosts, secrets_dir, first), *assignments)
+        settings = read_settings(config, data_dir, assignments)
     options = ["--log-level", log_level, *(["--log-json"] if log_json else [])]
     options += [] if config is None else ["--config", str(config)]
     options += [word for assignment in assignments for word in ("--set", assignment)]
@@ -181,10 +188,6 @@ def serve_nodes(
             close_output()
         notify_ready(os.environ)
 
-    for option, given in (("--kafka", kafka), ("--native", native)):
-        if settings.listeners and given is not None:
-            raise CannotStart(f"{option}: cannot be combined with the setting `listeners`; add it there")
-    addresses = {"kafka": kafka or DEFAULT_KAFKA, "native": native or DEFAULT_NATIVE, "http": http}
     plan = Plan(settings=settings, count=count, addresses=addresses, options=tuple(options), logs_json=log_json)
     run_nodes(plan, ready, until_eof=until_eof)
 
@@ -209,13 +212,18 @@ def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[
 
 
 def secured(
-    settings: "Settings", kafka: str | None, native: str | None, hosts: tuple[str, ...], directory: Path | None
+    settings: "Settings",
+    kafka: str | None,
+    native: str | None,
+    hosts: tuple[str, ...],
+    directory: Path | None,
+    node: Path | None = None,
 ) -> tuple[str, ...]:
     """Return the settings of a broker that encrypts and asks for logins. Raises CannotStart, Failure."""
     with importing():
         from warmlog.cli.security.secure import introduction, secure
 
-    found = secure(settings, kafka=kafka, native=native, hosts=hosts, directory=directory)
+    found = secure(settings, kafka=kafka, native=native, hosts=hosts, directory=directory, node=node)
     if found.is_new:
         for line in introduction(found, is_terminal=sys.stdout.isatty()):
             click.echo(line)

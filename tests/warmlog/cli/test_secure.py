@@ -131,7 +131,6 @@ def test_a_broker_with_two_data_directories_that_was_open_becomes_secure(tmp_pat
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--nodes", "2"), "--secure: cannot be combined with --nodes"),
         (("--set", "listeners=SSL://127.0.0.1:0"), "--secure: cannot be combined with the setting listeners"),
         (("--kafka", "nonsense"), "nonsense: expected HOST:PORT"),
         (("--certificate-host", "no name"), "'no name' is neither a host name nor an address"),

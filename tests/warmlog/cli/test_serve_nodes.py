@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import trio
 from click.testing import CliRunner
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from trio.testing import wait_all_tasks_blocked
 
@@ -274,6 +274,36 @@ def test_nodes_log_in_to_each_other(tmp_path: Path) -> None:
             assert AdminClient({**address, **login}).list_topics(timeout=LIMIT_S).brokers
         assert running.stop() == 0
     assert "s3cret" not in running.log.read_text()
+
+
+def test_nodes_are_secured(tmp_path: Path) -> None:
+    secrets = tmp_path / "data-secrets"
+    addresses = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "none")
+    for start in range(2):
+        with nodes(tmp_path / "data", 3, "--secure", addresses=addresses) as running:
+            found = [dict(word.split("=") for word in line.split() if "=" in word) for line in running.lines]
+            lines = [line for line in found if "kafka" in line]
+            password = (secrets / "admin.password").read_text().strip()
+            login = {
+                "security.protocol": "SASL_SSL", "ssl.ca.location": str(secrets / "ca.pem"),
+                "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "admin", "sasl.password": password,
+            }  # fmt: skip
+            for line in lines:
+                client = AdminClient({"bootstrap.servers": line["kafka"], **login})
+                assert len(client.list_topics(timeout=LIMIT_S).brokers) == 3
+            if start == 0:
+                topic = NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})
+                client.create_topics([topic])["t"].result(LIMIT_S)
+            producer = Producer({"bootstrap.servers": lines[0]["kafka"], "acks": "all", **login})
+            for number in range(100):
+                producer.produce("t", str(number))
+            assert producer.flush(LIMIT_S) == 0
+            with pytest.raises(KafkaException):
+                AdminClient({"bootstrap.servers": lines[0]["kafka"], "log_level": 0}).list_topics(timeout=2)
+            assert running.stop() == 0
+    names = {path.name for path in secrets.iterdir()}
+    assert {"audit-1.jsonl", "audit-2.jsonl", "audit-3.jsonl", "broker.password"} <= names
+    assert (secrets / "broker.password").read_text().strip() not in running.log.read_text()
 
 
 def test_default_ports_of_nodes_do_not_collide(tmp_path: Path) -> None:

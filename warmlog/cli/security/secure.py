@@ -3,6 +3,7 @@
     DATA-secrets/        beside the data directory, in which Kafka accepts no other directories; or --secrets-dir
         ca.pem, ca-key.pem, broker.pem    see `certificates`
         admin.password                    of the user admin, who may do everything
+        broker.password                   with --nodes, of the user by which they log in to each other
         admin.properties                  how Kafka's clients and tools log in as admin; written last
         audit.jsonl                       who logged in, what was refused, and what was changed
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from warmlog.broker.settings.settings import Settings
 
 ADMIN: Final = "admin"
+BROKER: Final = "broker"  # by which the nodes of a cluster log in to each other
 MECHANISM: Final = "SCRAM-SHA-512"
 PASSWORD_BYTES: Final = 24
 logger = logging.getLogger(__name__)
@@ -58,10 +60,12 @@ def secure(
     native: str | None,
     hosts: Sequence[str] = (),
     directory: Path | None = None,
+    node: Path | None = None,
 ) -> Secured:
     """Prepare a broker that has not started yet. Raises CannotStart, Failure.
 
     `hosts`: further names in its certificate. `directory`: of the secrets, beside the data directory by default.
+    `node`: for `--nodes`, the data directory of the first node, which brings its users into the store of all.
     """
     if settings.listeners or settings.warmlog_cluster_etcd:
         name = "listeners" if settings.listeners else "warmlog.cluster.etcd"
@@ -84,16 +88,24 @@ def secure(
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
     properties = directory / f"{ADMIN}.properties"
     is_new = not properties.exists()
+    users = Users(settings, data if node is None else node, directory, is_of_cluster=node is not None)
     if is_new:
-        _make_admin(settings, data, directory / f"{ADMIN}.password", properties, directory / "ca.pem")
-    assignments = (
+        _make_users(users, properties)
+    assignments = [
         "listener.security.protocol.map=kafka:SASL_SSL,native:SASL_SSL",
         f"ssl.keystore.location={directory / 'broker.pem'}",
         f"authorizer.class.name={STANDARD_AUTHORIZER}",
         f"super.users=User:{ADMIN}",
         f"warmlog.audit.file={directory / 'audit.jsonl'}",
-    )
-    return Secured(assignments, properties, is_new, native)
+    ]
+    if node is not None:
+        assignments += [
+            f"super.users=User:{ADMIN};User:{BROKER}",
+            f"ssl.truststore.location={directory / 'ca.pem'}",
+            f"warmlog.inter.broker.user={BROKER}",
+            f"warmlog.inter.broker.password.file={directory / f'{BROKER}.password'}",
+        ]
+    return Secured(tuple(assignments), properties, is_new, native)
 
 
 def introduction(secured: Secured, *, is_terminal: bool) -> Sequence[str]:
@@ -126,23 +138,47 @@ def _hosts(settings: "Settings", kafka: str | None, native: str | None) -> list[
     return sorted({*given, *[host for host, _ in advertised.values()]} - WILDCARDS)
 
 
-def _make_admin(settings: "Settings", data: Path, password_file: Path, properties: Path, ca: Path) -> None:
-    """Create the administrator. Raises CannotStart, Failure."""
+def _make_users(users: "Users", properties: Path) -> None:
+    """Create the users, and the file for clients last. Raises CannotStart, Failure."""
+    if users.is_of_cluster:
+        users.make(BROKER)
+    text = _properties(users.make(ADMIN), properties.with_name("ca.pem"))
     try:
-        is_new = not password_file.exists()
-        if is_new:
-            write(password_file, f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode(), secret=True)
-        password = read_password(password_file)
-        credentials = {name: _credential(mechanism, password) for name, mechanism in MECHANISMS.items()}
-        create_user(data, ADMIN, credentials, node_id=settings.node_id, cluster_id=None, must_be_new=is_new)
-        write(properties, _properties(password, ca).encode(), secret=True)
+        write(properties, text.encode(), secret=True)
     except OSError as error:
-        raise Failure(f"{error.filename or password_file.parent}: {error.strerror}") from None
-    except UserExistsError:
-        password_file.unlink()
-        raise Failure(f"{data} has a user {ADMIN} already: write its password to {password_file} (mode 600)") from None
-    except (LogError, MetadataError) as error:
-        raise Failure(str(error)) from error
+        raise Failure(f"{error.filename or properties.parent}: {error.strerror}") from None
+
+
+class Users(NamedTuple):
+    """Where the users are made: in a data directory whose broker does not run, their passwords in `directory`."""
+
+    settings: "Settings"
+    data: Path
+    directory: Path
+    is_of_cluster: bool
+
+    def make(self, user: str) -> str:
+        """Create a user, unless an earlier start has done so; return its password. Raises CannotStart, Failure."""
+        file = self.directory / f"{user}.password"
+        cluster_id = self.settings.warmlog_cluster_id if self.is_of_cluster else None
+        try:
+            is_new = not file.exists()
+            if is_new:
+                write(file, f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode(), secret=True)
+            password = read_password(file)
+            self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+            credentials = {name: _credential(mechanism, password) for name, mechanism in MECHANISMS.items()}
+            create_user(
+                self.data, user, credentials, node_id=self.settings.node_id, cluster_id=cluster_id, must_be_new=is_new
+            )
+        except OSError as error:
+            raise Failure(f"{error.filename or self.directory}: {error.strerror}") from None
+        except UserExistsError:
+            file.unlink()
+            raise Failure(f"{self.data} has a user {user} already: write its password to {file} (mode 600)") from None
+        except (LogError, MetadataError) as error:
+            raise Failure(str(error)) from error
+        return password
 
 
 def _credential(mechanism: Mechanism, password: str) -> ScramCredential:
