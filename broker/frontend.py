@@ -214,7 +214,7 @@ class Frontend:
             RecordsApi(partitions),
             LogDirsApi(partitions, core.directories, core.moves),
             ProducersApi(partitions),
-            TransactionsApi(transactions, groups.registry.log, groups.commits, partitions, transactional_ids),
+            TransactionsApi(transactions, groups.registry.runtime, groups.commits, partitions, transactional_ids),
             ListTransactionsApi(transactions),
             TransactionMarkersApi(transactions.markers, partitions),
             *(asked := group_families(groups, transactions, partitions, advertised)),

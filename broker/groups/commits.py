@@ -15,10 +15,10 @@ from itertools import chain, islice
 
 import trio
 
-from warmlog.broker.coordinator_log.appends import LogProducer, Rows
+from warmlog.broker.coordinator.appends import LogProducer, Rows
+from warmlog.broker.coordinator.runtime import in_steps
 from warmlog.broker.groups.holdings import GROUP_BYTES
-from warmlog.broker.groups.loading import Obsolete
-from warmlog.broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter
+from warmlog.broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter, begun_write
 from warmlog.broker.groups.offsets import ENTRY_BYTES, held_bytes
 from warmlog.broker.groups.pending_offsets import PendingOffset
 from warmlog.broker.groups.registry import Checkpoint, GroupRegistry
@@ -70,7 +70,7 @@ class OffsetCommits:
         while True:
             await trio.sleep(self._groups.settings.offsets_retention_check_interval_ms / 1000)
             async with trio.open_nursery() as nursery:
-                for shard in self._groups.shards():
+                for shard in self._groups.runtime.shards():
                     nursery.start_soon(self._clean_up_all, shard)
 
     # -- requests --
@@ -119,7 +119,7 @@ class OffsetCommits:
                 await write.wait()
         for indexes, write in writes:
             for index in indexes:
-                errors[index] = write.error
+                errors[index] = write.value
         return errors
 
     def _check_offset(self, requested: OffsetToCommit, max_metadata_size: int) -> ErrorCode:
@@ -142,7 +142,7 @@ class OffsetCommits:
 
         A commit from outside a group creates it.
         """
-        error = self._groups.available(name) or await self._groups.log.ensure() or self._groups.available(name)
+        error = self._groups.available(name) or await self._groups.runtime.ensure() or self._groups.available(name)
         if error is not ErrorCode.NONE:
             return error
         group = self._groups.get(name)
@@ -224,7 +224,9 @@ class OffsetCommits:
         try:
             rows: Rows = [*encode_offsets(name, entries)]
         except MalformedError:  # every other field has been checked: the metadata exceeds a record's length field
-            return OffsetWrite.refused(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            refused = begun_write()
+            refused.settle(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            return refused
         return self._writer.write(shard, name, rows, put, producer)
 
     def check_delete_offsets(self, name: str) -> ErrorCode:
@@ -263,9 +265,9 @@ class OffsetCommits:
         if not self._groups.is_served(shard):
             return [ErrorCode.NOT_COORDINATOR] * len(partitions)
         for start, write in writes:
-            if write.error is not ErrorCode.NONE:
+            if write.value is not ErrorCode.NONE:
                 stop = min(start + OFFSETS_PER_STEP, len(errors))
-                errors[start:stop] = [error or write.error for error in errors[start:stop]]
+                errors[start:stop] = [error or write.value for error in errors[start:stop]]
         return errors
 
     def _check_delete(self, shard: GroupShard, name: str, topic: str, partition: int) -> ErrorCode:
@@ -288,11 +290,11 @@ class OffsetCommits:
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
         self._groups.drop(shard, group)
-        deletion = OffsetWrite()
-        self._groups.log.spawn(partial(self._delete, shard, group, deletion))
+        deletion = begun_write()
+        self._groups.runtime.spawn(partial(self._delete, shard, group, deletion))
         with self._writer.time_limit():
             await deletion.wait()
-        return deletion.error
+        return deletion.value
 
     async def _delete(self, shard: GroupShard, group: Group, deletion: OffsetWrite) -> None:
         """Write the tombstones of a group that was dropped; restore it if that fails."""
@@ -311,12 +313,12 @@ class OffsetCommits:
 
         Those of a few groups are removed before this returns, the rest in the background.
         """
-        for shard in self._groups.shards():
+        for shard in self._groups.runtime.shards():
             steps = self._remove_topic(shard, topic)
             if next(steps, None) is not None:
                 done = trio.Event()
                 self._removals.add(done)
-                self._groups.log.spawn(partial(self._take_steps, steps, done))
+                self._groups.runtime.spawn(partial(self._take_steps, steps, done))
 
     def _remove_topic(self, shard: GroupShard, topic: str) -> Iterator[bool]:
         """Remove the offsets of a topic, and append their tombstones. Yield between steps of about a millisecond."""
@@ -329,8 +331,7 @@ class OffsetCommits:
 
     async def _take_steps(self, steps: Iterator[bool], done: trio.Event) -> None:
         try:
-            for _ in steps:
-                await trio.lowlevel.checkpoint()
+            await in_steps(steps)
         finally:
             self._removals.discard(done)
             done.set()
@@ -340,13 +341,13 @@ class OffsetCommits:
         for done in list(self._removals):
             await done.wait()
 
-    async def remove_obsolete(self, shard: GroupShard, obsolete: Obsolete) -> None:
+    def remove_obsolete(self, shard: GroupShard) -> Iterator[None]:
         """Append tombstones for offsets of deleted topics that were found in the log. No commit may be under way."""
-        while obsolete:  # removed on the way: freeing a million of them at once would hold the event loop
-            name, partitions = obsolete.popitem()
+        while shard.obsolete:  # removed on the way: freeing a million of them at once would hold the event loop
+            name, partitions = shard.obsolete.popitem()
             for start in range(0, len(partitions), OFFSETS_PER_STEP):
                 self._remove_deleted(shard, name, partitions[start : start + OFFSETS_PER_STEP])
-                await trio.lowlevel.checkpoint()
+                yield
 
     def _remove_deleted(self, shard: GroupShard, name: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Write tombstones for offsets that were committed for topics that are deleted by now."""
@@ -368,7 +369,7 @@ class OffsetCommits:
                 if shard.offsets.get(name, topic, index) is None
             ]
             if rows:
-                self._groups.log.append(name, rows, partial(_log_failed_tombstones, name), term=shard.term)
+                self._groups.runtime.append(shard.term, name, rows, partial(_log_failed_tombstones, name))
 
     # -- expiry --
 
@@ -417,7 +418,7 @@ def _has_offset(shard: GroupShard, name: str, topic: str, partition: int) -> boo
 
 def _failure_of(writes: Iterable[tuple[Sequence[int], OffsetWrite]]) -> ErrorCode:
     """Return the error of a failed write: if it was to begin a transaction, those behind it cannot continue it."""
-    return next((write.error for _, write in writes if write.has_failed), ErrorCode.NONE)
+    return next((write.value for _, write in writes if write.is_settled and write.value), ErrorCode.NONE)
 
 
 def _log_failed_tombstones(name: str, error: ErrorCode, _: Iterable[int]) -> None:

@@ -11,10 +11,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from warmlog.broker.coordinator.answers import PendingAnswer
 from warmlog.broker.groups.effects import Client
 from warmlog.broker.groups.holdings import GROUP_BYTES
 from warmlog.broker.groups.members import MEMBER_BYTES, size_of
-from warmlog.broker.groups.registry import GroupRegistry, PendingAnswer
+from warmlog.broker.groups.registry import GroupRegistry
 from warmlog.broker.groups.state import Group
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
@@ -58,11 +59,11 @@ class GroupCoordinator:
                 group = self._groups.create(request.group, host.removeprefix("/"))
         if error is not ErrorCode.NONE or group is None:
             return JoinGroupResponse(member_id=request.member_id, error=error)
-        pending = PendingAnswer()
+        pending: PendingAnswer[JoinGroupResponse | None] = PendingAnswer(None)
         client = Client(client_id=client_id, host=host, new_id=self._new_id())
         group.join(request, client, pending, self._groups.now())
         response = await self._groups.answer(group, pending)
-        assert isinstance(response, JoinGroupResponse)
+        assert response is not None
         return response
 
     async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
@@ -79,10 +80,10 @@ class GroupCoordinator:
             return SyncGroupResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka
         if not all(self._groups.holdings.admit(*grown) for grown in _growth(group, request)):
             return SyncGroupResponse(error=ErrorCode.GROUP_MAX_SIZE_REACHED)
-        pending = PendingAnswer()
+        pending: PendingAnswer[SyncGroupResponse | None] = PendingAnswer(None)
         group.sync(request, pending, self._groups.now())
         response = await self._groups.answer(group, pending)
-        assert isinstance(response, SyncGroupResponse)
+        assert response is not None
         return response
 
     def heartbeat(self, name: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
@@ -119,7 +120,7 @@ class GroupCoordinator:
         min_ms, max_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
         if not min_ms <= request.session_timeout_ms <= max_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        return await self._groups.log.ensure() or self._groups.available(request.group)
+        return await self._groups.runtime.ensure() or self._groups.available(request.group)
 
     def _check_size(self, group: Group | None, request: JoinGroupRequest, host: str) -> ErrorCode:
         """Return whether there is room for what a member declares. What could not be stored is refused at once."""

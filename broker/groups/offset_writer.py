@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Self
+from typing import TypeAlias
 
 import trio
 
-from warmlog.broker.coordinator_log.appends import LogProducer, Rows
+from warmlog.broker.coordinator.answers import PendingAnswer
+from warmlog.broker.coordinator.appends import LogProducer, Rows
 from warmlog.broker.groups.registry import GroupRegistry
 from warmlog.broker.groups.shard import GroupShard
 from warmlog.protocol.errors import ErrorCode
@@ -15,37 +16,12 @@ from warmlog.protocol.kafka.group_records import OffsetAndMetadata, encode_group
 OFFSETS_PER_STEP = 128  # written as one batch between two checkpoints: about 2 ms
 
 
-class OffsetWrite:
-    """A pending append. `error` is COORDINATOR_NOT_AVAILABLE until its outcome is known."""
+OffsetWrite: TypeAlias = PendingAnswer[ErrorCode]  # COORDINATOR_NOT_AVAILABLE until the outcome is known
 
-    __slots__ = ("_done", "error")
 
-    def __init__(self) -> None:
-        self.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._done = trio.Event()
-
-    @classmethod
-    def refused(cls, error: ErrorCode) -> Self:
-        """Return a write that has failed."""
-        write = cls()
-        write.settle(error)
-        return write
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the outcome is known, and is an error."""
-        return self._done.is_set() and self.error is not ErrorCode.NONE
-
-    def settle(self, error: ErrorCode) -> None:
-        """Set the outcome, and wake whoever waits."""
-        self.error = error
-        self._done.set()
-
-    async def wait(self) -> ErrorCode:
-        """Wait for the outcome, and return it."""
-        if not self._done.is_set():
-            await self._done.wait()
-        return self.error
+def begun_write() -> OffsetWrite:
+    """Return a write whose outcome is not known."""
+    return PendingAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class OffsetWriter:
@@ -62,8 +38,8 @@ class OffsetWriter:
         then: Callable[[Sequence[int]], None],
         producer: LogProducer | None = None,
     ) -> OffsetWrite:
-        """Append records, and call `then` with the offsets of those that are written, even if nobody waits for it."""
-        write = OffsetWrite()
+        """Append records, and call `then` with the offsets of those that are written, even if no task waits for it."""
+        write = begun_write()
 
         def settled(error: ErrorCode, record_offsets: Sequence[int]) -> None:
             if record_offsets:
@@ -74,7 +50,7 @@ class OffsetWriter:
 
         if producer is not None:
             shard.pending.begin_write(producer.id)
-        self._groups.log.append(name, rows, settled, term=shard.term, producer=producer)
+        self._groups.runtime.append(shard.term, name, rows, settled, producer=producer)
         return write
 
     def write_tombstones(self, shard: GroupShard, name: str, partitions: Sequence[tuple[str, int]]) -> OffsetWrite:
@@ -117,5 +93,5 @@ class OffsetWriter:
         return next((error for error in outcomes if error is not ErrorCode.NONE), ErrorCode.NONE)
 
     def time_limit(self) -> trio.CancelScope:
-        """Return the time that a request may wait for what it has written; see `OffsetWrite.error`."""
+        """Return the time that a request may wait for what it has written; see `OffsetWrite`."""
         return trio.move_on_after(self._groups.settings.offsets_commit_timeout_ms / 1000)

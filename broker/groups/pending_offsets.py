@@ -169,6 +169,10 @@ class PendingOffsets:
         """Return whether a group has pending offsets."""
         return group in self._groups
 
+    def groups(self) -> list[str]:
+        """Return the groups that have pending offsets."""
+        return list(self._groups)
+
     def of(self, group: str) -> list[tuple[str, int]]:
         """Return the partitions for which a group has pending offsets, in order."""
         topics = sorted(self._groups.get(group, {}).items())

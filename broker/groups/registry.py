@@ -12,26 +12,24 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import trio
 
-from warmlog.broker.coordinator_log.appends import Rows
-from warmlog.broker.coordinator_log.log import CoordinatorLog
-from warmlog.broker.coordinator_log.replay import Replay
-from warmlog.broker.coordinator_log.term import Term
-from warmlog.broker.groups.effects import Answer, Instant, Limits, Purpose, Store
+from warmlog.broker.coordinator.answers import PendingAnswer
+from warmlog.broker.coordinator.appends import Rows
+from warmlog.broker.coordinator.effects import EffectLoop
+from warmlog.broker.coordinator.runtime import CoordinatorRuntime
+from warmlog.broker.coordinator.term import Term
+from warmlog.broker.coordinator.timers import Timers
+from warmlog.broker.groups.effects import Effect, Instant, Limits, Purpose, Store
 from warmlog.broker.groups.holdings import Holdings
-from warmlog.broker.groups.loading import Obsolete, ShardLoad
-from warmlog.broker.groups.members import Waiter
 from warmlog.broker.groups.shard import GroupShard
 from warmlog.broker.groups.state import Group
-from warmlog.broker.groups.timers import Timers
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import JoinGroupResponse, SyncGroupResponse
 from warmlog.protocol.kafka.codec.bounds import MalformedError
-from warmlog.protocol.kafka.group_records import MAX_TEXT_BYTES, encode_group, encode_group_key
+from warmlog.protocol.kafka.group_records import MAX_TEXT_BYTES, StoredGroup, encode_group, encode_group_key
 from warmlog.protocol.records.markers import Outcome
 
 logger = logging.getLogger(__name__)
@@ -39,48 +37,31 @@ logger = logging.getLogger(__name__)
 CLOSED_PER_STEP = 100  # groups, between two checkpoints
 SETTLED_PER_STEP = 1000  # groups that are counted between two checkpoints: about 1 ms
 
+R = TypeVar("R")
+
 # Awaited between two steps of a request. Yields to other tasks once the request has held the event loop long enough.
 Checkpoint: TypeAlias = Callable[[], Awaitable[None]]
-
-
-class PendingAnswer:
-    """A response to a JoinGroup or SyncGroup that a client waits for."""
-
-    __slots__ = ("_event", "response")
-
-    def __init__(self) -> None:
-        self._event = trio.Event()
-        self.response: JoinGroupResponse | SyncGroupResponse | None = None
-
-    def settle(self, response: JoinGroupResponse | SyncGroupResponse) -> None:
-        """Set the response, and wake the client's task."""
-        self.response = response
-        self._event.set()
-
-    async def wait(self) -> None:
-        """Wait for the response."""
-        await self._event.wait()
 
 
 class GroupRegistry:
     """The groups of this broker. Call methods on the event loop unless they say otherwise; `run` is the task.
 
-    The `Shards` of the log: a group is served in a term of its log partition.
+    The `Coordinator` of the runtime: a group is served in a term of its log partition.
     """
 
     def __init__(
         self,
-        log: CoordinatorLog,
+        runtime: CoordinatorRuntime[GroupShard],
         settings: Settings,
         clock: Callable[[], int],
         was_deleted: Callable[[bytes], bool],
     ) -> None:
-        """Keep the groups of this log. `clock` returns ms since the epoch.
+        """Keep the groups of this runtime. `clock` returns ms since the epoch.
 
         `was_deleted` tells by its id whether a topic was deleted.
         """
-        self.on_obsolete: list[Callable[[GroupShard, Obsolete], Awaitable[None]]] = []  # called before a shard serves
-        self.log = log
+        self.on_loaded: list[Callable[[GroupShard], Iterator[None]]] = []  # steps to take before a shard serves
+        self.runtime = runtime
         self.settings = settings
         self.clock = clock
         self.completed_rebalances = 0
@@ -89,89 +70,64 @@ class GroupRegistry:
         self._limits = Limits(
             max_size=settings.group_max_size, initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms
         )
-        self._shards: dict[int, GroupShard] = {}
-        self._timers = Timers(self._expire)
-        self._is_stopped = False
-        log.bind(self)
+        self._timers: Timers[Group] = Timers(self._expire)
+        self._effects: EffectLoop[tuple[Group, Effect]] = EffectLoop(self._carry_out)
+        runtime.bind(self)
 
     async def run(self) -> None:
         """Serve timers, and load partitions of the log as this broker begins to lead them, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._timers.run)
-            nursery.start_soon(self.log.run)
-
-    def stop(self) -> None:
-        """Answer every waiting client with an error, and refuse further requests: the broker stops."""
-        self._is_stopped = True
-        for shard in self._shards.values():
-            while shard.groups:
-                self._close_some(shard)
+            nursery.start_soon(self.runtime.run)
 
     # -- shards --
 
-    def begin(self, term: Term) -> None:
+    def begin(self, term: Term) -> GroupShard:
         """Begin to serve a log partition, without groups."""
-        shard = self._shards[term.index] = GroupShard(term, lambda name: Group(name, self._limits, self.now()))
-        if not term.is_empty:
-            shard.pending.begin_loading()
+        return GroupShard(term, lambda name: Group(name, self._limits, self.now()), self._was_deleted)
 
-    async def load(self, term: Term, replay: Replay) -> bool:
-        """Load the groups of a log partition."""
-        shard = self._shards[term.index]
-        load = ShardLoad(
-            shard,
-            self.log.partition_of,
-            lambda name, stored: Group.restore(name, stored, self._limits, self.now()),
-            self.apply_effects,
-            self._was_deleted,
-        )
-        await load.run(replay)
+    def loaded(self, shard: GroupShard) -> Iterator[None]:
+        """Restore the groups of a log partition, once all its records have been replayed."""
+        while shard.stored:
+            self._restore(shard, *shard.stored.popitem())
+            yield
+        yield from shard.create_missing()
         shard.pending.finish_loading()
         for number, group in enumerate(list(shard.groups.values())):
             self.settle(shard, group)
             if number % SETTLED_PER_STEP == 0:
-                await trio.lowlevel.checkpoint()
-        for remove in self.on_obsolete:
-            await remove(shard, load.obsolete)
-        return True
+                yield
+        for steps in self.on_loaded:
+            yield from steps(shard)
 
-    def end(self, term: Term) -> None:
-        """Serve a log partition no more, and answer waiting clients with NOT_COORDINATOR."""
-        shard = self._shards.get(term.index)
-        if shard is not None and shard.term is term:
-            del self._shards[term.index]
-            self._close_some(shard)
-            self.log.spawn(partial(self._close, shard))
+    def _restore(self, shard: GroupShard, name: str, stored: StoredGroup) -> None:
+        """Serve a group as its record describes it; one that contradicts itself loses its members."""
+        try:
+            group = Group.restore(name, stored, self._limits, self.now())
+        except MalformedError as error:
+            logger.warning("group %.200r: dropped its members, its record is malformed: %s", name, error)
+            return
+        shard.groups[name] = group
+        self.apply_effects(group)
 
-    async def _close(self, shard: GroupShard) -> None:
+    def close(self, shard: GroupShard) -> Iterator[None]:
+        """Answer the clients that wait for groups of a shard with NOT_COORDINATOR."""
         while shard.groups:
-            self._close_some(shard)
-            await trio.lowlevel.checkpoint()
-        await shard.free()
-
-    def _close_some(self, shard: GroupShard) -> None:
-        """Close groups of a shard that is not served any more."""
-        for _ in range(min(len(shard.groups), CLOSED_PER_STEP)):
-            _, group = shard.groups.popitem()
-            self.holdings.release(group)
-            self._timers.forget(group)
-            group.close(ErrorCode.NOT_COORDINATOR, self.now())
-            for effect in group.take_effects():
-                if isinstance(effect, Answer):
-                    _settle(effect.waiter, effect.response)
-
-    def shards(self) -> list[GroupShard]:
-        """Return the shards of all log partitions that this broker leads. May be called in a worker."""
-        return list(self._shards.values())
+            for _ in range(min(len(shard.groups), CLOSED_PER_STEP)):
+                _, group = shard.groups.popitem()
+                self.holdings.release(group)
+                self._timers.forget(group)
+                group.close(ErrorCode.NOT_COORDINATOR, self.now())
+                self._effects.put([(group, effect) for effect in group.take_effects()])
+            yield
 
     def shard_of(self, name: str) -> GroupShard | None:
         """Return the shard of a group's name; None while this broker does not lead its log partition."""
-        term = self.log.term_of(name)
-        return None if term is None else self._shards.get(term.index)
+        return self.runtime.shard_of(name)
 
     def is_served(self, shard: GroupShard) -> bool:
         """Whether a shard's term goes on."""
-        return self._shards.get(shard.term.index) is shard
+        return self.runtime.shard_at(shard.term.index) is shard
 
     # -- queries --
 
@@ -179,11 +135,13 @@ class GroupRegistry:
         """Return NONE, or why a group cannot be served: its name, the state of its log, or shutdown."""
         if len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:  # the limit of a record's key
             return ErrorCode.INVALID_GROUP_ID
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_stopped else self.log.state_of(name)
+        if self.runtime.is_stopped:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE if self.runtime.may_create else self.runtime.availability(name)
 
     def is_available(self, shard: GroupShard) -> bool:
         """Whether the groups of a shard can be served. Takes no time for their names, unlike `available`."""
-        return not self._is_stopped and self.is_served(shard) and shard.term.error is ErrorCode.NONE
+        return not self.runtime.is_stopped and self.is_served(shard) and shard.term.error is ErrorCode.NONE
 
     def available_to_members(self, name: str) -> ErrorCode:
         """Return the same for a request that needs a non-empty name; old clients commit offsets without one."""
@@ -191,9 +149,9 @@ class GroupRegistry:
 
     def available_all(self) -> ErrorCode:
         """Return NONE, or why the list of groups is incomplete."""
-        if self._is_stopped:
+        if self.runtime.is_stopped:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.log.is_loading else ErrorCode.NONE
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.runtime.is_loading else ErrorCode.NONE
 
     def get(self, name: str) -> Group | None:
         """Return a group, or None."""
@@ -202,13 +160,13 @@ class GroupRegistry:
 
     def all(self) -> Iterator[Group]:
         """Yield all groups, in no order. May be called in a worker."""
-        for shard in self.shards():
+        for shard in self.runtime.shards():
             yield from list(shard.groups.values())  # copied atomically
 
     @property
     def pending_count(self) -> int:
         """The number of offsets that open transactions commit."""
-        return sum([len(shard.pending) for shard in self._shards.values()])
+        return sum([len(shard.pending) for shard in self.runtime.shards()])
 
     def now(self) -> Instant:
         """Return the current time on both clocks."""
@@ -227,8 +185,8 @@ class GroupRegistry:
 
     def max_record_bytes(self, name: str) -> int:
         """Return the size limit of a record that stores a group."""
-        term = self.log.term_of(name)
-        return 0 if term is None else term.partition.log.config.max_message_bytes
+        shard = self.shard_of(name)
+        return 0 if shard is None else shard.term.partition.log.config.max_message_bytes
 
     def settle(self, shard: GroupShard, group: Group) -> None:
         """Count what a group holds, after a change of its members or offsets."""
@@ -252,30 +210,24 @@ class GroupRegistry:
 
         Many of them are applied in steps by a background task.
         """
-        shard = self._shards.get(index)
+        shard = self.runtime.shard_at(index)
         transaction = None if shard is None else shard.end_transaction(producer_id, marker_offset, outcome)
         if shard is not None and transaction is not None:
-            self.log.spawn(partial(shard.apply_in_steps, transaction, outcome))
+            self.runtime.spawn(partial(shard.apply_in_steps, transaction, outcome))
 
-    async def answer(self, group: Group, pending: PendingAnswer) -> JoinGroupResponse | SyncGroupResponse | None:
+    async def answer(self, group: Group, pending: PendingAnswer[R | None]) -> R | None:
         """Apply a group's effects after a request, and wait for the request's response."""
         try:
             self.apply_effects(group)
-            await pending.wait()
+            return await pending.wait()
         finally:
-            if pending.response is None:  # the client disconnected
+            if not pending.is_settled:  # the client disconnected
                 group.forget_waiter(pending, self.now())
                 self._timers.schedule(group)
-        return pending.response
 
     def apply_effects(self, group: Group) -> None:
         """Send a group's responses and append its records, until it has no effects left; update its timer."""
-        while effects := group.take_effects():
-            for effect in effects:
-                if isinstance(effect, Answer):
-                    _settle(effect.waiter, effect.response)
-                else:
-                    self._store(group, effect)
+        self._effects.put([(group, effect) for effect in group.take_effects()])
         shard = self.shard_of(group.group_id)
         if shard is not None:
             self.settle(shard, group)
@@ -284,6 +236,14 @@ class GroupRegistry:
     def schedule(self, group: Group) -> None:
         """Update a group's timer after a call that changes its deadlines and has no effects."""
         self._timers.schedule(group)
+
+    def _carry_out(self, decided: tuple[Group, Effect]) -> None:
+        group, effect = decided
+        if isinstance(effect, Store):
+            self._store(group, effect)
+        else:
+            assert isinstance(effect.waiter, PendingAnswer)
+            effect.waiter.settle(effect.response)
 
     def _store(self, group: Group, store: Store) -> None:
         name = group.group_id
@@ -298,7 +258,7 @@ class GroupRegistry:
             stored(ErrorCode.UNKNOWN_SERVER_ERROR, ())
             return
         limit_ms = self.settings.offsets_commit_timeout_ms
-        self.log.append(name, rows, stored, term=shard.term, limit_ms=limit_ms)
+        self.runtime.append(shard.term, name, rows, stored, limit_ms=limit_ms)
 
     def _stored(self, shard: GroupShard, group: Group, purpose: Purpose, error: ErrorCode, _: Sequence[int]) -> None:
         if shard.get(group.group_id) is not group or not self.is_served(shard):
@@ -312,8 +272,3 @@ class GroupRegistry:
         if self.get(group.group_id) is group:
             group.expire(self.now())
             self.apply_effects(group)
-
-
-def _settle(waiter: Waiter, response: JoinGroupResponse | SyncGroupResponse) -> None:
-    assert isinstance(waiter, PendingAnswer)
-    waiter.settle(response)

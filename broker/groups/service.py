@@ -7,7 +7,7 @@ from operator import itemgetter
 
 import trio
 
-from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.coordinator.runtime import CoordinatorRuntime
 from warmlog.broker.groups.commits import OffsetCommits
 from warmlog.broker.groups.coordinator import GroupCoordinator
 from warmlog.broker.groups.offsets import Committed
@@ -35,13 +35,13 @@ class GroupService:
         new_id: Callable[[], str],
     ) -> None:
         """Use open logs. `clock` returns ms since the epoch, `new_id` a unique suffix for a new member's id."""
-        log = CoordinatorLog(OFFSETS_TOPIC, partitions, writer, clock)
-        self.registry = GroupRegistry(log, settings, clock, partitions.was_deleted)
+        runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(OFFSETS_TOPIC, partitions, writer, clock)
+        self.registry = GroupRegistry(runtime, settings, clock, partitions.was_deleted)
         self.coordinator = GroupCoordinator(self.registry, new_id)
         self.commits = OffsetCommits(self.registry, partitions)
         self._partitions = partitions
         self._max_series = settings.warmlog_metrics_groups_max
-        self.registry.on_obsolete.append(self.commits.remove_obsolete)
+        self.registry.on_loaded.append(self.commits.remove_obsolete)
         partitions.changes.on_deleted.append(self.commits.topic_deleted)
         partitions.changes.before_forgetting.append(self.commits.tombstones_appended)
 
@@ -53,7 +53,7 @@ class GroupService:
 
     def stop(self) -> None:
         """Answer every waiting client with an error, and refuse further requests."""
-        self.registry.stop()
+        self.registry.runtime.stop()
 
     def end_transaction(self, place: tuple[str, int], producer_id: int, offset: int, outcome: Outcome) -> None:
         """Apply a marker that was written to a partition of any topic at `offset`."""
@@ -78,7 +78,9 @@ class GroupService:
         metrics.gauge(
             "warmlog_groups_without_lag",
             "Groups left out of warmlog_group_lag: those without members that have committed least recently.",
-            lambda: [((), max(0, sum(len(shard.offsets) for shard in self.registry.shards()) - self._max_series))],
+            lambda: [
+                ((), max(0, sum(len(shard.offsets) for shard in self.registry.runtime.shards()) - self._max_series))
+            ],
         )
         metrics.gauge("warmlog_groups", "Groups by state.", self._states, ("state",))
         metrics.gauge(
@@ -105,7 +107,7 @@ class GroupService:
 
     def _ranks(self) -> Iterator[tuple[bool, int, str, GroupShard]]:
         """Yield (has members, time of the latest commit, name, shard) of all groups with committed offsets."""
-        for shard in self.registry.shards():
+        for shard in self.registry.runtime.shards():
             for name in shard.offsets.groups():
                 group = shard.get(name)
                 has_members = group is not None and group.state not in {GroupState.EMPTY, GroupState.DEAD}

@@ -1,37 +1,51 @@
 """The groups of one partition of `__consumer_offsets` with their offsets, for one term of that partition.
 
-A shard whose term is over cannot be found any more. Whoever still refers to it changes nothing but the shard.
+A shard whose term is over cannot be found any more. A task that still refers to it changes nothing but the shard.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorShard.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import trio
 
-from warmlog.broker.coordinator_log.term import Term
+from warmlog.broker.coordinator.term import Term
 from warmlog.broker.groups.offsets import Offsets
 from warmlog.broker.groups.pending_offsets import PendingOffset, PendingOffsets, Transaction
 from warmlog.broker.groups.state import Group
+from warmlog.broker.groups.topic import GroupRow, StoredOffset
+from warmlog.protocol.kafka.group_records import StoredGroup
 from warmlog.protocol.records.markers import Outcome
 
 ENDED_PER_STEP = 500  # offsets of a transaction, applied between two checkpoints: about 1 ms
+CREATED_PER_STEP = 500  # groups, between two checkpoints
 FREED_PER_STEP = 1000  # offsets, between two checkpoints: less than 1 ms
+
+
+Obsolete: TypeAlias = dict[str, list[tuple[str, int]]]  # topics and partitions, by group
 
 
 class GroupShard:
     """The groups of one log partition. Belongs to the event loop."""
 
-    __slots__ = ("_new_group", "groups", "loaded_to", "offsets", "pending", "term")
+    __slots__ = ("_new_group", "_was_deleted", "groups", "obsolete", "offsets", "pending", "stored", "term")
 
-    def __init__(self, term: Term, new_group: Callable[[str], Group]) -> None:
-        """Begin without groups. `new_group` returns one without members."""
+    def __init__(self, term: Term, new_group: Callable[[str], Group], was_deleted: Callable[[bytes], bool]) -> None:
+        """Begin without groups. `new_group` returns one without members.
+
+        `was_deleted` tells by its id whether a topic was deleted.
+        """
         self.term = term
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.pending = PendingOffsets()
-        self.loaded_to = 0  # the records of the log below have been loaded
+        self.stored: dict[str, StoredGroup] = {}  # replayed, and not restored yet
+        self.obsolete: Obsolete = {}  # offsets of deleted topics, which were not taken over
         self._new_group = new_group
+        self._was_deleted = was_deleted
+        if not term.is_empty:
+            self.pending.begin_loading()
 
     def get(self, name: str) -> Group | None:
         """Return a group, or None."""
@@ -46,6 +60,35 @@ class GroupShard:
         """Return about how many bytes a group's offsets hold, committed and pending."""
         return self.offsets.bytes_of(name) + self.pending.bytes_of(name)
 
+    # -- replay --
+
+    def replay(self, name: str, row: GroupRow, offset: int) -> None:
+        """Take over the latest record of a group or of an offset."""
+        if isinstance(row, StoredGroup):
+            self.stored[name] = row
+        elif not self._is_obsolete(name, row):
+            self.offsets.put(name, *row, offset)
+
+    def replay_pending(self, producer_id: int, name: str, row: GroupRow, offset: int) -> None:
+        """Take over an offset of a transaction that is still open."""
+        if not isinstance(row, StoredGroup) and not self._is_obsolete(name, row):
+            self.put_pending(producer_id, PendingOffset(name, *row, offset))
+
+    def _is_obsolete(self, name: str, row: StoredOffset) -> bool:
+        """Whether an offset belongs to a deleted topic: an earlier coordinator ended before it wrote the tombstone."""
+        is_obsolete = self._was_deleted(row.value.topic_id)
+        if is_obsolete:
+            self.obsolete.setdefault(name, []).append((row.topic, row.partition))
+        return is_obsolete
+
+    def create_missing(self) -> Iterator[None]:
+        """Create the groups that have offsets only."""
+        for number, name in enumerate([*self.offsets.groups(), *self.pending.groups()]):
+            if name not in self.groups:
+                self.create(name)
+            if number % CREATED_PER_STEP == 0:
+                yield
+
     # -- transactions --
 
     def put_pending(self, producer_id: int, pending: PendingOffset) -> None:
@@ -58,7 +101,7 @@ class GroupShard:
 
     def end_transaction(self, producer_id: int, marker_offset: int, outcome: Outcome) -> Transaction | None:
         """Apply a marker to the first of the transaction's offsets; return the transaction if there are more."""
-        if marker_offset < self.loaded_to:
+        if marker_offset < self.term.loaded_to:
             return None  # loaded with the records before it, and only now reported
         transaction = self.pending.end(producer_id, marker_offset, outcome)
         if transaction is None:
@@ -84,7 +127,11 @@ class GroupShard:
 
     # -- the end --
 
-    async def free(self) -> None:
-        """Free the offsets in steps: a million at once would hold the event loop."""
+    def free(self) -> Iterator[None]:
+        """Free the offsets in steps."""
         while self.offsets.forget(FREED_PER_STEP) or self.pending.forget(FREED_PER_STEP):
-            await trio.lowlevel.checkpoint()
+            yield
+        while self.stored:
+            self.stored.popitem()
+            if len(self.stored) % FREED_PER_STEP == 0:
+                yield

@@ -48,6 +48,7 @@ from warmlog.protocol.kafka.group_records import StoredGroup
 # Characters of the client id or instance id used in a member id. Either may be as long as a Kafka string; a member id
 # derived from all of it could be neither sent nor stored, and its group would rebalance forever.
 MAX_ID_PREFIX = 249
+MAX_LOGGED = 200  # characters of a group's name
 
 
 class Group:
@@ -61,6 +62,9 @@ class Group:
         self._limits = limits
         self._outbox = Outbox()
         self._rebalance = Rebalance(limits, self._outbox, now)
+
+    def __str__(self) -> str:
+        return f"group {self.group_id[:MAX_LOGGED]!r}"
 
     @classmethod
     def restore(cls, group_id: str, stored: StoredGroup, limits: Limits, now: Instant) -> Self:

@@ -1,12 +1,44 @@
 """`__consumer_offsets` described as the topic of a coordinator.
 
-Source: org.apache.kafka.coordinator.group.GroupCoordinatorService.groupMetadataTopicConfigs.
+Source: org.apache.kafka.coordinator.group.GroupCoordinatorService.groupMetadataTopicConfigs, GroupCoordinatorShard
+(replay).
 """
 
-from warmlog.broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
+from typing import NamedTuple, TypeAlias
+
+from warmlog.broker.coordinator.topic import CoordinatorTopic, TopicLayout
 from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.kafka.group_records import (
+    GroupKey,
+    OffsetAndMetadata,
+    OffsetKey,
+    StoredGroup,
+    decode_group,
+    decode_key,
+    decode_offset,
+)
 
 TOPIC = "__consumer_offsets"
+
+
+class StoredOffset(NamedTuple):
+    """A committed offset as its record describes it."""
+
+    topic: str
+    partition: int
+    value: OffsetAndMetadata
+
+
+GroupRow: TypeAlias = StoredGroup | StoredOffset
+
+
+def _decode(key: bytes, value: bytes) -> tuple[str, GroupRow] | None:
+    found = decode_key(key)
+    if isinstance(found, OffsetKey):
+        return found.group, StoredOffset(found.topic, found.partition, decode_offset(value))
+    if isinstance(found, GroupKey):
+        return found.group, decode_group(value)
+    return None  # of a newer group protocol
 
 
 def _layout(settings: Settings) -> TopicLayout:
@@ -21,4 +53,6 @@ def _layout(settings: Settings) -> TopicLayout:
     )
 
 
-OFFSETS_TOPIC = CoordinatorTopic(name=TOPIC, keeps="group", layout=_layout)
+OFFSETS_TOPIC = CoordinatorTopic(
+    name=TOPIC, keeps="group", count_setting="offsets.topic.num.partitions", layout=_layout, decode=_decode
+)

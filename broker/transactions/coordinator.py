@@ -1,22 +1,22 @@
-"""All transactional ids of this broker: dispatch requests to their automatons, load and unload log partitions.
+"""All transactional ids of this broker: dispatch requests to their automatons.
 
 Sans-IO, as `state.py` is: a request carries a waiter and the time, and `take_effects` returns the effects to carry out.
 
 Invariants:
 1. While a log partition is being read its ids are answered with COORDINATOR_LOAD_IN_PROGRESS; while it is led by
    another broker or offline, with NOT_COORDINATOR.
-2. A report about an effect of an earlier load is ignored.
+2. A report about an effect of an earlier term is ignored.
 
 Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateManager (Kafka 4.3.1).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from warmlog.broker.transactions.effects import (
     Answer,
     Append,
-    Discard,
     Effect,
     Producer,
     ProducerIds,
@@ -26,27 +26,15 @@ from warmlog.broker.transactions.effects import (
     WriteMarkers,
 )
 from warmlog.broker.transactions.metadata import Metadata, State
+from warmlog.broker.transactions.shard import TransactionShard
 from warmlog.broker.transactions.state import Transaction
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.transaction_records import StoredTransaction
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transactions import NO_TIMEOUT_MS, TopicIndex, TransactionVersion
 
 IDS_A_STEP = 500  # looked at between two turns of the event loop
 MAX_ID_BYTES = 32_767  # the limit of a record's key
 EFFECTS_A_STEP = 10  # caused between two turns: each ends in several writes
-
-# Codes of failed appends as clients of the coordinator are given them; all others stay as they are.
-_APPEND_ERRORS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,48 +60,42 @@ class InitRequest:
     keeps_prepared: bool = False
 
 
-@dataclass(slots=True)
-class _Loaded:
-    """The ids of a log partition."""
+class Shards(Protocol):
+    """The log partitions that this broker leads, by transactional id."""
 
-    coordinator_epoch: int
-    load: int
-    transactions: dict[str, Transaction] = field(default_factory=dict)
-    open: dict[str, Transaction] = field(default_factory=dict)  # those that can time out
-    waiting: dict[str, Transaction] = field(default_factory=dict)  # those with a request that is not answered
-    partition_count: int = 0  # of all transactions
+    def shards(self) -> list[TransactionShard]:
+        """Return all of them."""
+
+    def shard_at(self, index: int) -> TransactionShard | None:
+        """Return that of a log partition."""
+
+    def shard_of(self, name: str) -> TransactionShard | None:
+        """Return that of a transactional id."""
+
+    def availability(self, name: str) -> ErrorCode:
+        """Return NONE, or the code that answers requests for an id."""
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether one of them is being read."""
 
 
 class TransactionCoordinator:
     """Coordinate all transactional ids. Calls must not be concurrent."""
 
     def __init__(
-        self,
-        ids: ProducerIds,
-        limits: Limits,
-        *,
-        partition_of: Callable[[str], int],
-        will_lead: Callable[[int], bool],
-        level: TransactionVersion = TransactionVersion.TV_2,
+        self, shards: Shards, ids: ProducerIds, limits: Limits, level: TransactionVersion = TransactionVersion.TV_2
     ) -> None:
-        """Start without any log partition. `partition_of` returns the log partition of a transactional id.
-
-        `will_lead` tells whether this broker is about to lead a log partition.
-        """
         self.level = level  # finalized `transaction.version`; may change at any time
+        self._shards = shards
         self._ids = ids
         self._limits = limits
-        self._partition_of = partition_of
-        self._will_lead = will_lead
-        self._loaded: dict[int, _Loaded] = {}
-        self._loading: dict[int, int] = {}  # log partition to the number of the load
-        self._loads = 0
         self._effects: list[Effect] = []
 
     @property
     def id_count(self) -> int:
         """The number of transactional ids."""
-        return sum([len(loaded.transactions) for loaded in self._loaded.values()])
+        return sum([len(shard.transactions) for shard in self._served()])
 
     def is_current(self, source: Source) -> bool:
         """Return whether the automaton that requested an effect is still loaded."""
@@ -126,65 +108,28 @@ class TransactionCoordinator:
 
     # -- log partitions --
 
-    def begin_loading(self, partition: int) -> int:
-        """Start loading a log partition; return the load number to pass to `load`."""
-        self.unload(partition)
-        self._loads += 1
-        self._loading[partition] = self._loads
-        return self._loads
-
-    def load(
-        self,
-        number: int,
-        partition: int,
-        coordinator_epoch: int,
-        stored: Iterable[tuple[str, StoredTransaction]],
-        now_ms: int,
-    ) -> Iterator[None]:
-        """Serve the ids of a log partition that was read; yields periodically so that other tasks can run.
-
-        Decided transactions are then completed. `coordinator_epoch`: the partition's leader epoch.
-        Does nothing if the partition was unloaded since `begin_loading`.
-        """
-        loaded = _Loaded(coordinator_epoch, number)
-        for count, (transactional_id, value) in enumerate(stored, 1):
-            source = Source(transactional_id, partition, coordinator_epoch, number)
-            loaded.transactions[transactional_id] = Transaction(source, Metadata.restore(value))
-            if count % IDS_A_STEP == 0:
-                yield
-        if self._loading.get(partition) != number:
-            return
-        del self._loading[partition]
-        self._loaded[partition] = loaded
-        for count, transaction in enumerate(list(loaded.transactions.values()), 1):
-            if self._loaded.get(partition) is not loaded:
-                return
+    def resume(self, shard: TransactionShard, now_ms: int) -> Iterator[None]:
+        """Complete the decided transactions of a log partition that was read; yields periodically."""
+        for count, transaction in enumerate(list(shard.transactions.values()), 1):
             transaction.resume(now_ms)
             self._collect(transaction)
             if count % IDS_A_STEP == 0 or self._has_step:
                 yield
 
-    def unload(self, partition: int) -> None:
-        """Unload a log partition that another broker leads or that is offline; waiting requests get NOT_COORDINATOR."""
-        self._loading.pop(partition, None)
-        loaded = self._loaded.pop(partition, None)
-        if loaded is None:
-            return
-        for transaction in loaded.waiting.values():
+    def close(self, shard: TransactionShard) -> None:
+        """Give up a log partition that another broker leads or that is offline.
+
+        Waiting requests get NOT_COORDINATOR.
+        """
+        for transaction in shard.close():
             transaction.give_up(ErrorCode.NOT_COORDINATOR)
             self._effects += transaction.take_effects()
-        if loaded.transactions:
-            self._effects.append(Discard(loaded.transactions))
 
     def availability(self, transactional_id: str) -> ErrorCode:
         """Return NONE if this broker serves the id, else the error code."""
         if not transactional_id or len(transactional_id.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
             return ErrorCode.INVALID_REQUEST
-        partition = self._partition_of(transactional_id)
-        if partition in self._loaded and partition not in self._loading:
-            return ErrorCode.NONE
-        is_coming = partition in self._loading or self._will_lead(partition)
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_coming else ErrorCode.NOT_COORDINATOR
+        return self._shards.availability(transactional_id)
 
     # -- requests --
 
@@ -245,7 +190,7 @@ class TransactionCoordinator:
         if transaction is None:
             return
         limits = self._limits
-        others = sum([loaded.partition_count for loaded in self._loaded.values()]) - transaction.partition_count
+        others = sum([shard.partition_count for shard in self._served()]) - transaction.partition_count
         room = min(limits.max_partitions, limits.max_partitions_in_all - others)
         if len(partitions) > limits.max_partitions:  # not even looked at
             self._effects.append(Answer(waiter, ErrorCode.POLICY_VIOLATION))
@@ -292,7 +237,7 @@ class TransactionCoordinator:
     @property
     def is_loading(self) -> bool:
         """Whether some log partition is being read: then ListTransactions answers COORDINATOR_LOAD_IN_PROGRESS."""
-        return bool(self._loading)
+        return self._shards.is_loading
 
     def select(
         self,
@@ -324,7 +269,7 @@ class TransactionCoordinator:
 
         To be called every transaction.abort.timed.out.transaction.cleanup.interval.ms.
         """
-        are_open = [transaction for loaded in self._loaded.values() for transaction in loaded.open.values()]
+        are_open = [transaction for shard in self._served() for transaction in shard.open.values()]
         for count, transaction in enumerate(are_open, 1):
             if self._find(transaction.source.transactional_id) is transaction:
                 transaction.abort_timed_out(ids=self._ids, level=self.level, now_ms=now_ms)
@@ -348,13 +293,13 @@ class TransactionCoordinator:
     # -- reports --
 
     def appended(self, append: Append, error: ErrorCode, now_ms: int) -> None:
-        """Process the outcome of an `Append` effect. `error`: as the partition returned it."""
+        """Process the outcome of an `Append` effect."""
         transaction = self._present(append.source)
         if transaction is None:
             return
-        transaction.appended(_APPEND_ERRORS.get(error, error), now_ms)
+        transaction.appended(error, now_ms)
         if transaction.is_expired:
-            del self._loaded[append.source.partition].transactions[append.source.transactional_id]
+            del self._shard_of(transaction).transactions[append.source.transactional_id]
         self._collect(transaction)
 
     def markers_written(self, markers: WriteMarkers, results: Mapping[TopicIndex, ErrorCode]) -> None:
@@ -374,16 +319,15 @@ class TransactionCoordinator:
     # -- inside --
 
     def _create(self, transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-        partition = self._partition_of(transactional_id)
-        loaded = self._loaded[partition]
-        source = Source(transactional_id, partition, loaded.coordinator_epoch, loaded.load)
-        metadata = Metadata(producer_id=producer_id, timeout_ms=timeout_ms, updated_ms=now_ms)
-        transaction = loaded.transactions[transactional_id] = Transaction(source, metadata)
-        return transaction
+        shard = self._shards.shard_of(transactional_id)
+        assert shard is not None, "an id is created in a term of its log partition"
+        return shard.create(
+            transactional_id, Metadata(producer_id=producer_id, timeout_ms=timeout_ms, updated_ms=now_ms)
+        )
 
     def _find(self, transactional_id: str) -> Transaction | None:
-        loaded = self._loaded.get(self._partition_of(transactional_id))
-        return None if loaded is None else loaded.transactions.get(transactional_id)
+        shard = self._shards.shard_of(transactional_id)
+        return None if shard is None else shard.transactions.get(transactional_id)
 
     def _require(self, transactional_id: str, waiter: Waiter) -> Transaction | None:
         """Return the automaton of a request, or answer the waiter with an error and return None."""
@@ -395,11 +339,11 @@ class TransactionCoordinator:
         return None
 
     def _present(self, source: Source) -> Transaction | None:
-        """Return the automaton that requested an effect; None if its log partition was unloaded or reloaded since."""
-        loaded = self._loaded.get(source.partition)
-        if loaded is None or loaded.load != source.load:
+        """Return the automaton that requested an effect; None if the term of its log partition is over."""
+        shard = self._shards.shard_at(source.term.index)
+        if shard is None or shard.term is not source.term:
             return None
-        return loaded.transactions.get(source.transactional_id)
+        return shard.transactions.get(source.transactional_id)
 
     @property
     def _has_step(self) -> bool:
@@ -407,19 +351,16 @@ class TransactionCoordinator:
 
     def _collect(self, transaction: Transaction) -> None:
         self._effects += transaction.take_effects()
-        name, loaded = transaction.source.transactional_id, self._loaded[transaction.source.partition]
-        count = transaction.partition_count
-        loaded.partition_count += count - transaction.counted_partitions
-        transaction.counted_partitions = count
-        for belongs, there in (
-            (transaction.metadata.state is State.ONGOING, loaded.open),
-            (transaction.has_waiter, loaded.waiting),
-        ):
-            if belongs:
-                there[name] = transaction
-            else:
-                there.pop(name, None)
+        self._shard_of(transaction).changed(transaction)
+
+    def _shard_of(self, transaction: Transaction) -> TransactionShard:
+        shard = self._shards.shard_at(transaction.source.term.index)
+        assert shard is not None, "automatons are used in the term of their log partition"
+        return shard
+
+    def _served(self) -> list[TransactionShard]:
+        return [shard for shard in self._shards.shards() if shard.is_serving]
 
     def _all(self) -> Iterator[Transaction]:
-        for loaded in list(self._loaded.values()):
-            yield from list(loaded.transactions.values())
+        for shard in self._served():
+            yield from list(shard.transactions.values())

@@ -1,8 +1,9 @@
 """Effects of the transaction coordinator as values, and the reports that it expects in return."""
 
 from collections.abc import Hashable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
+from warmlog.broker.coordinator.term import Term
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.transaction_records import StoredTransaction
 from warmlog.protocol.records.markers import Outcome
@@ -26,15 +27,13 @@ class Producer(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The automaton that requested an effect, and the load of its log partition.
+    """The automaton that requested an effect, and the term of its log partition.
 
-    A report about any load but the current one is ignored.
+    The term's leader epoch is written into markers. A report about any term but the current one is ignored.
     """
 
     transactional_id: str
-    partition: int  # of `__transaction_state`
-    coordinator_epoch: int  # leader epoch of that partition; written into markers
-    load: int  # unlike that of any other load, even where the leader epoch is the same
+    term: Term
 
 
 class Answer(NamedTuple):
@@ -87,10 +86,4 @@ class Stuck(NamedTuple):
     error: ErrorCode
 
 
-class Discard(NamedTuple):
-    """Free the automatons of an unloaded log partition in pieces, so that the event loop is not held."""
-
-    transactions: dict[str, Any]
-
-
-Effect: TypeAlias = Answer | Append | WriteMarkers | RetryLater | Stuck | Discard
+Effect: TypeAlias = Answer | Append | WriteMarkers | RetryLater | Stuck

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import trio
 
-from warmlog.broker.coordinator_log.appends import UNLIMITED_MS
+from warmlog.broker.coordinator.appends import UNLIMITED_MS
 from warmlog.broker.log.errors import InvalidProducerEpochError, LogError, TransactionCoordinatorFencedError
 from warmlog.broker.log.producers.transactions import TransactionMarker
 from warmlog.broker.partitions.appends.writer import Writer

@@ -1,8 +1,6 @@
-"""The transaction coordinator as a service: carry out its effects, load its log, run its timers.
+"""The transaction coordinator as a service: carry out its effects, run its timers.
 
-Invariants:
-1. Appends are queued in the order of the coordinator's `Append` effects.
-2. A partition of `__transaction_state` is served once it has been read, and not at all if it cannot be read.
+Invariant: appends are queued in the order of the coordinator's `Append` effects.
 
 Source: kafka.coordinator.transaction.TransactionCoordinator, TransactionStateManager.
 """
@@ -11,11 +9,13 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import trio
 
-from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.coordinator.answers import PendingAnswer
+from warmlog.broker.coordinator.effects import EffectLoop
+from warmlog.broker.coordinator.runtime import CoordinatorRuntime, in_steps
+from warmlog.broker.coordinator.term import Term
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.settings.settings import Settings
@@ -24,18 +24,18 @@ from warmlog.broker.transactions.coordinator import InitRequest, Limits, Transac
 from warmlog.broker.transactions.effects import (
     Answer,
     Append,
-    Discard,
     Effect,
     Producer,
     RetryLater,
     Stuck,
+    Waiter,
     WriteMarkers,
 )
-from warmlog.broker.transactions.loading import LoadedIds
 from warmlog.broker.transactions.markers import Marker, MarkerWriter
 from warmlog.broker.transactions.peers import Peers, RemoteCoordinators, RemoteMarkers
 from warmlog.broker.transactions.producer_ids import ProducerIds
 from warmlog.broker.transactions.routing import MarkerRouter, MarkerSink
+from warmlog.broker.transactions.shard import TransactionShard
 from warmlog.broker.transactions.topic import STATE_TOPIC, TOPIC
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
@@ -45,42 +45,10 @@ from warmlog.protocol.transactions import TRANSACTION_FEATURE, TopicIndex, Trans
 logger = logging.getLogger(__name__)
 
 MAX_PARTITIONS_ENCODED_HERE = 500  # about 4 ms; a thread encodes more
-FREED_PER_STEP = 1000  # ids, between two checkpoints: 2 ms
 WARNING_PAUSE_S = 10.0
 RETRY_PAUSE_S = 0.1  # before a failed marker or completion is written again
 RETRIES_PER_STEP = 10
 ANSWER_LIMIT_S = 15.0  # for a request whose record the replicas do not have yet; clients and brokers wait for 30
-
-
-class _PendingAnswer:
-    """The answer that a request's task waits for."""
-
-    __slots__ = ("_event", "answer")
-
-    def __init__(self) -> None:
-        self._event = trio.Event()
-        self.answer: Answer | None = None
-
-    def settle(self, answer: Answer) -> None:
-        """Set the answer, and wake the task."""
-        self.answer = answer
-        self._event.set()
-
-    async def wait(self) -> Answer:
-        """Wait for the answer, and return it."""
-        await self._event.wait()
-        assert self.answer is not None
-        return self.answer
-
-
-class _Stored:
-    """Those who wait for the next state of a transactional id to be stored."""
-
-    __slots__ = ("event", "waiting")
-
-    def __init__(self) -> None:
-        self.event = trio.Event()
-        self.waiting = 0
 
 
 class TransactionService:
@@ -98,7 +66,7 @@ class TransactionService:
         peers: Peers | None = None,
     ) -> None:
         """Use open logs. `clock` returns ms since the epoch; `peers` are the other brokers of a cluster."""
-        self.log = CoordinatorLog(STATE_TOPIC, partitions, writer, clock)
+        self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(STATE_TOPIC, partitions, writer, clock)
         self._partitions = partitions
         self._settings = settings
         self.ids = ids
@@ -118,16 +86,13 @@ class TransactionService:
             max_partitions=settings.warmlog_transaction_partitions_max,
             max_partitions_in_all=settings.max_transaction_partitions,
         )
-        self.coordinator = TransactionCoordinator(
-            ids, limits, partition_of=self.log.partition_of, will_lead=partial(partitions.will_lead, TOPIC)
-        )
+        self.coordinator = TransactionCoordinator(self.runtime, ids, limits)
         self._retries: list[RetryLater] = []
-        self._stored: dict[str, _Stored] = {}  # by transactional id
+        self._stored: dict[str, trio.lowlevel.ParkingLot] = {}  # tasks that wait for the next state of an id
         self._has_retries = trio.Event()
         self._next_warning_at = -math.inf
-        self._is_applying = False
-        self._is_stopped = False
-        self.log.bind(LoadedIds(self.coordinator, self.apply_effects, self.log.partition_of, clock))
+        self._effects: EffectLoop[Effect] = EffectLoop(self._carry_out)
+        self.runtime.bind(self)
 
     async def run(self) -> None:
         """Load the log, abort transactions that time out and expire unused ids, until cancelled."""
@@ -144,16 +109,35 @@ class TransactionService:
                 settings.transaction_remove_expired_transaction_cleanup_interval_ms,
                 self.coordinator.expire,
             )
-            nursery.start_soon(self.log.run)
+            nursery.start_soon(self.runtime.run)
             for queue in self._to_peers:
                 nursery.start_soon(queue.run)
 
     def stop(self) -> None:
         """Answer all waiting requests with an error, and reject further ones. Markers may still be written."""
-        self._is_stopped = True
-        for index in range(self.log.partition_count):
-            self.coordinator.unload(index)
+        self.runtime.stop()
+
+    # -- log partitions --
+
+    def begin(self, term: Term) -> TransactionShard:
+        """Begin to serve a log partition, without ids."""
+        return TransactionShard(term)
+
+    def loaded(self, shard: TransactionShard) -> Iterator[None]:
+        """Complete the decided transactions of a log partition, once all its records have been replayed.
+
+        An id whose records are all malformed is served as a new one: its producers are not fenced, and a transaction of
+        it stays open.
+        """
+        return self._in_steps(self.coordinator.resume(shard, self._clock()))
+
+    def close(self, shard: TransactionShard) -> Iterator[None]:
+        """Answer the requests that wait for ids of a log partition with NOT_COORDINATOR."""
+        self.coordinator.close(shard)
         self.apply_effects()
+        return iter(())
+
+    # -- features --
 
     def feature_changed(self, name: str, level: int) -> None:
         """Take over the finalized level of `transaction.version`; ignore other features."""
@@ -168,9 +152,9 @@ class TransactionService:
 
     async def ensure(self) -> ErrorCode:
         """Create `__transaction_state` unless it exists; return NONE, or COORDINATOR_NOT_AVAILABLE if that fails."""
-        if self._is_stopped:
+        if self.runtime.is_stopped:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return await self.log.ensure()
+        return await self.runtime.ensure()
 
     async def initialize(self, request: InitRequest) -> Answer:
         """InitProducerId with a transactional id. Raises MetadataError."""
@@ -211,11 +195,11 @@ class TransactionService:
 
     def leads(self, transactional_id: str) -> bool:
         """Whether this broker coordinates an id; one by itself coordinates all."""
-        return not self._partitions.is_clustered or self.log.term_of(transactional_id) is not None
+        return not self._partitions.is_clustered or self.runtime.leads(transactional_id)
 
     def partition_of(self, transactional_id: str) -> int:
         """Return the log partition of an id."""
-        return self.log.partition_of(transactional_id)
+        return self.runtime.partition_of(transactional_id)
 
     def verify_partitions(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicIndex]
@@ -225,13 +209,11 @@ class TransactionService:
 
     async def changed(self, transactional_id: str) -> None:
         """Wait until something is stored about an id."""
-        stored = self._stored.setdefault(transactional_id, _Stored())
-        stored.waiting += 1
+        waiting = self._stored.setdefault(transactional_id, trio.lowlevel.ParkingLot())
         try:
-            await stored.event.wait()
+            await waiting.park()
         finally:
-            stored.waiting -= 1
-            if not stored.waiting and self._stored.get(transactional_id) is stored:
+            if not waiting and self._stored.get(transactional_id) is waiting:
                 del self._stored[transactional_id]
 
     async def end(
@@ -243,47 +225,41 @@ class TransactionService:
         end = partial(self.coordinator.end, transactional_id, producer, outcome, version=version)
         return await self._ask(lambda waiter: end(waiter, now_ms=self._clock()))
 
-    async def _ask(self, ask: Callable[[_PendingAnswer], None]) -> Answer:
-        waiter = _PendingAnswer()
+    async def _ask(self, ask: Callable[[Waiter], None]) -> Answer:
+        waiter = PendingAnswer(Answer(None, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         ask(waiter)
         self.apply_effects()
-        with trio.move_on_after(ANSWER_LIMIT_S):
-            return await waiter.wait()
-        return Answer(waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)  # what was begun is completed all the same
+        return await waiter.wait(ANSWER_LIMIT_S)  # what was begun is completed all the same
 
     # -- effects --
 
     def apply_effects(self) -> None:
-        """Carry out the coordinator's effects until there are none left."""
-        if self._is_applying:
-            return  # called by a report that an effect has caused: the loop below goes on with it
-        self._is_applying = True
-        try:
-            while effects := self.coordinator.take_effects():
-                for effect in effects:
-                    self._apply(effect)
-        finally:
-            self._is_applying = False
+        """Carry out the coordinator's effects."""
+        self._effects.put(self.coordinator.take_effects())
 
-    def _apply(self, effect: Effect) -> None:
+    def _in_steps(self, steps: Iterator[None]) -> Iterator[None]:
+        """Carry out the effects of each step."""
+        for _ in steps:
+            self.apply_effects()
+            yield
+        self.apply_effects()
+
+    def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Answer(waiter=waiter):
-                assert isinstance(waiter, _PendingAnswer)
+                assert isinstance(waiter, PendingAnswer)
                 waiter.settle(effect._replace(waiter=None))  # no cycle
             case Append(value=value):
                 if value is not None and len(value.partitions) > MAX_PARTITIONS_ENCODED_HERE:
-                    self.log.spawn(partial(self._append_large, effect))
+                    self.runtime.spawn(partial(self._append_large, effect))
                 else:
                     self._append(effect, _encoded(effect, self.coordinator.level))
             case WriteMarkers(source=source):
-                marker = Marker(effect.producer, effect.outcome, source.coordinator_epoch, effect.version)
+                marker = Marker(effect.producer, effect.outcome, source.term.leader_epoch, effect.version)
                 self._markers.write(marker, effect.partitions, partial(self._marked, effect))
             case RetryLater():
                 self._retries.append(effect)
                 self._has_retries.set()
-            case Discard(transactions=transactions):
-                if not self._is_stopped:
-                    self.log.spawn(partial(_free, transactions))
             case Stuck(source=source, error=error):
                 logger.error(
                     "transactional id %.200r: cannot complete its decided transaction; rejecting requests: %s",
@@ -298,16 +274,17 @@ class TransactionService:
             self.apply_effects()
 
     def _append(self, append: Append, row: tuple[bytes, bytes | None]) -> None:
-        self.log.append(append.source.transactional_id, [row], lambda error, _: self._appended(append, error))
+        source = append.source
+        self.runtime.append(source.term, source.transactional_id, [row], lambda error, _: self._appended(append, error))
 
     def _appended(self, append: Append, error: ErrorCode) -> None:
-        if error is ErrorCode.NOT_COORDINATOR and self._partitions.get(TOPIC, append.source.partition) is not None:
+        if error is ErrorCode.NOT_COORDINATOR and self._partitions.get(TOPIC, append.source.term.index) is not None:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # a later write may succeed; a failed log is rebuilt first
         self.coordinator.appended(append, error, self._clock())
         self.apply_effects()
-        stored = self._stored.pop(append.source.transactional_id, None)
-        if stored is not None:
-            stored.event.set()
+        waiting = self._stored.pop(append.source.transactional_id, None)
+        if waiting is not None:
+            waiting.unpark_all()
 
     def _marked(self, markers: WriteMarkers, results: Mapping[TopicIndex, ErrorCode]) -> None:
         # A partition that was deleted needs no marker.
@@ -323,10 +300,7 @@ class TransactionService:
     async def _run_at_intervals(self, interval_ms: int, work: Callable[[int], Iterator[None]]) -> None:
         while True:
             await trio.sleep(interval_ms / 1000)
-            for _ in work(self._clock()):
-                self.apply_effects()
-                await trio.lowlevel.checkpoint()
-            self.apply_effects()
+            await in_steps(self._in_steps(work(self._clock())))
 
     async def _run_retries(self) -> None:
         while True:
@@ -340,13 +314,6 @@ class TransactionService:
                     self.apply_effects()
                     await trio.lowlevel.checkpoint()
             self.apply_effects()
-
-
-async def _free(transactions: dict[str, Any]) -> None:
-    while transactions:
-        for _ in range(min(len(transactions), FREED_PER_STEP)):
-            transactions.popitem()
-        await trio.lowlevel.checkpoint()
 
 
 def _encoded(append: Append, level: TransactionVersion) -> tuple[bytes, bytes | None]:

@@ -4,10 +4,24 @@ Source: kafka.coordinator.transaction.TransactionStateManager.transactionTopicCo
 org.apache.kafka.coordinator.transaction.TransactionLogConfig.
 """
 
-from warmlog.broker.coordinator_log.topic import CoordinatorTopic, TopicLayout
+from warmlog.broker.coordinator.topic import CoordinatorTopic, TopicLayout
 from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.kafka.transaction_records import (
+    ForeignKey,
+    ForeignValue,
+    StoredTransaction,
+    decode_transaction,
+    decode_transaction_key,
+)
 
 TOPIC = "__transaction_state"
+
+
+def _decode(key: bytes, value: bytes) -> tuple[str, StoredTransaction] | None:
+    found, state = decode_transaction_key(key), decode_transaction(value)
+    if isinstance(found, ForeignKey) or isinstance(state, ForeignValue):
+        return None
+    return found.transactional_id, state
 
 
 def _layout(settings: Settings) -> TopicLayout:
@@ -25,4 +39,10 @@ def _layout(settings: Settings) -> TopicLayout:
     )
 
 
-STATE_TOPIC = CoordinatorTopic(name=TOPIC, keeps="transactional id", layout=_layout)
+STATE_TOPIC = CoordinatorTopic(
+    name=TOPIC,
+    keeps="transactional id",
+    count_setting="transaction.state.log.num.partitions",
+    layout=_layout,
+    decode=_decode,
+)

@@ -11,7 +11,6 @@ from warmlog.broker.api.addresses import Advertised, described_brokers
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import RequestError
 from warmlog.broker.api.handler import Family, Handler
-from warmlog.broker.coordinator_log.log import CoordinatorLog
 from warmlog.broker.groups.commits import Committer, OffsetCommits
 from warmlog.broker.groups.coordinator import GroupCoordinator
 from warmlog.broker.groups.registry import GroupRegistry
@@ -111,7 +110,7 @@ class MembersApi:
             failed = partial(FoundCoordinator, error=error, message=message)
             return FindCoordinatorResponse(coordinators=await context.answer(lambda key: failed(key=key), request.keys))
         is_group = request.key_type == CoordinatorType.GROUP
-        log = self._groups.log if is_group else self._transactions.log
+        runtime = self._groups.runtime if is_group else self._transactions.runtime
         brokers = {
             broker.node_id: broker
             for broker in described_brokers(
@@ -120,7 +119,7 @@ class MembersApi:
         }
 
         def found(key: str) -> FoundCoordinator:
-            broker = brokers.get(self._coordinator_of(log, key))
+            broker = brokers.get(self._leader_of(runtime.topic, runtime.partition_of(key)))
             if broker is None:
                 message = "the coordinator's partition has no leader"
                 return FoundCoordinator(key=key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
@@ -128,15 +127,14 @@ class MembersApi:
 
         return FindCoordinatorResponse(coordinators=await context.answer(found, request.keys))
 
-    def _coordinator_of(self, log: CoordinatorLog, key: str) -> int:
-        """Return the broker that coordinates a key, the leader of its partition, or NO_LEADER."""
-        topic = self._partitions.topic(log.topic)
-        index = log.partition_of(key)
+    def _leader_of(self, name: str, index: int) -> int:
+        """Return the leader of a coordinator's partition, or NO_LEADER."""
+        topic = self._partitions.topic(name)
         return NO_LEADER if topic is None else self._partitions.catalog.partition(topic, index).leader
 
     async def _check_coordinator(self, key_type: int) -> tuple[ErrorCode, str | None]:
         if key_type == CoordinatorType.GROUP:
-            error = await self._groups.log.ensure()
+            error = await self._groups.runtime.ensure()
             return error, None if error is ErrorCode.NONE else "the topic of consumer groups cannot be created"
         if key_type == CoordinatorType.TRANSACTION:
             error = await self._transactions.ensure()

@@ -14,9 +14,10 @@ from warmlog.broker.api.context import Context
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.transactions.admission import OpenGuards, support_of
-from warmlog.broker.coordinator_log.appends import LogProducer
-from warmlog.broker.coordinator_log.log import CoordinatorLog
+from warmlog.broker.coordinator.appends import LogProducer
+from warmlog.broker.coordinator.runtime import CoordinatorRuntime
 from warmlog.broker.groups.commits import Committer, OffsetCommits
+from warmlog.broker.groups.shard import GroupShard
 from warmlog.broker.groups.topic import TOPIC as OFFSETS_TOPIC
 from warmlog.broker.metadata.topic import is_internal
 from warmlog.broker.partitions.partitions import Partitions
@@ -67,12 +68,12 @@ class TransactionsApi:
     def __init__(
         self,
         transactions: TransactionService,
-        groups: CoordinatorLog,
+        groups: CoordinatorRuntime[GroupShard],
         commits: OffsetCommits,
         partitions: Partitions,
         newcomers: Newcomers,
     ) -> None:
-        """Answer from the coordinator; `groups` is the log of the group coordinator, `commits` handles its offsets.
+        """Answer from the coordinator; `groups` is the runtime of the group coordinator, `commits` handles its offsets.
 
         `newcomers`: transactional ids that are new.
         """
@@ -264,7 +265,7 @@ class TransactionsApi:
     async def _describe(self, transactional_id: str, context: Context) -> DescribedTransaction:
         found = self._coordinator.describe(transactional_id)
         if not isinstance(found, Metadata):
-            if context.session.is_native and not self._transactions.log.partition_count:
+            if context.session.is_native and not self._transactions.runtime.partition_count:
                 found = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND  # nobody has used transactions yet
             return DescribedTransaction(transactional_id=transactional_id, error=found)
         by_topic: dict[str, list[TopicPartition]] = {}  # the codec groups neighbours of the same topic

@@ -150,7 +150,7 @@ async def serving(
             for topic in topics:
                 await partitions.ensure(topic)
             service = GroupService(partitions, writer, loaded, clock=clock, new_id=lambda: str(next(ids)))
-            await service.registry.log.ensure()
+            await service.registry.runtime.ensure()
             async with trio.open_nursery() as running:
                 if isinstance(loop_clock, MockClock):
                     running.start_soon(_jump_while_idle, loop_clock, writer)

@@ -14,8 +14,8 @@ from tests.broker.clients import batch
 from tests.broker.groups.requests import SESSION_MS
 from tests.broker.groups.serving import CHECK_S, EPOCH_MS, OUTSIDE, Serving, serving
 from tests.broker.stored_topics import stored_topics
-from warmlog.broker.coordinator_log import appends
-from warmlog.broker.coordinator_log.appends import LogProducer
+from warmlog.broker.coordinator import appends
+from warmlog.broker.coordinator.appends import LogProducer
 from warmlog.broker.groups.commits import Committer
 from warmlog.broker.groups.topic import TOPIC
 from warmlog.broker.log.producers.transactions import TransactionMarker
@@ -158,8 +158,8 @@ async def test_an_offset_above_the_batch_size_is_rejected(
 async def test_a_commit_waits_for_its_flush(tmp_path: Path) -> None:
     async with serving(tmp_path, log_flush_interval_messages=1, offsets_commit_timeout_ms=60_000) as group:
         assert await group.commit(1) is ErrorCode.NONE
-        log = group.service.registry.log
-        partition = group.partitions.get("__consumer_offsets", log.partition_of("g"))
+        runtime = group.service.registry.runtime
+        partition = group.partitions.get("__consumer_offsets", runtime.partition_of("g"))
         assert partition is not None
         assert partition.log.durability.recovery_point == partition.log.offsets.log_end_offset > 0
 
@@ -343,7 +343,7 @@ async def test_groups_without_members_can_be_deleted(tmp_path: Path, mock_clock:
 @contextmanager
 def slow_disk(group: Serving) -> Iterator[None]:
     """Queue all appends to the group's partition until the block ends, as during a slow write."""
-    partition = group.partitions.get(TOPIC, group.service.registry.log.partition_of("g"))
+    partition = group.partitions.get(TOPIC, group.service.registry.runtime.partition_of("g"))
     assert partition is not None
     with partition.inside():
         partition.appends.is_writing = True
@@ -491,7 +491,7 @@ async def test_groups_with_unusual_names_survive_a_restart(tmp_path: Path, name:
 
 
 def _log_of(broker: Serving, name: str) -> Partition:
-    partition = broker.partitions.get(TOPIC, broker.service.registry.log.partition_of(name))
+    partition = broker.partitions.get(TOPIC, broker.service.registry.runtime.partition_of(name))
     assert partition is not None
     return partition
 

@@ -259,7 +259,10 @@ async def test_loading_many_records_yields_to_other_tasks(tmp_path: Path, mock_c
             for number in range(count)
         ]
         settled: list[ErrorCode] = []
-        group.service.registry.log.append("g", rows, lambda error, _: settled.append(error))
+        runtime = group.service.registry.runtime
+        shard = runtime.shard_of("g")
+        assert shard is not None
+        runtime.append(shard.term, "g", rows, lambda error, _: settled.append(error))
         assert settled == [ErrorCode.NONE]
     async with serving(tmp_path, offsets_topic_num_partitions=1, reads=False) as group:
         turns = 0

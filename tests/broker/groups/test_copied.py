@@ -8,7 +8,7 @@ import trio
 
 from tests.broker.clients import running
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from warmlog.broker.coordinator_log import reading
+from warmlog.broker.coordinator import reading
 from warmlog.protocol.records.codec import java_hash
 
 GOLDEN = Path(__file__).parents[2] / "fixtures/kafka/4.3.1/clean/__consumer_offsets-0"

@@ -29,7 +29,7 @@ async def test_offsets_go_on_from_their_records_before_malformed_ones(
     async with serving(tmp_path) as broker:
         for name in GROUPS:
             assert await broker.commit(7, name) is ErrorCode.NONE
-            index = broker.service.registry.log.partition_of(name)
+            index = broker.service.registry.runtime.partition_of(name)
             await write(broker, index, encode_offset_key(name, "orders", 0), b"\0\3garbage")
             await write(broker, index, encode_group_key(name), b"\0\3garbage")
             await write(broker, index, b"\0", b"")

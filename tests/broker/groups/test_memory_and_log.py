@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.broker.groups.serving import OUTSIDE, Serving, serving
-from warmlog.broker.coordinator_log.appends import LogProducer
+from warmlog.broker.coordinator.appends import LogProducer
 from warmlog.broker.groups.registry import GroupRegistry
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.groups.topic import TOPIC
@@ -28,18 +28,18 @@ FAULTS = ("delete topic", "fill disk")
 async def step(broker: Serving, random: Random, number: int, fault: str) -> None:
     """Send one request, which may fail, or cause the fault."""
     group, topic, producer = random.choice(GROUPS), random.choice(TOPICS), random.choice(PRODUCERS)
-    commits, log = broker.service.commits, broker.service.registry.log
+    commits, runtime = broker.service.commits, broker.service.registry.runtime
     verb = random.choices([*VERBS, fault], [*VERBS.values(), 1])[0]
     if verb == "commit":
         await broker.commit(number, group, topic=topic)
     elif verb == "transact":
         offsets = [OffsetToCommit(topic=topic, partition=0, offset=number)] * random.choice((1, 1, 300))
-        term = log.term_of(group)
-        guard = 0 if term is None else term.partition.log.producers.guards.open(producer)
+        shard = runtime.shard_of(group)
+        guard = 0 if shard is None else shard.term.partition.log.producers.guards.open(producer)
         owner = LogProducer(producer, 0, guard)
         await commits.commit(group, OUTSIDE, offsets, retention_ms=None, producer=owner)
     elif verb == "end":
-        await end_transaction(broker, log.partition_of(group), producer, random.choice(list(Outcome)))
+        await end_transaction(broker, runtime.partition_of(group), producer, random.choice(list(Outcome)))
     elif verb == "delete offset":
         if commits.check_delete_offsets(group) is ErrorCode.NONE:
             await commits.delete_offsets(group, [(topic, 0)])

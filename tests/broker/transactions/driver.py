@@ -1,10 +1,12 @@
 """A transaction coordinator with one log partition, whose appends and markers end as a test says."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from warmlog.broker.coordinator.term import Term, TermState
 from warmlog.broker.transactions.coordinator import InitRequest, Limits, TransactionCoordinator
 from warmlog.broker.transactions.effects import Answer, Append, Producer, RetryLater, Stuck, WriteMarkers
 from warmlog.broker.transactions.metadata import Metadata, State
+from warmlog.broker.transactions.shard import TransactionShard
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.transaction_records import StoredTransaction
 from warmlog.protocol.records.markers import Outcome
@@ -35,6 +37,44 @@ class Ids:
         return self.next - 1
 
 
+class _Epochs:
+    current = COORDINATOR_EPOCH
+
+
+class _Log:
+    epochs = _Epochs()
+
+
+class _LogPartition:
+    """The part of a partition that a term of it begins with."""
+
+    index = 0
+    log = _Log()
+
+
+class OneShard:
+    """The log partitions of a broker that leads at most one."""
+
+    def __init__(self) -> None:
+        self.shard: TransactionShard | None = None
+
+    def shards(self) -> list[TransactionShard]:
+        return [] if self.shard is None else [self.shard]
+
+    def shard_at(self, _index: int) -> TransactionShard | None:
+        return self.shard
+
+    def shard_of(self, _name: str) -> TransactionShard | None:
+        return self.shard
+
+    def availability(self, _name: str) -> ErrorCode:
+        return ErrorCode.NOT_COORDINATOR if self.shard is None else self.shard.term.error
+
+    @property
+    def is_loading(self) -> bool:
+        return self.availability("") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
 class Driver:
     """Waiters are numbers; `answers` holds what each was told. `log`: the rows that are in the log, in order."""
 
@@ -52,25 +92,40 @@ class Driver:
         self.appends_at_once = True
         self.marks_at_once = True
         self._limits = Limits(max_timeout_ms=MAX_TIMEOUT_MS, id_expiration_ms=ID_EXPIRATION_MS, **limits)  # type: ignore[arg-type]
-        self.coordinator = self._new()
+        self.shards = OneShard()
+        self.coordinator = TransactionCoordinator(self.shards, self.ids, self._limits, self.level)
         self._waiters = iter(range(1 << 30))
         self.start()
 
-    def _new(self) -> TransactionCoordinator:
-        return TransactionCoordinator(
-            self.ids, self._limits, partition_of=lambda _: 0, will_lead=lambda _: False, level=self.level
-        )
-
     def start(self, stored: Mapping[str, StoredTransaction] | None = None) -> None:
-        latest = self.latest() if stored is None else dict(stored)
-        number = self.coordinator.begin_loading(0)
-        for _ in self.coordinator.load(number, 0, COORDINATOR_EPOCH, latest.items(), self.now_ms):
+        shard = self.begin_loading()
+        for _ in self.load(shard, (self.latest() if stored is None else stored).items()):
             pass
         self.pump()
 
+    def begin_loading(self) -> TransactionShard:
+        """Begin a term of the log partition, after that which is current."""
+        self.unload()
+        shard = self.shards.shard = TransactionShard(Term(_LogPartition()))  # type: ignore[arg-type]
+        return shard
+
+    def load(self, shard: TransactionShard, rows: Iterable[tuple[str, StoredTransaction]]) -> Iterator[None]:
+        for name, value in rows:
+            shard.replay(name, value, 0)
+        yield from self.coordinator.resume(shard, self.now_ms)
+        shard.term.state = TermState.SERVING
+
+    def unload(self) -> None:
+        """End the term of the log partition."""
+        shard, self.shards.shard = self.shards.shard, None
+        if shard is not None:
+            shard.term.state = TermState.OVER
+            self.coordinator.close(shard)
+
     def restart(self) -> None:
         """Lose everything but the log."""
-        self.coordinator = self._new()
+        self.shards = OneShard()
+        self.coordinator = TransactionCoordinator(self.shards, self.ids, self._limits, self.level)
         self.appends, self.markers, self.retries = [], [], []
         self.start()
 

@@ -87,7 +87,7 @@ async def serving(directory: Path, markers: Markers | None = None, **settings: i
         async with trio.open_nursery() as nursery:
             nursery.start_soon(service.run)
             assert await service.ensure() is ErrorCode.NONE
-            while service.log.is_loading:
+            while service.runtime.is_loading:
                 await trio.testing.wait_all_tasks_blocked()
             yield Serving(made, service, append)
             nursery.cancel_scope.cancel()

@@ -2,8 +2,9 @@
 
 from tests.broker.transactions.driver import ABORT, ID_EXPIRATION_MS, ORDERS, TIMEOUT_MS, Driver
 from warmlog.broker.transactions.coordinator import EFFECTS_A_STEP, IDS_A_STEP
-from warmlog.broker.transactions.effects import Answer, Discard, Producer
+from warmlog.broker.transactions.effects import Answer, Producer
 from warmlog.broker.transactions.metadata import State
+from warmlog.broker.transactions.shard import FREED_PER_STEP
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.transaction_records import StoredTransaction
 
@@ -16,7 +17,7 @@ def stored(producer_id: int, state: State = State.EMPTY, **fields: object) -> St
 def test_while_records_are_read_every_request_is_to_be_tried_again() -> None:
     driver = Driver()
     producer = driver.producer()
-    driver.coordinator.begin_loading(0)
+    driver.begin_loading()
     for waiter in (driver.init(), driver.add(producer), driver.end(producer)):
         assert driver.error(waiter) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert driver.verify(producer, ORDERS) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
@@ -27,7 +28,7 @@ def test_while_records_are_read_every_request_is_to_be_tried_again() -> None:
 def test_an_id_of_another_coordinator_is_refused() -> None:
     driver = Driver()
     producer = driver.producer()
-    driver.coordinator.unload(0)
+    driver.unload()
     assert driver.error(driver.init()) is ErrorCode.NOT_COORDINATOR
     assert driver.error(driver.add(producer)) is ErrorCode.NOT_COORDINATOR
     assert driver.verify(producer, ORDERS) == [ErrorCode.NOT_COORDINATOR]
@@ -38,7 +39,7 @@ def test_whoever_waits_is_told_when_the_partition_goes() -> None:
     driver.appends_at_once = False
     waiter = driver.init()
     (append,) = driver.appends
-    driver.coordinator.unload(0)
+    driver.unload()
     driver.pump()
     assert driver.error(waiter) is ErrorCode.NOT_COORDINATOR
     driver.coordinator.appended(append, ErrorCode.NONE, driver.now_ms)
@@ -64,21 +65,11 @@ def test_reports_about_a_former_load_are_ignored() -> None:
     assert driver.metadata().state is State.COMPLETE_COMMIT
 
 
-def test_records_that_were_read_for_a_partition_that_is_gone_are_not_served() -> None:
-    driver = Driver()
-    number = driver.coordinator.begin_loading(0)
-    steps = driver.coordinator.load(number, 0, 6, [("id", stored(7))], driver.now_ms)
-    driver.coordinator.begin_loading(0)  # led by another broker meanwhile, and back
-    assert list(steps) == []
-    assert driver.coordinator.describe("id") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-
 def test_thousands_of_ids_are_taken_in_steps() -> None:
     driver = Driver()
     count = 5 * IDS_A_STEP
     rows = [(f"id-{number}", stored(number)) for number in range(count)]
-    number = driver.coordinator.begin_loading(0)
-    assert len(list(driver.coordinator.load(number, 0, 6, rows, 0))) == 10  # taken in, then looked at
+    assert len(list(driver.load(driver.begin_loading(), rows))) == 5
     assert sum(each is None for each in driver.coordinator.select(0)) == 5
     caused = [driver.coordinator.take_effects() for _ in driver.coordinator.expire(ID_EXPIRATION_MS)]
     assert [len(each) for each in caused] == [EFFECTS_A_STEP] * (count // EFFECTS_A_STEP)
@@ -119,7 +110,7 @@ def test_all_transactions_together_have_a_limit_of_partitions() -> None:
     assert driver.error(driver.add(second, *places[:1], name="b")) is ErrorCode.NONE
     driver.end(first, ABORT, name="a")
     assert driver.error(driver.add(second, *places, name="b")) is ErrorCode.NONE
-    driver.coordinator.unload(0)
+    driver.unload()
     driver.start({})
     third = driver.producer(name="c")
     assert driver.error(driver.add(third, *places, name="c")) is ErrorCode.NONE
@@ -145,21 +136,21 @@ def test_transactions_are_listed_by_producer_state_and_duration() -> None:
 
 
 def open_ids(driver: Driver) -> list[str]:
-    return [name for loaded in driver.coordinator._loaded.values() for name in loaded.open]
+    return [name for shard in driver.shards.shards() for name in shard.open]
 
 
 def test_whoever_waits_is_answered_when_a_log_partition_is_given_up_and_its_ids_are_freed_later() -> None:
     driver = Driver()
     producer = driver.producer(name="a")
-    driver.producer(name="b")
+    for number in range(FREED_PER_STEP):
+        driver.producer(name=f"b{number}")
     driver.appends_at_once = False
     waiter = driver.add(producer, name="a")
-    driver.coordinator.unload(0)
-    effects = driver.coordinator.take_effects()
-    assert [type(each) for each in effects] == [Answer, Discard]
-    assert effects[0] == Answer(waiter, ErrorCode.NOT_COORDINATOR)
-    assert isinstance(effects[1], Discard)
-    assert sorted(effects[1].transactions) == ["a", "b"]
+    (shard,) = driver.shards.shards()
+    driver.unload()
+    assert driver.coordinator.take_effects() == [Answer(waiter, ErrorCode.NOT_COORDINATOR)]
+    assert not shard.transactions
+    assert len(list(shard.free())) == 2
 
 
 def test_only_open_transactions_are_looked_at_for_timeouts() -> None:
@@ -171,7 +162,7 @@ def test_only_open_transactions_are_looked_at_for_timeouts() -> None:
     assert open_ids(driver) == ["a"]
     driver.pass_ms(TIMEOUT_MS + 1)
     assert open_ids(driver) == []
-    driver.coordinator.unload(0)
+    driver.unload()
     assert open_ids(driver) == []
 
 

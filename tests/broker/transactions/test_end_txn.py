@@ -64,7 +64,7 @@ def test_a_failed_append_leaves_the_transaction_open() -> None:
     driver.add(producer)
     driver.appends_at_once = False
     waiter = driver.end(producer)
-    driver.settle_appends(ErrorCode.MESSAGE_TOO_LARGE)
+    driver.settle_appends(ErrorCode.UNKNOWN_SERVER_ERROR)
     assert driver.error(waiter) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert driver.metadata().state is State.ONGOING
     driver.appends_at_once = True
@@ -216,7 +216,7 @@ def test_a_completion_that_cannot_be_appended_is_tried_again() -> None:
     driver.end(producer)
     driver.appends_at_once = False
     driver.settle_markers()
-    driver.settle_appends(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.settle_appends(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert driver.metadata().state is State.PREPARE_COMMIT
     driver.retry()
     driver.settle_appends()
@@ -231,7 +231,7 @@ def test_a_completion_of_a_lost_log_waits_for_the_next_load() -> None:
     driver.end(producer)
     driver.appends_at_once = False
     driver.settle_markers()
-    driver.settle_appends(ErrorCode.KAFKA_STORAGE_ERROR)
+    driver.settle_appends(ErrorCode.NOT_COORDINATOR)
     assert [each.error for each in driver.stuck] == [ErrorCode.NOT_COORDINATOR]
     driver.appends_at_once = driver.marks_at_once = True
     driver.restart()

@@ -41,7 +41,7 @@ async def test_an_id_goes_on_from_its_record_before_a_malformed_one(tmp_path: Pa
     async with serving(tmp_path) as broker:
         producer = await broker.producer("id")
         assert await broker.add(producer, ("words", 0)) is ErrorCode.NONE
-        index = broker.service.log.partition_of("id")
+        index = broker.service.runtime.partition_of("id")
         for value in (b"", b"\0\1garbage"):
             await write(broker, index, encode_transaction_key("id"), value)
     async with serving(tmp_path) as broker:

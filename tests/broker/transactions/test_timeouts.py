@@ -61,7 +61,7 @@ def test_a_timed_out_abort_that_failed_is_tried_at_the_next_look() -> None:
     driver.add(driver.producer())
     driver.appends_at_once = False
     driver.pass_ms(TIMEOUT_MS + 1)
-    driver.settle_appends(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.settle_appends(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     driver.appends_at_once = True
     driver.pass_ms(1)
     assert driver.metadata().state is State.COMPLETE_ABORT
@@ -85,7 +85,7 @@ def test_an_id_is_not_removed_before_its_tombstone_is_in_the_log() -> None:
     driver.appends_at_once = False
     driver.pass_ms(ID_EXPIRATION_MS)
     assert driver.error(driver.init()) is ErrorCode.CONCURRENT_TRANSACTIONS
-    driver.settle_appends(ErrorCode.REQUEST_TIMED_OUT)
+    driver.settle_appends(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     driver.appends_at_once = True
     assert driver.error(driver.add(producer)) is ErrorCode.NONE
 

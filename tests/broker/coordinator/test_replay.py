@@ -2,8 +2,8 @@
 
 import pytest
 
-from warmlog.broker.coordinator_log.replay import Replay
-from warmlog.broker.coordinator_log.topic import abs_int32
+from warmlog.broker.coordinator.replay import Replay
+from warmlog.broker.coordinator.topic import abs_int32
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.codec import java_hash

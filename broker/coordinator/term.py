@@ -13,7 +13,6 @@ from typing import Protocol
 
 import trio
 
-from warmlog.broker.coordinator_log.replay import Replay
 from warmlog.broker.partitions.partition import Partition
 from warmlog.protocol.errors import ErrorCode
 
@@ -45,7 +44,7 @@ class Unsettled(Protocol):
 class Term:
     """A term. Belongs to the event loop."""
 
-    __slots__ = ("index", "leader_epoch", "loading", "partition", "state", "unsettled")
+    __slots__ = ("index", "leader_epoch", "loaded_to", "loading", "partition", "state", "unsettled")
 
     def __init__(self, partition: Partition) -> None:
         """Begin a term of a partition that has its leader epoch."""
@@ -53,6 +52,7 @@ class Term:
         self.index = partition.index
         self.leader_epoch = partition.log.epochs.current
         self.state = TermState.LOADING
+        self.loaded_to = 0  # the records of the log below have been replayed, or are being replayed
         self.loading = trio.CancelScope()
         self.unsettled: dict[Unsettled, None] = {}  # in the order of the log
 
@@ -71,19 +71,3 @@ class Term:
     def error(self) -> ErrorCode:
         """NONE, or the code that answers requests for a name of the partition."""
         return _ERRORS[self.state]
-
-
-class Shards(Protocol):
-    """The state that a coordinator keeps, by term. Calls come from the event loop."""
-
-    def begin(self, term: Term) -> None:
-        """Begin without state. If the term `is_empty` it is served at once, and not loaded."""
-
-    async def load(self, term: Term, replay: Replay) -> bool:
-        """Take the state from the records; return False if it must not be served.
-
-        Cancelled when the term ends. The records may be removed from `replay` on the way.
-        """
-
-    def end(self, term: Term) -> None:
-        """Drop the state, and let waiting requests be answered with NOT_COORDINATOR. Must not take long."""

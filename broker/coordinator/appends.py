@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
-from warmlog.broker.coordinator_log.term import Term
+from warmlog.broker.coordinator.term import Term
 from warmlog.broker.log.errors import InvalidProducerEpochError, InvalidTransactionStateError, LogError, LogFailedError
 from warmlog.broker.log.producers.transactions import Origin
 from warmlog.broker.partitions.appends.writer import Writer

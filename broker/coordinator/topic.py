@@ -6,10 +6,16 @@ Source: org.apache.kafka.coordinator.group.GroupCoordinatorService (partitionFor
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.records.codec import java_hash
+
+R = TypeVar("R")
+
+#: Returns the name that a key belongs to, and what the record says; None for a record of an unknown type. Called in
+#: workers; raises MalformedError.
+Decode: TypeAlias = Callable[[bytes, bytes], tuple[str, R] | None]
 
 
 class TopicLayout(NamedTuple):
@@ -21,12 +27,17 @@ class TopicLayout(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorTopic:
-    """The differences between the topics of coordinators. `keeps`: what its names identify, for log messages."""
+class CoordinatorTopic(Generic[R]):
+    """The differences between the topics of coordinators.
+
+    `keeps`: what its names identify, and `count_setting`: the setting of its number of partitions, for log messages.
+    """
 
     name: str
     keeps: str
+    count_setting: str
     layout: Callable[[Settings], TopicLayout]
+    decode: Decode[R]
 
 
 def partition_of(name: str, count: int) -> int:

@@ -1,4 +1,4 @@
-"""The topic of a coordinator: create it, and load and serve the partitions that this broker leads.
+"""Serve the shards of a coordinator: create its topic, load and unload the partitions that this broker leads, append.
 
 A broker by itself leads all partitions that are online, from startup on; in a cluster they come and go. Both begin and
 end terms (`term.py`) in the same way.
@@ -7,17 +7,24 @@ Invariants:
 1. A name is served in a term of its partition only, and not before the whole partition has been loaded.
 2. A term ends at once: before the log may be truncated, and before another broker serves its names.
 3. Partitions that are loaded do not keep others from being served, and at most `LOADS` are loaded at the same time.
+4. A shard is closed when its term ends, and when it cannot be loaded; its memory is freed afterwards, in steps.
+
+Source: org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any, Generic, TypeVar
 
 import trio
 
-from warmlog.broker.coordinator_log.appends import UNLIMITED_MS, CoordinatorAppends, LogProducer, Rows, Settled
-from warmlog.broker.coordinator_log.reading import read_partition
-from warmlog.broker.coordinator_log.term import Shards, Term, TermState
-from warmlog.broker.coordinator_log.topic import CoordinatorTopic, partition_of
+from warmlog.broker.coordinator.appends import UNLIMITED_MS, CoordinatorAppends, LogProducer, Rows, Settled
+from warmlog.broker.coordinator.loading import ShardLoad
+from warmlog.broker.coordinator.shard import Coordinator, Shard
+from warmlog.broker.coordinator.term import Term, TermState
+from warmlog.broker.coordinator.topic import CoordinatorTopic, partition_of
 from warmlog.broker.log.errors import LogError
 from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.metadata.topic import InvalidPartitionsError, InvalidTopicError, RefusedError
@@ -40,29 +47,33 @@ _CREATION_ERRORS: tuple[type[Exception], ...] = (
     RefusedError,
 )
 
+S = TypeVar("S", bound=Shard[Any])
 
-class CoordinatorLog:
-    """The topic as a coordinator uses it. Call all methods on the event loop."""
+
+class CoordinatorRuntime(Generic[S]):
+    """The shards of a coordinator. Call all methods on the event loop; `run` is the task."""
 
     def __init__(
-        self, topic: CoordinatorTopic, partitions: Partitions, writer: Writer, clock: Callable[[], int]
+        self, topic: CoordinatorTopic[Any], partitions: Partitions, writer: Writer, clock: Callable[[], int]
     ) -> None:
         """`bind` follows. `clock` returns ms since the epoch."""
+        self.is_stopped = False
         self._topic = topic
         self._partitions = partitions
         self._writer = writer
         self._appends = CoordinatorAppends(writer, clock, topic.keeps)
         self._count = 0
         self._terms: dict[int, Term] = {}
-        self._shards: Shards | None = None
-        self._unloaded: list[Term] = []  # terms to load
+        self._shards: dict[int, S] = {}  # those that are loaded or served
+        self._coordinator: Coordinator[S] | None = None
+        self._unloaded: list[S] = []  # shards to load
         self._has_unloaded = trio.Event()
         self._loads = trio.CapacityLimiter(LOADS)
         self._last: tuple[str, int] = ("", 0)  # a request asks for the partition of the same name several times
 
-    def bind(self, shards: Shards) -> None:
-        """Begin terms of the partitions that this broker leads, from now on and in the future, with this state."""
-        self._shards = shards
+    def bind(self, coordinator: Coordinator[S]) -> None:
+        """Begin terms of the partitions that this broker leads, now and in the future, with shards of a coordinator."""
+        self._coordinator = coordinator
         partitions = self._partitions
         partitions.availability.on_lead.append(self._lead)
         partitions.availability.on_resign.append(lambda partition: self._lose(partition.topic, partition.index))
@@ -73,6 +84,24 @@ class CoordinatorLog:
             partition = partitions.get(self._topic.name, index)
             if partition is not None:
                 self._lead(partition)
+
+    async def run(self) -> None:
+        """Load the partitions that this broker leads, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                unloaded, self._unloaded = self._unloaded, []
+                for shard in unloaded:
+                    nursery.start_soon(self._load, shard)
+                await self._has_unloaded.wait()
+                self._has_unloaded = trio.Event()
+
+    def stop(self) -> None:
+        """Close all shards, since the broker stops. Appends that are under way are still reported."""
+        self.is_stopped = True
+        for shard in self.shards():
+            shard.term.loading.cancel()
+            for _ in self._bound.close(shard):
+                pass
 
     # -- the topic --
 
@@ -85,6 +114,11 @@ class CoordinatorLog:
     def partition_count(self) -> int:
         """The number of partitions that names are spread over: the topic's count when it was found, 0 without one."""
         return self._count
+
+    @property
+    def may_create(self) -> bool:
+        """Whether there is no topic, and no other broker that could have created it: nothing is stored."""
+        return not self._count and not self._partitions.is_clustered
 
     def partition_of(self, name: str) -> int:
         """Return the partition of a name, 0 while there is no topic."""
@@ -121,30 +155,30 @@ class CoordinatorLog:
         self._take_count()
         return ErrorCode.NONE
 
-    def _deleted(self, topic: str) -> None:
-        """End all terms if this topic was deleted; another one of its name may have other partitions."""
-        if topic == self._topic.name:
-            self.end_all()
-            self._count = 0
+    # -- shards --
 
-    # -- terms --
+    def shards(self) -> list[S]:
+        """Return the shards of all partitions that this broker leads. May be called in a worker."""
+        return list(self._shards.values())
 
-    def term_of(self, name: str) -> Term | None:
-        """Return the current term of a name's partition; None while this broker does not lead it."""
+    def shard_at(self, index: int) -> S | None:
+        """Return the shard of a partition; None while this broker does not lead it, or could not read it."""
+        return self._shards.get(index)
+
+    def shard_of(self, name: str) -> S | None:
+        """Return the shard of a name."""
         index = self.partition_of(name)
-        return self._terms.get(index) if self._count else None
+        return self._shards.get(index) if self._count else None
 
-    def state_of(self, name: str) -> ErrorCode:
-        """Return NONE, or the code that answers requests for a name.
+    def leads(self, name: str) -> bool:
+        """Whether this broker leads a name's partition."""
+        return self._term_of(name) is not None
 
-        A broker by itself answers before there is a topic: nothing is stored then. In a cluster this broker may merely
-        not have heard of it.
-        """
-        term = self.term_of(name)
+    def availability(self, name: str) -> ErrorCode:
+        """Return NONE, or the code that answers requests for a name."""
+        term = self._term_of(name)
         if term is not None:
-            return term.error
-        if not self._count and not self._partitions.is_clustered:
-            return ErrorCode.NONE
+            return ErrorCode.NOT_COORDINATOR if self.is_stopped else term.error
         will_lead = self._partitions.will_lead(self._topic.name, self.partition_of(name))
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if will_lead else ErrorCode.NOT_COORDINATOR
 
@@ -153,10 +187,14 @@ class CoordinatorLog:
         """Whether a partition that this broker leads is not loaded yet."""
         return any(term.state is TermState.LOADING for term in self._terms.values())
 
-    def end_all(self) -> None:
-        """End all terms."""
-        for term in list(self._terms.values()):
-            self._end(term)
+    def _term_of(self, name: str) -> Term | None:
+        index = self.partition_of(name)
+        return self._terms.get(index) if self._count else None
+
+    @property
+    def _bound(self) -> Coordinator[S]:
+        assert self._coordinator is not None, "bound before"
+        return self._coordinator
 
     def _lead(self, partition: Partition) -> None:
         if partition.topic != self._topic.name:
@@ -164,86 +202,95 @@ class CoordinatorLog:
         self._take_count()
         self._lose(partition.topic, partition.index)
         term = self._terms[partition.index] = Term(partition)
-        assert self._shards is not None, "bound before"
-        self._shards.begin(term)
+        shard = self._shards[partition.index] = self._bound.begin(term)
         if term.is_empty:
             term.state = TermState.SERVING
         else:
-            self._unloaded.append(term)
+            self._unloaded.append(shard)
             self._has_unloaded.set()
 
     def _lose(self, topic: str, index: int) -> None:
         if topic == self._topic.name and index in self._terms:
             self._end(self._terms[index])
 
+    def _deleted(self, topic: str) -> None:
+        """End all terms if this topic was deleted; another one of its name may have other partitions."""
+        if topic == self._topic.name:
+            for term in list(self._terms.values()):
+                self._end(term)
+            self._count = 0
+
     def _end(self, term: Term) -> None:
-        assert self._shards is not None, "bound before"
         del self._terms[term.index]
         term.state = TermState.OVER
         term.loading.cancel()
-        self._shards.end(term)
+        self._close(term.index)
         for append in list(term.unsettled):
             append.fail()
 
+    def _close(self, index: int) -> None:
+        """Close a shard, and free it in the background."""
+        shard = self._shards.pop(index, None)
+        if shard is not None:
+            steps = chain(self._bound.close(shard), shard.free())
+            if next(steps, self) is not self:
+                self._writer.spawn(partial(in_steps, steps))
+
     # -- loading --
 
-    async def run(self) -> None:
-        """Load the partitions that this broker leads, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                unloaded, self._unloaded = self._unloaded, []
-                for term in unloaded:
-                    nursery.start_soon(self._load, term)
-                await self._has_unloaded.wait()
-                self._has_unloaded = trio.Event()
-
-    async def _load(self, term: Term) -> None:
+    async def _load(self, shard: S) -> None:
+        term = shard.term
         is_good = False
         async with self._loads:
             if not term.is_over:
                 with term.loading:
-                    is_good = await self._try_to_load(term)
+                    is_good = await self._try_to_load(shard)
         if term.is_over:
             return
         if is_good:
             term.state = TermState.SERVING
         else:
             term.state = TermState.REFUSED
-            assert self._shards is not None, "bound before"
-            self._shards.end(term)
+            self._close(term.index)
 
-    async def _try_to_load(self, term: Term) -> bool:
+    async def _try_to_load(self, shard: S) -> bool:
         """Load a partition; return False if it cannot be served."""
-        assert self._shards is not None, "bound before"
+        term, keeps = shard.term, self._topic.keeps
         place = f"{self._topic.name}-{term.index}"
         try:
-            replay = await read_partition(term.partition)
-            return not term.is_over and await self._shards.load(term, replay)
+            await ShardLoad(self._topic, shard, self.partition_of).run()
+            if term.is_over:
+                return False  # ended while a worker could not be cancelled
+            await in_steps(self._bound.loaded(shard))
         except (OSError, LogError, ProtocolError, StorageError) as error:
-            logger.error("%s: reading failed; no %s in it is served: %s", place, self._topic.keeps, error)  # noqa: TRY400  # no traceback
+            logger.error("%s: reading failed; no %s in it is served: %s", place, keeps, error)  # noqa: TRY400  # no traceback
         except Exception:  # a defect that one partition triggers must not stop the others
-            logger.exception("%s: loading failed; no %s in it is served", place, self._topic.keeps)
+            logger.exception("%s: loading failed; no %s in it is served", place, keeps)
+        else:
+            return True
         return False
 
     # -- appending --
 
     def append(
         self,
+        term: Term,
         name: str,
         rows: Rows,
         settled: Settled,
         *,
-        term: Term | None = None,
         producer: LogProducer | None = None,
         limit_ms: int = UNLIMITED_MS,
     ) -> None:
-        """Append records of a name in a term, by default in the current one; see `CoordinatorAppends.append`."""
-        term = term or self.term_of(name)
-        if term is None:
-            settled(ErrorCode.NOT_COORDINATOR, ())
-        else:
-            self._appends.append(term, name, rows, settled, producer=producer, limit_ms=limit_ms)
+        """Append records of a name in a term; see `CoordinatorAppends.append`."""
+        self._appends.append(term, name, rows, settled, producer=producer, limit_ms=limit_ms)
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run work in the background; it ends before the logs are closed."""
         self._writer.spawn(work)
+
+
+async def in_steps(steps: Iterator[object]) -> None:
+    """Take steps, and let other tasks run between them."""
+    for _ in steps:
+        await trio.lowlevel.checkpoint()

@@ -4,20 +4,17 @@ Invariants:
 1. Reading does not hold the event loop: a worker reads and decompresses, the loop processes `PIECE` records at a time.
 2. What was read is not used before the high watermark covers it: until then another broker that lacks the end of the
    log may become leader, and clients would have seen what was never stored.
-3. A record that its coordinator cannot decode is left out, and reported (`Damage`): an earlier one of its key applies,
-   as if it had not been written. Others of the partition are served.
 
 Source: org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
 """
 
-import logging
-from collections.abc import AsyncIterator, Callable
-from itertools import islice
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import TypeAlias
 
 import trio
 
-from warmlog.broker.coordinator_log.replay import Replay
+from warmlog.broker.coordinator.replay import Replay
 from warmlog.broker.log.io.files import FileSlice
 from warmlog.broker.log.io.residency import ColdReadError
 from warmlog.broker.log.partition_log import PartitionLog
@@ -31,39 +28,8 @@ from warmlog.protocol.records.reader import Record, decode_batch
 READ_BYTES = 1 << 20  # per read: some thousands of records, a few ms in the worker
 MAX_BATCH_OPENED = 128 << 20  # bytes: all its records are needed at the same time
 PIECE = 500  # records processed between two checkpoints: half a millisecond
-REPORTED = 10  # malformed records of a partition
-
-logger = logging.getLogger(__name__)
 
 Loaded: TypeAlias = list[tuple[BatchHeader, list[Record]]]
-
-
-class Damage:
-    """Latest records of a partition that cannot be decoded, by key."""
-
-    def __init__(self, is_readable: Callable[[bytes, bytes], bool]) -> None:
-        """`is_readable` tells whether a key and a value can be decoded."""
-        self._is_readable = is_readable
-        self._found: dict[bytes, tuple[int, str]] = {}
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def note(self, key: bytes, offset: int, error: Exception) -> None:
-        """Remember a record to leave out."""
-        self._found[key] = offset, str(error)
-
-    async def replay_without(self, partition: Partition, end: int, place: str) -> Replay:
-        """Report the records, and replay earlier ones of their keys, up to an offset. Raises as `read_partition`."""
-        for offset, error in islice(self._found.values(), REPORTED):
-            logger.error("%s: ignored the record at offset %d, which is malformed: %s", place, offset, error)
-        if len(self) > REPORTED:
-            logger.error("%s: ignored %d more malformed records", place, len(self) - REPORTED)
-        return await read_partition(partition, end=end, takes=self._takes)
-
-    def _takes(self, record: Record) -> bool:
-        key, value = record.key, record.value
-        return key in self._found and key is not None and (value is None or self._is_readable(key, value))
 
 
 def _any(_: Record) -> bool:
@@ -79,11 +45,12 @@ async def read_partition(
     and reported. Raises OSError, LogError, StorageError, and CorruptBatchError for a damaged batch.
     """
     replay = Replay(partition.log.offsets.log_end_offset if end is None else end)
-    async for header, found in _batches_of(partition, replay.end):
-        records = found if takes is _any or header.is_control else [each for each in found if takes(each)]
-        for start in range(0, len(records), PIECE):
-            replay.take(header, records[start : start + PIECE])
-            await trio.lowlevel.checkpoint()
+    async with aclosing(_batches_of(partition, replay.end)) as batches:
+        async for header, found in batches:
+            records = found if takes is _any or header.is_control else [each for each in found if takes(each)]
+            for start in range(0, len(records), PIECE):
+                replay.take(header, records[start : start + PIECE])
+                await trio.lowlevel.checkpoint()
     while partition.log.offsets.high_watermark < replay.end:
         await _change_of(partition)
     return replay
@@ -100,7 +67,7 @@ async def _change_of(partition: Partition) -> None:
         partition.dismiss(waiter)
 
 
-async def _batches_of(partition: Partition, end: int) -> AsyncIterator[tuple[BatchHeader, list[Record]]]:
+async def _batches_of(partition: Partition, end: int) -> AsyncGenerator[tuple[BatchHeader, list[Record]], None]:
     """Yield every batch below `end`, control batches included."""
     offset = partition.log.offsets.log_start_offset
     while offset < end:

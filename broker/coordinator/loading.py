@@ -1,0 +1,132 @@
+"""Load a shard from its log partition, without holding the event loop.
+
+Invariants:
+1. A worker decodes records, the loop takes them over, `PIECE` at a time. They are removed from the replay on the way:
+   freeing a million of them at once would hold the loop, too.
+2. A record that cannot be decoded is left out, and reported: an earlier one of its key applies, as if it had not been
+   written. Others of the partition are served.
+3. A record of a name that belongs to another partition, or of an unknown type, is ignored and counted.
+
+Source: org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Generic, TypeVar
+
+import trio
+
+from warmlog.broker.coordinator.reading import PIECE, read_partition
+from warmlog.broker.coordinator.replay import Latest, Replay
+from warmlog.broker.coordinator.shard import Shard
+from warmlog.broker.coordinator.topic import CoordinatorTopic, Decode
+from warmlog.protocol.kafka.codec.bounds import MalformedError
+from warmlog.protocol.records.reader import Record
+
+REPORTED = 10  # malformed records of a partition
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class _Decoded(Generic[R]):
+    """The latest records of some keys."""
+
+    rows: list[tuple[str, R, int]] = field(default_factory=list)  # with their offsets
+    malformed: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # by key: offset, error
+    foreign: int = 0
+
+
+class ShardLoad(Generic[R]):
+    """Loads one shard."""
+
+    def __init__(self, topic: CoordinatorTopic[R], shard: Shard[R], partition_of: Callable[[str], int]) -> None:
+        """`partition_of` returns the log partition of a name."""
+        self._topic = topic
+        self._shard = shard
+        self._partition_of = partition_of
+        self._place = f"{topic.name}-{shard.term.index}"
+        self._malformed: dict[bytes, tuple[int, str]] = {}  # latest records by key: offset, error
+        self._foreign = 0
+        self._misplaced = 0
+
+    async def run(self) -> None:
+        """Replay the partition as it is now. Raises OSError, LogError, ProtocolError, StorageError."""
+        term = self._shard.term
+        replay = await read_partition(term.partition)
+        term.loaded_to = replay.end
+        await self._take_all(replay)
+        if self._malformed:
+            self._report_malformed()
+            await self._take_all(await read_partition(term.partition, end=replay.end, takes=self._is_earlier))
+        self._report_ignored()
+
+    async def _take_all(self, replay: Replay) -> None:
+        await self._take(replay.latest, self._shard.replay)
+        while replay.open_transactions:
+            producer_id, pending = replay.open_transactions.popitem()
+            await self._take(pending, partial(self._shard.replay_pending, producer_id))
+
+    async def _take(self, latest: dict[bytes, Latest], replay: Callable[[str, R, int], None]) -> None:
+        while latest:
+            decoded = await trio.to_thread.run_sync(_decode, self._topic.decode, latest)
+            self._foreign += decoded.foreign
+            self._malformed |= decoded.malformed
+            for name, row, offset in decoded.rows:
+                if self._partition_of(name) == self._shard.term.index:
+                    replay(name, row, offset)
+                else:
+                    self._misplaced += 1
+
+    def _is_earlier(self, record: Record) -> bool:
+        """Return whether a record applies in place of a later one of its key that is malformed."""
+        key, value = record.key, record.value
+        if key is None or key not in self._malformed:
+            return False
+        try:
+            if value is not None:
+                self._topic.decode(key, value)
+        except MalformedError:
+            return False
+        return True
+
+    def _report_malformed(self) -> None:
+        for offset, error in islice(self._malformed.values(), REPORTED):
+            logger.error("%s: ignored the record at offset %d, which is malformed: %s", self._place, offset, error)
+        if len(self._malformed) > REPORTED:
+            logger.error("%s: ignored %d more malformed records", self._place, len(self._malformed) - REPORTED)
+
+    def _report_ignored(self) -> None:
+        if self._misplaced:
+            logger.warning(
+                "%s: ignored %d records of %ss that belong to another partition: they were written to a topic with "
+                "another number of partitions (%s)",
+                self._place,
+                self._misplaced,
+                self._topic.keeps,
+                self._topic.count_setting,
+            )
+        if self._foreign:
+            logger.info("%s: ignored %d records of unknown types", self._place, self._foreign)
+
+
+def _decode(decode: Decode[R], latest: dict[bytes, Latest]) -> _Decoded[R]:
+    """Decode some of the latest records, and remove them. Runs in a worker: a record may be large."""
+    decoded: _Decoded[R] = _Decoded()
+    for _ in range(min(len(latest), PIECE)):
+        key, (offset, value) = latest.popitem()
+        try:
+            found = decode(key, value)
+        except MalformedError as error:
+            decoded.malformed[key] = offset, str(error)
+            continue
+        if found is None:
+            decoded.foreign += 1
+        else:
+            decoded.rows.append((*found, offset))
+    return decoded
