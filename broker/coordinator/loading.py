@@ -1,8 +1,8 @@
 """Load a shard from its log partition, without holding the event loop.
 
 Invariants:
-1. A worker decodes records, the loop takes them over, `PIECE` at a time. They are removed from the replay on the way:
-   freeing a million of them at once would hold the loop, too.
+1. The loop decodes and takes over `PIECE_BYTES` of records at a time; larger records are decoded by a worker. They are
+   removed from the replay on the way: freeing a million of them at once would hold the loop, too.
 2. A record that cannot be decoded is left out, and reported: an earlier one of its key applies, as if it had not been
    written. Others of the partition are served.
 3. A record of a name that belongs to another partition, or of an unknown type, is ignored and counted.
@@ -11,7 +11,7 @@ Source: org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -19,13 +19,14 @@ from typing import Generic, TypeVar
 
 import trio
 
-from warmlog.broker.coordinator.reading import PIECE, read_partition
+from warmlog.broker.coordinator.reading import read_partition
 from warmlog.broker.coordinator.replay import Latest, Replay
 from warmlog.broker.coordinator.shard import Shard
 from warmlog.broker.coordinator.topic import CoordinatorTopic, Decode
 from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.records.reader import Record
 
+PIECE_BYTES = 8 << 10  # half a millisecond for committed offsets, 4 ms for the partitions of transactions
 REPORTED = 10  # malformed records of a partition
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class _Decoded(Generic[R]):
-    """The latest records of some keys."""
+    """A piece of the latest records."""
 
     rows: list[tuple[str, R, int]] = field(default_factory=list)  # with their offsets
     malformed: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # by key: offset, error
@@ -74,7 +75,11 @@ class ShardLoad(Generic[R]):
 
     async def _take(self, latest: dict[bytes, Latest], replay: Callable[[str, R, int], None]) -> None:
         while latest:
-            decoded = await trio.to_thread.run_sync(_decode, self._topic.decode, latest)
+            piece, size = _take_piece(latest)
+            if size < 2 * PIECE_BYTES:
+                decoded = _decode(self._topic.decode, piece)
+            else:
+                decoded = await trio.to_thread.run_sync(_decode, self._topic.decode, piece)
             self._foreign += decoded.foreign
             self._malformed |= decoded.malformed
             for name, row, offset in decoded.rows:
@@ -82,6 +87,7 @@ class ShardLoad(Generic[R]):
                     replay(name, row, offset)
                 else:
                     self._misplaced += 1
+            await trio.lowlevel.checkpoint()
 
     def _is_earlier(self, record: Record) -> bool:
         """Return whether a record applies in place of a later one of its key that is malformed."""
@@ -115,11 +121,19 @@ class ShardLoad(Generic[R]):
             logger.info("%s: ignored %d records of unknown types", self._place, self._foreign)
 
 
-def _decode(decode: Decode[R], latest: dict[bytes, Latest]) -> _Decoded[R]:
-    """Decode some of the latest records, and remove them. Runs in a worker: a record may be large."""
+def _take_piece(latest: dict[bytes, Latest]) -> tuple[list[tuple[bytes, Latest]], int]:
+    """Remove and return some of the latest records, and their size."""
+    piece, size = [], 0
+    while latest and size < PIECE_BYTES:
+        key, record = latest.popitem()
+        piece.append((key, record))
+        size += len(key) + len(record.value)
+    return piece, size
+
+
+def _decode(decode: Decode[R], piece: Iterable[tuple[bytes, Latest]]) -> _Decoded[R]:
     decoded: _Decoded[R] = _Decoded()
-    for _ in range(min(len(latest), PIECE)):
-        key, (offset, value) = latest.popitem()
+    for key, (offset, value) in piece:
         try:
             found = decode(key, value)
         except MalformedError as error:

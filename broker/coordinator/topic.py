@@ -13,8 +13,8 @@ from warmlog.protocol.records.codec import java_hash
 
 R = TypeVar("R")
 
-#: Returns the name that a key belongs to, and what the record says; None for a record of an unknown type. Called in
-#: workers; raises MalformedError.
+#: Returns the name that a key belongs to, and what the record says; None for a record of an unknown type. Raises
+#: MalformedError. May be called in a worker.
 Decode: TypeAlias = Callable[[bytes, bytes], tuple[str, R] | None]
 
 

@@ -1,12 +1,14 @@
 """A shard takes over the latest record of each key, and ignores and reports what cannot be its own."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.broker.coordinator.toy import Serving, serving
 from tests.broker.rig import START_MS
-from warmlog.broker.coordinator import loading, reading
+from warmlog.broker.coordinator import loading
 from warmlog.broker.coordinator.appends import LogProducer
 from warmlog.broker.log.producers.transactions import TransactionMarker
 from warmlog.protocol.errors import ErrorCode
@@ -95,20 +97,21 @@ async def test_records_of_other_partitions_and_of_unknown_types_are_counted(
     assert "__three_parts-1: ignored 2 records of unknown types" in caplog.text
 
 
-async def test_records_are_decoded_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_are_decoded_in_pieces_and_large_ones_in_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving(tmp_path) as one:
-        one.append(1, count=20)
-    pieces: list[int] = []
+        one.append(1, count=20, value=bytes(1 << 10))
+        one.append(2, count=3, value=bytes(20 << 10))
+    pieces: list[tuple[int, bool]] = []
     decode = loading._decode
 
-    def counted(*args: object) -> object:
-        decoded = decode(*args)  # type: ignore[arg-type]
-        pieces.append(len(decoded.rows))
+    def noted(*args: Any) -> Any:
+        decoded = decode(*args)
+        pieces.append((len(decoded.rows), threading.current_thread() is threading.main_thread()))
         return decoded
 
-    monkeypatch.setattr(loading, "PIECE", 6)
-    monkeypatch.setattr(reading, "PIECE", 6)
-    monkeypatch.setattr(loading, "_decode", counted)
+    monkeypatch.setattr(loading, "_decode", noted)
     async with serving(tmp_path) as one:
-        assert len(one.texts(1) or {}) == 20
-    assert pieces == [6, 6, 6, 2]
+        assert [len(one.texts(index) or {}) for index in range(3)] == [0, 20, 3]
+    assert sorted(pieces) == [(1, False)] * 3 + [(4, True), (8, True), (8, True)]
