@@ -26,7 +26,7 @@ from warmlog.broker.api.cluster.security import SecurityApi
 from warmlog.broker.api.configs.configs import ConfigsApi
 from warmlog.broker.api.current_leaders import CurrentLeaders
 from warmlog.broker.api.dispatch import Dispatcher
-from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.fetch import Fetches
 from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.api.groups.kafka_groups import group_families
 from warmlog.broker.api.groups.native_groups import NativeGroupsApi

@@ -13,8 +13,7 @@ from warmlog.broker.api.authorization.guard import Guard, Refused, without
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.current_leaders import CurrentLeaders
 from warmlog.broker.api.errors import EXPECTED, describe
-from warmlog.broker.api.fetch.fetch import Fetch
-from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.fetch import Fetch, Fetches
 from warmlog.broker.api.handler import Family, Handler
 from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.records import produce
@@ -124,7 +123,7 @@ class Dispatcher:
             self._audit.refused("produce", request, response, context.session)
 
     def fetch_now(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse | ErrorResponse:
-        """Serve from the data available now, or return a pending `Fetch`; `abandon` gives it up."""
+        """Serve from the data available now, or return a pending `Fetch`; `Fetch.abandon` gives it up."""
         context.start()
         denials = _denials(context.session)
         try:
@@ -140,15 +139,14 @@ class Dispatcher:
     ) -> Fetch | FetchResponse | ErrorResponse:
         """Resume a pending fetch that was woken or has timed out; it may be pending again."""
         try:
-            found = self._fetches.expire(fetch) if is_over else self._fetches.look_again(fetch)
-            return self._with_leaders(found, context)
+            return self._with_leaders(fetch.resume(is_over=is_over), context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
 
     async def fetch_work(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse | ErrorResponse:
         """Run the part of a pending fetch that needs a task; it may be pending again."""
         try:
-            return self._with_leaders(await self._fetches.continue_in_task(fetch, context), context)
+            return self._with_leaders(await fetch.work(context), context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
 
@@ -158,10 +156,6 @@ class Dispatcher:
         if self._leaders is not None and isinstance(found, KafkaFetchResponse):
             return self._leaders.in_fetch(found, context.session)
         return found
-
-    def abandon(self, fetch: Fetch) -> None:
-        """Give up a pending fetch."""
-        self._fetches.abandon(fetch)
 
     def forget(self, session: Session) -> None:
         """Release the state kept for a connection that has closed; its login leaves the queue of checks."""

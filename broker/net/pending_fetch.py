@@ -93,7 +93,7 @@ class PendingFetch:
         if self._working is not None:
             self._working.cancel()
         elif self._found is None or isinstance(self._found, Fetch):
-            self._dispatcher.abandon(self._fetch)
+            self._fetch.abandon()
 
     def _end(self) -> None:
         self._is_closed = True
@@ -129,4 +129,4 @@ class PendingFetch:
             return
         self._context.end()
         if isinstance(found, Fetch):
-            self._dispatcher.abandon(found)
+            found.abandon()

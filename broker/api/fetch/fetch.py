@@ -3,7 +3,7 @@
 A reader of a sealed segment is answered at once, even with little data: new records go to the active segment, so
 waiting would not add anything to the slice (Kafka's DelayedFetch, case F).
 
-Data outside the page cache is read by worker threads before the response begins (`Fetch.warm_up`): first whatever is
+Data outside the page cache is read by worker threads before the response begins (`Fetch._warm_up`): first whatever is
 needed to find the slices, then the slices themselves up to the read-ahead limit, so that a disk error can be reported
 as KAFKA_STORAGE_ERROR. The sender reads the rest chunk by chunk. A fetch that waits holds no files open.
 """
@@ -15,10 +15,10 @@ from typing import Any
 import trio
 
 from warmlog.broker.api.access import Access
-from warmlog.broker.api.context import Context
+from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.errors import EXPECTED
 from warmlog.broker.api.fetch.look import Look
-from warmlog.broker.api.fetch.session import LONG_STEP, STEP, FetchSession, Finder, SessionPartition
+from warmlog.broker.api.fetch.session import LONG_STEP, STEP, FetchSession, FetchSessionError, Finder, SessionPartition
 from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.partitions.partition import Partition, StorageError
@@ -28,53 +28,85 @@ from warmlog.broker.partitions.reads.waiters import FetchWaiter
 from warmlog.broker.security.acls import Operation
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
-from warmlog.protocol.kafka.messages.fetch import CONSUMER, DEBUGGER, KafkaFetchRequest, KafkaFetchResponse
+from warmlog.protocol.kafka.messages.fetch import (
+    CONSUMER,
+    DEBUGGER,
+    NO_SESSION,
+    KafkaFetchRequest,
+    KafkaFetchResponse,
+)
 from warmlog.protocol.request import FetchRequest, Isolation
 from warmlog.protocol.response import FetchedPartition, FetchResponse
 
 MAX_LOOKS = 8  # while index and header pages are read from disk; a gap between batches takes several
 
 
-class Fetch:
-    """A fetch of the partitions of a session, begun by `Fetches`.
-
-    With `tells_all` the response has every partition, in the order of the session's latest full fetch; otherwise only
-    partitions that have changed for the client.
-
-    After each look the fetch is answered if it `is_enough`, continues in a task if it `needs_task`, or has to `wait`.
-    """
+class Fetches:
+    """What all fetches share."""
 
     def __init__(
         self,
-        request: FetchRequest,
-        session: FetchSession,
         partitions: Partitions,
-        *,
-        tells_all: bool,
-        connection: Hashable = None,
-        wants_session: bool = False,
-        access: Callable[[], Access] | None = None,
+        sessions: FetchSessions,
+        reads: ReadAhead,
+        access: Callable[[Session], Access] | None = None,
+    ) -> None:
+        """`access` returns the rights of a client, if there is an authorizer."""
+        self.partitions = partitions
+        self.sessions = sessions
+        self.reads = reads
+        self._access = access
+
+    def begin(self, request: FetchRequest, context: Context) -> "Fetch | FetchResponse":
+        """Serve from the data available now, or return a pending `Fetch`.
+
+        Continue a pending one with `resume` or `work` until one of them returns the response, or give it up with
+        `abandon`.
+        """
+        try:
+            session = self.sessions.open(request, context.session)
+        except FetchSessionError as error:
+            return _refused(error)
+        access = None if self._access is None else partial(self._access, context.session)
+        return Fetch(self, request, session, access).begin()
+
+    def forget(self, connection: Hashable) -> None:
+        """Close the session of a connection that has closed."""
+        self.sessions.own.forget(connection)
+
+
+class Fetch:
+    """One fetch of the partitions of a session, from the request to the response. Begun by `Fetches`.
+
+        begin ──► apply the request to the session ──► read ──► respond
+                                              ▲         │
+                               resume, work ──┘         └─► pending: `wait`, or `work` in a task if it `needs_task`
+
+    If the session is new or that of a connection, the response has every partition, in the order of the request;
+    otherwise only partitions that have changed for the client.
+    """
+
+    def __init__(
+        self, shared: Fetches, request: FetchRequest, session: FetchSession, access: Callable[[], Access] | None
     ) -> None:
         """`access` returns the rights of the client as of now, if there is an authorizer."""
         self._access = access
         self._revision = 0 if access is None else access().revision
-        self.session = session
-        self.connection = connection  # the connection that owns the session, if any does
-        self.wants_session = wants_session  # the client asks for an incremental session
-        self.steps: Iterator[None] | None = None  # the rest of a large fetch's look
+        self._shared = shared
+        self._session = session
         self._request = request
         self._epoch = session.epoch
-        self._partitions = partitions
-        self._tells_all = tells_all
+        self._tells_all = session.id == NO_SESSION
+        self._steps: Iterator[None] | None = None  # the rest of a large fetch
+        self._response: FetchResponse | None = None
         self._news: list[SessionPartition] = []
-        self._found: list[FetchedPartition] = []  # the response's partitions, filled by `gather`
-        self._asked: list[Any] | None = None  # how each of them was requested; None: the same as in the request
         self._failures: dict[Partition, Exception] = {}
         self._missed: dict[Partition, object] = {}  # file was missing, with the layout then
-        self._look: Look  # the latest one, set by `look`
+        self._look: Look  # the latest one, set by `_read`
         self._waiter: FetchWaiter | None = None
         self._replica = request.replica if isinstance(request, KafkaFetchRequest) else CONSUMER
         is_consumer = self._replica.broker < 0
+        partitions = shared.partitions
         self._find: Finder = partitions.get
         if isinstance(request, KafkaFetchRequest) and is_consumer and request.knows_followers:
             self._find = partitions.local if self._replica.broker == DEBUGGER else partitions.readable
@@ -88,16 +120,175 @@ class Fetch:
 
     @property
     def needs_task(self) -> bool:
-        """Whether to continue in a task: a large fetch looks in pieces, and a cold one reads from disk."""
-        return self.steps is not None or self.is_cold
+        """Whether to continue with `work`: a large fetch takes several steps, and a cold one reads from disk."""
+        return self._steps is not None or self._is_cold
+
+    # -- from request to response --
+
+    def begin(self) -> "Fetch | FetchResponse":
+        """Apply the request, and serve it; returns as `Fetches.begin` does."""
+        return self._advance(self._begin())
+
+    def resume(self, *, is_over: bool = False) -> "Fetch | FetchResponse":
+        """Serve a fetch again that was woken, or whose wait time has passed; returns as `Fetches.begin` does.
+
+        With `is_over` any amount of data is enough: the fetch may need a task, but does not wait again.
+        """
+        self._withdraw()
+        if is_over:
+            self._is_over = True
+            if not (self._session.pending or self._look.size):
+                return self._advance(self._respond())  # nothing to read
+        return self._advance(self._serve())
+
+    async def work(self, context: Context) -> "Fetch | FetchResponse":
+        """Serve a fetch that needs a task; returns it if it then has to wait."""
+        steps, self._steps = self._steps, None
+        try:
+            for _ in steps or ():
+                await context.checkpoint()
+            if self._response is None and self._is_cold:
+                await self._warm_up(context)
+                if self._is_enough or self._is_cold:
+                    for _ in self._respond():
+                        await context.checkpoint()
+        except BaseException:
+            self._close(keep=False)
+            raise
+        return self if self._response is None else self._response
+
+    def wait(self, ready: Callable[[], None]) -> None:
+        """Call `ready` once when `resume` may find enough data. `ready` may only set a flag (see `FetchWaiter`)."""
+        self._waiter = self._session.waiter = FetchWaiter(self._look.missing_bytes(self._request.min_bytes), ready)
+        if self._look.size:
+            for entry in self._news:
+                entry.found = None  # holds a file open
+
+    def abandon(self) -> None:
+        """Give up a pending fetch without a response."""
+        self._withdraw()
+        self._close(keep=False)
+
+    def _advance(self, steps: Iterator[None]) -> "Fetch | FetchResponse":
+        """Take the first step; `work` takes the others."""
+        try:
+            if next(steps, self) is None:
+                self._steps = steps
+                return self
+        except BaseException:
+            self._close(keep=False)
+            raise
+        return self if self._response is None else self._response
+
+    def _begin(self) -> Iterator[None]:
+        request, session, sessions = self._request, self._session, self._shared.sessions
+        if self._tells_all:
+            session.uses_topic_ids = isinstance(request, KafkaFetchRequest) and request.uses_topic_ids
+            session.is_committed, session.replica = self._is_committed, self._replica
+            merges = isinstance(request, KafkaFetchRequest)
+            kind = _kind(request) if self._access is None else (_kind(request), self._revision)
+            session.revision = self._revision
+            for _ in session.follow(request.partitions, kind=kind, merges=merges):
+                sessions.closed.detach()
+                yield
+        else:
+            assert isinstance(request, KafkaFetchRequest)
+            if (
+                session.is_committed is not self._is_committed
+                or session.replica != self._replica
+                or session.revision != self._revision
+            ):
+                session.revision = self._revision
+                yield from session.change_reader(self._replica, is_committed=self._is_committed)
+            try:
+                for _ in sessions.update(session, request.partitions, request.forgotten):
+                    sessions.closed.detach()
+                    yield
+            except FetchSessionError as error:
+                self._response = _refused(error)
+                self._close(keep=False)
+                return
+        yield from self._serve(reports=True)
+
+    def _serve(self, *, reports: bool = False) -> Iterator[None]:
+        """Read what may have changed, and respond if that is enough. `reports`: see `Look`."""
+        for _ in self._read(reports=reports):
+            yield
+        if self._is_enough and not self._is_cold:
+            yield from self._respond()
+
+    def _respond(self) -> Iterator[None]:
+        """Respond with the results of the latest look, and record in the session what the client knows then.
+
+        Yields after every LONG_STEP partitions that are collected, and every STEP that are recorded.
+        """
+        request, session = self._request, self._session
+        entries = session.order if self._tells_all else self._news
+        is_as_asked = self._tells_all and len(entries) == len(request.partitions)
+        names = isinstance(request, KafkaFetchRequest) and not is_as_asked
+        found: list[FetchedPartition] = []
+        asked: list[Any] = []  # how each of them was requested, unless it is the same as in the request
+        for start in range(0, len(entries), LONG_STEP):
+            if start:
+                yield
+            piece = entries[start : start + LONG_STEP]
+            found += [each for entry in piece if (each := entry.found) is not None]
+            if names:
+                asked += [entry.asked for entry in piece]
+        if self._tells_all and session.connection is None:
+            self._shared.sessions.register(session)
+        if session.epoch != self._epoch:
+            error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            self._response = KafkaFetchResponse(partitions=(), error=error, session_id=session.id, asked=())
+        else:
+            assert len(found) == len(entries), "an entry without a result is pending, and all pending ones were read"
+            if isinstance(request, KafkaFetchRequest):
+                self._response = KafkaFetchResponse(
+                    partitions=tuple(found), session_id=session.id, asked=tuple(asked) if names else None
+                )
+            else:
+                self._response = FetchResponse(partitions=tuple(found))
+        yield from self._settle()
+        self._close(keep=True)
+
+    def _settle(self) -> Iterator[None]:
+        pending, keeps, reader = self._session.pending, self._tells_all, self._replica.broker
+        for number, entry in enumerate(self._news, 1):
+            found = entry.found
+            if found is not None and entry in pending:
+                entry.told(found)
+                if len(found.records):
+                    if reader >= 0 and entry.partition is not None and entry.partition.replication is not None:
+                        entry.partition.replication.sent(reader, len(found.records))
+                    entry.found = None
+                    if not keeps:
+                        pending.move_to_end(entry)
+                elif self._is_at_end(entry, found) and entry.is_known:
+                    del pending[entry]
+            if not keeps:
+                entry.found = None
+            if number % STEP == 0:
+                yield
+
+    def _withdraw(self) -> None:
+        """Stop waiting for data."""
+        if self._waiter is not None and self._session.waiter is self._waiter:
+            self._session.waiter = None
+        self._waiter = None
+
+    def _close(self, *, keep: bool) -> None:
+        """Return the session to its connection, or close it, unless it is an incremental one."""
+        self._shared.sessions.close(self._session, keep=keep)
+
+    # -- reading --
 
     @property
-    def is_cold(self) -> bool:
+    def _is_cold(self) -> bool:
         """Whether pages have to be read from disk before the response."""
         return bool(self._look.cold_lookups or self._look.cold_slices)
 
     @property
-    def is_enough(self) -> bool:
+    def _is_enough(self) -> bool:
         """Whether to answer now.
 
         True with enough data, data of a sealed segment or an error to report; when no requested partition exists, when
@@ -110,110 +301,14 @@ class Fetch:
             or look.lags
             or request.max_wait_ms == 0
             or self._is_over
-            or look.unknown == len(self.session)
-            or self.session.epoch != self._epoch
+            or look.unknown == len(self._session)
+            or self._session.epoch != self._epoch
         )
 
-    def wait(self, ready: Callable[[], None]) -> None:
-        """Call `ready` once when another look may find enough data. `ready` may only set a flag (see `FetchWaiter`)."""
-        self._waiter = self.session.waiter = FetchWaiter(self._look.missing_bytes(self._request.min_bytes), ready)
-        if self._look.size:
-            self._release_files()
-
-    def expire(self) -> bool:
-        """Accept any amount of data from now on; return whether that takes another look."""
-        self._is_over = True
-        return bool(self.session.pending or self._look.size)
-
-    def withdraw(self) -> None:
-        """Stop waiting for data."""
-        if self._waiter is not None and self.session.waiter is self._waiter:
-            self.session.waiter = None
-        self._waiter = None
-
-    async def take_steps(self, context: Context) -> None:
-        """Finish a large look, yielding to other tasks. Raises FetchSessionError."""
-        steps, self.steps = self.steps, None
-        for _ in steps or ():
-            await context.checkpoint()
-
-    async def warm_up(self, reads: ReadAhead, context: Context) -> None:
-        """Read the slices of the response into the page cache, as far as errors can still be reported.
-
-        Partitions whose index and header pages are still missing after MAX_LOOKS looks get no records this time.
-        """
-        consumer = context.session
-        for _ in range(MAX_LOOKS):
-            if not self._look.cold_lookups:
-                break
-            async with trio.open_nursery() as nursery:
-                for partition, cold in self._look.cold_lookups:
-                    nursery.start_soon(self._attempt, partition, partial(reads.look_up, consumer, cold))
-            await self._look_again(context)
-        known, left = len(self._failures), reads.limits.ahead_bytes
-        for partition, piece in self._look.cold_slices:
-            if left > 0:
-                length = min(len(piece), left)
-                left -= length
-                await self._attempt(partition, partial(reads.bring, consumer, piece, piece.position, length))
-        self._look.cold_slices.clear()
-        if len(self._failures) > known:
-            await self._look_again(context)
-
-    async def _attempt(self, partition: Partition, read: Callable[[], Awaitable[object]]) -> None:
-        """Run a read for a partition; an error is reported for that partition alone."""
-        try:
-            await read()
-        except IndexCorruptError as damage:
-            try:
-                partition.rebuild(damage)
-            except StorageError as refusal:
-                self._fail(partition, refusal)
-        except FileNotFoundError as error:
-            if self._is_lost(partition):
-                self._fail(partition, error)
-        except EXPECTED as error:
-            self._fail(partition, error)
-
-    def _is_lost(self, partition: Partition) -> bool:
-        """Whether a file is missing for the second time although the log's layout has not changed.
-
-        Otherwise the segment or the whole log was removed in the meantime, and the next look reads another file.
-        """
-        layout = partition.log.layout
-        is_lost = self._missed.get(partition) is layout
-        self._missed[partition] = layout
-        return is_lost and self._find(partition.topic, partition.index) is partition
-
-    def _fail(self, partition: Partition, error: Exception) -> None:
-        self._failures[partition] = error
-        partition.cannot_read(error)
-
-    def begin(self, sessions: FetchSessions) -> Iterator[None]:
-        """Apply the request to the session, then look for the first time."""
-        request, session = self._request, self.session
-        if self._tells_all:
-            session.uses_topic_ids = isinstance(request, KafkaFetchRequest) and request.uses_topic_ids
-            session.is_committed, session.replica = self._is_committed, self._replica
-            merges = isinstance(request, KafkaFetchRequest)
-            kind = _kind(request) if self._access is None else (_kind(request), self._revision)
-            session.revision = self._revision
-            yield from session.follow(request.partitions, kind=kind, merges=merges)
-        else:
-            assert isinstance(request, KafkaFetchRequest)
-            if (
-                session.is_committed is not self._is_committed
-                or session.replica != self._replica
-                or session.revision != self._revision
-            ):
-                session.revision = self._revision
-                yield from session.change_reader(self._replica, is_committed=self._is_committed)
-            yield from sessions.update(session, request.partitions, request.forgotten)
-        yield from self.look(reports=True)
-
-    def look(self, *, reports: bool = False) -> Iterator[None]:
+    def _read(self, *, reports: bool = False) -> Iterator[None]:
         """Read the pending partitions; yields after every STEP of them. `reports`: see `Look`."""
-        session, partitions, find, is_follower = self.session, self._partitions, self._find, self._replica.broker >= 0
+        session, partitions, find = self._session, self._shared.partitions, self._find
+        is_follower = self._replica.broker >= 0
         look = self._look = Look(self._request, partitions, self._failures, reports=reports)
         may_read = None if self._access is None else self._reader(self._access())
         pending = session.pending
@@ -256,64 +351,61 @@ class Fetch:
             return entry.asked.offset >= found.last_stable_offset
         return entry.asked.offset == found.high_watermark
 
-    async def _look_again(self, context: Context) -> None:
-        for _ in self.look():
+    async def _warm_up(self, context: Context) -> None:
+        """Read the slices of the response into the page cache, as far as errors can still be reported.
+
+        Partitions whose index and header pages are still missing after MAX_LOOKS looks get no records this time.
+        """
+        reads, consumer = self._shared.reads, context.session
+        for _ in range(MAX_LOOKS):
+            if not self._look.cold_lookups:
+                break
+            async with trio.open_nursery() as nursery:
+                for partition, cold in self._look.cold_lookups:
+                    nursery.start_soon(self._attempt, partition, partial(reads.look_up, consumer, cold))
+            await self._read_again(context)
+        known, left = len(self._failures), reads.limits.ahead_bytes
+        for partition, piece in self._look.cold_slices:
+            if left > 0:
+                length = min(len(piece), left)
+                left -= length
+                await self._attempt(partition, partial(reads.bring, consumer, piece, piece.position, length))
+        self._look.cold_slices.clear()
+        if len(self._failures) > known:
+            await self._read_again(context)
+
+    async def _read_again(self, context: Context) -> None:
+        for _ in self._read():
             await context.checkpoint()
 
-    def _release_files(self) -> None:
-        """Close the files of the slices found so far while the fetch waits for more."""
-        for entry in self._news:
-            entry.found = None
+    async def _attempt(self, partition: Partition, read: Callable[[], Awaitable[object]]) -> None:
+        """Run a read for a partition; an error is reported for that partition alone."""
+        try:
+            await read()
+        except IndexCorruptError as damage:
+            try:
+                partition.rebuild(damage)
+            except StorageError as refusal:
+                self._fail(partition, refusal)
+        except FileNotFoundError as error:
+            if self._is_lost(partition):
+                self._fail(partition, error)
+        except EXPECTED as error:
+            self._fail(partition, error)
 
-    def gather(self) -> Iterator[None]:
-        """Collect the results of the latest look for `response`; yields after every LONG_STEP partitions."""
-        request = self._request
-        entries = self.session.order if self._tells_all else self._news
-        is_as_asked = self._tells_all and len(entries) == len(request.partitions)
-        self._found, self._asked = [], None
-        if isinstance(request, KafkaFetchRequest) and not is_as_asked:
-            self._asked = []
-        for start in range(0, len(entries), LONG_STEP):
-            if start:
-                yield
-            piece = entries[start : start + LONG_STEP]
-            self._found += [each for entry in piece if (each := entry.found) is not None]
-            if self._asked is not None:
-                self._asked += [entry.asked for entry in piece]
+    def _is_lost(self, partition: Partition) -> bool:
+        """Whether a file is missing for the second time although the log's layout has not changed.
 
-    def response(self) -> FetchResponse:
-        """Return the response after `gather`. Call `settle` afterwards."""
-        session = self.session
-        if session.epoch != self._epoch:
-            error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
-            return KafkaFetchResponse(partitions=(), error=error, session_id=session.id, asked=())
-        found, self._found = tuple(self._found), []
-        count = len(session.order if self._tells_all else self._news)
-        assert len(found) == count, "an entry without a result is pending, and the look has read all pending ones"
-        if not isinstance(self._request, KafkaFetchRequest):
-            return FetchResponse(partitions=found)
-        asked = None if self._asked is None else tuple(self._asked)
-        return KafkaFetchResponse(partitions=found, session_id=session.id, asked=asked)
+        Otherwise the segment or the whole log was removed in the meantime, and the next look reads another file.
+        """
+        layout = partition.log.layout
+        is_lost = self._missed.get(partition) is layout
+        self._missed[partition] = layout
+        return is_lost and self._find(partition.topic, partition.index) is partition
 
-    def settle(self) -> Iterator[None]:
-        """Record in the session what the response tells the client; yields after every STEP partitions."""
-        pending, keeps, reader = self.session.pending, self._tells_all, self._replica.broker
-        for number, entry in enumerate(self._news, 1):
-            found = entry.found
-            if found is not None and entry in pending:
-                entry.told(found)
-                if len(found.records):
-                    if reader >= 0 and entry.partition is not None and entry.partition.replication is not None:
-                        entry.partition.replication.sent(reader, len(found.records))
-                    entry.found = None
-                    if not keeps:
-                        pending.move_to_end(entry)
-                elif self._is_at_end(entry, found) and entry.is_known:
-                    del pending[entry]
-            if not keeps:
-                entry.found = None
-            if number % STEP == 0:
-                yield
+    def _fail(self, partition: Partition, error: Exception) -> None:
+        self._failures[partition] = error
+        partition.cannot_read(error)
 
 
 def _kind(request: FetchRequest) -> Hashable:
@@ -327,3 +419,7 @@ def _kind(request: FetchRequest) -> Hashable:
             request.rack,
         )
     return request.isolation
+
+
+def _refused(error: FetchSessionError) -> KafkaFetchResponse:
+    return KafkaFetchResponse(partitions=(), error=error.code, asked=())

@@ -173,6 +173,7 @@ class FetchSession:
         "_kind",
         "_topics",
         "_turn",
+        "connection",
         "created_at",
         "epoch",
         "evictable_key",
@@ -191,6 +192,7 @@ class FetchSession:
 
     def __init__(self, now: float = 0.0, *, uses_topic_ids: bool = False) -> None:
         self.id = NO_SESSION
+        self.connection: Hashable | None = None  # to which it belongs, unless a client asked for it
         self.epoch = 1  # expected of the next request
         self.uses_topic_ids = uses_topic_ids
         self.is_committed = False  # isolation level of the latest fetch

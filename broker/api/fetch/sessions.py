@@ -15,11 +15,20 @@ from random import Random
 
 from sortedcontainers import SortedSet
 
+from warmlog.broker.api.context import Session
 from warmlog.broker.api.fetch.session import MAX_ID, STEP, FetchSession, FetchSessionError, SessionPartition
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.security.principal import ANONYMOUS, Principal
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.fetch import NO_SESSION, ForgottenPartitions, KafkaFetchPartition
+from warmlog.protocol.kafka.messages.fetch import (
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    NO_SESSION,
+    ForgottenPartitions,
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+)
+from warmlog.protocol.request import FetchRequest
 
 EVICTION_S = 120.0  # Kafka's min.incremental.fetch.session.eviction.ms
 MAX_PARTITIONS = 200_000  # of all incremental sessions: about 90 MB. Kafka bounds only the number of sessions
@@ -74,7 +83,9 @@ class ConnectionSessions:
         """Return the session of a connection, or a new one."""
         session = self._sessions.pop(connection, None)
         if session is None:
-            return FetchSession()
+            session = FetchSession()
+            session.connection = connection
+            return session
         self.partition_count -= session.size
         return session
 
@@ -98,13 +109,14 @@ class ConnectionSessions:
 
 
 class FetchSessions:
-    """The cache of incremental sessions (KIP-227)."""
+    """The cache of incremental sessions (KIP-227), and `own`, those of connections."""
 
     def __init__(
         self, *, slots: int, clock: Callable[[], float], random: Random, closed: ClosedPartitions | None = None
     ) -> None:
         """`slots` is max.incremental.fetch.session.cache.slots. `clock` returns monotonic seconds."""
         self.closed = ClosedPartitions() if closed is None else closed
+        self.own = ConnectionSessions(self.closed)
         self._slots = slots
         self._clock = clock
         self._random = random
@@ -129,6 +141,34 @@ class FetchSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def open(self, request: FetchRequest, connection: Session) -> FetchSession:
+        """Return the session that a request belongs to, or a new one for it. Raises FetchSessionError."""
+        if isinstance(request, KafkaFetchRequest):
+            epoch, principal = request.session_epoch, connection.principal
+            if epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}:
+                session = self.find(
+                    request.session_id, epoch, uses_topic_ids=request.uses_topic_ids, principal=principal
+                )
+                session.advance()
+                return session
+            self.remove_own(request.session_id, principal)
+            if epoch == INITIAL_SESSION_EPOCH:
+                session = FetchSession(uses_topic_ids=request.uses_topic_ids)
+                session.principal = principal
+                return session
+        return self.own.take(connection)
+
+    def close(self, session: FetchSession, *, keep: bool) -> None:
+        """Return a session to its connection, or close it, unless it is an incremental one.
+
+        `keep`: its latest fetch has been answered.
+        """
+        if session.id == NO_SESSION:
+            if keep and session.connection is not None:
+                self.own.put(session.connection, session)
+            else:
+                self.closed.add(session)
 
     def find(
         self, session_id: int, epoch: int, *, uses_topic_ids: bool, principal: Principal = ANONYMOUS

@@ -21,7 +21,7 @@ from warmlog.broker.api.addresses import Advertised
 from warmlog.broker.api.cluster.features import Features
 from warmlog.broker.api.cluster.greeting import GreetingApi
 from warmlog.broker.api.dispatch import Dispatcher
-from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.fetch import Fetches
 from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.records.delete_records import RecordsApi

@@ -95,7 +95,7 @@ class SimulatedListener:
                 with trio.move_on_at(deadline):
                     await woken.wait()
             except trio.Cancelled:
-                self._dispatcher.abandon(found)
+                found.abandon()
                 raise
             found = self._dispatcher.fetch_again(found, context, is_over=trio.current_time() >= deadline)
         response: Response = found

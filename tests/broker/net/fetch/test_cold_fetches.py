@@ -15,8 +15,7 @@ from tests.broker.clients import RawClient, Running, batch, fetch_request, runni
 from tests.broker.log.io.eviction import evict_files, needs_cachestat, needs_eviction
 from tests.broker.rig import Rig, rig
 from warmlog.broker.api.context import Context, Session
-from warmlog.broker.api.fetch.fetch import Fetch
-from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.fetch import Fetch, Fetches
 from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.api.pacing import Pacer
 from warmlog.broker.log.directory.checkpoint import CONTIGUOUS_OFFSET
@@ -181,7 +180,7 @@ def context() -> Context:
 async def finished(fetches: Fetches, fetch: object) -> FetchResponse:
     """The response to a fetch that need not wait for anything but the disk."""
     assert isinstance(fetch, Fetch)
-    response = await fetches.continue_in_task(fetch, context())
+    response = await fetch.work(context())
     assert isinstance(response, FetchResponse)
     return response
 

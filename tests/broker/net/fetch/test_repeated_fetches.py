@@ -14,8 +14,7 @@ from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.rig import Rig, rig
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.fetch import sessions as fetch_sessions
-from warmlog.broker.api.fetch.fetch import Fetch
-from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.fetch import Fetch, Fetches
 from warmlog.broker.api.fetch.session import LONG_STEP, STEP, FetchSession
 from warmlog.broker.api.fetch.sessions import ClosedPartitions, ConnectionSessions, FetchSessions
 from warmlog.broker.api.pacing import Pacer
@@ -23,6 +22,7 @@ from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, KafkaFetchRequest
 from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation
+from warmlog.protocol.response import FetchResponse
 
 PARTITIONS = 3
 TOPICS = ("orders", "other")
@@ -163,7 +163,7 @@ async def made(tmp_path: Path) -> AsyncIterator[tuple[Rig, Fetches]]:
 
 def pending(fetches: Fetches, of: Context) -> list[int]:
     """The partitions that the connection's next fetch would look at, were it like the one before."""
-    session = fetches._own._sessions[of.session]
+    session = fetches.sessions.own._sessions[of.session]
     return [entry.asked.partition for entry in session.pending]
 
 
@@ -187,15 +187,25 @@ async def test_only_what_has_changed_is_looked_at(made: tuple[Rig, Fetches]) -> 
     assert pending(fetches, consumer) == []
 
 
+class Counted:
+    """The part of a context that a large fetch uses."""
+
+    steps = 0
+
+    async def checkpoint(self) -> None:
+        self.steps += 1
+
+
 async def test_the_answer_of_a_large_fetch_is_put_together_in_steps(made: tuple[Rig, Fetches]) -> None:
     _, fetches = made
     fetch = fetches.begin(request(*[0] * (2 * LONG_STEP + 1)), context())
     assert isinstance(fetch, Fetch)
-    assert fetch.steps is not None
-    assert len(list(fetch.steps)) >= 2 * LONG_STEP // STEP
-    assert len(list(fetch.gather())) == 2
-    assert len(fetch.response().partitions) == 2 * LONG_STEP + 1
-    fetches.abandon(fetch)
+    assert fetch.needs_task
+    counted = Counted()
+    response = await fetch.work(counted)
+    assert isinstance(response, FetchResponse)
+    assert len(response.partitions) == 2 * LONG_STEP + 1
+    assert counted.steps == 96 + 67 + 2 + 64, "taken over, read, collected, recorded"
 
 
 async def test_nothing_of_an_answer_keeps_a_file_open(made: tuple[Rig, Fetches]) -> None:
@@ -206,7 +216,7 @@ async def test_nothing_of_an_answer_keeps_a_file_open(made: tuple[Rig, Fetches])
     await rig.append(first)
     found = fetches.begin(request(0, 0, 0), consumer)
     assert len(found.partitions[0].records) > 0
-    session = fetches._own._sessions[consumer.session]
+    session = fetches.sessions.own._sessions[consumer.session]
     assert all(entry.found is None or not len(entry.found.records) for entry in session.order)
 
 
@@ -217,7 +227,7 @@ async def test_a_connection_that_has_gone_leaves_nothing_behind(made: tuple[Rig,
     assert not any(rig.partitions.get("orders", index).waiters.is_empty for index in range(3))
     fetches.forget(consumer.session)
     assert all(rig.partitions.get("orders", index).waiters.is_empty for index in range(3))
-    assert fetches._own.partition_count == 0
+    assert fetches.sessions.own.partition_count == 0
 
 
 async def test_a_defect_while_a_fetch_begins_leaves_nothing_behind(

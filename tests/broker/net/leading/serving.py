@@ -15,7 +15,7 @@ from tests.broker.replication.leading.test_progress import state_of
 from tests.broker.rig import Rig, rig
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.dispatch import Dispatcher
-from warmlog.broker.api.fetch.fetches import Fetches
+from warmlog.broker.api.fetch.fetch import Fetches
 from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.api.newcomers import Newcomers
