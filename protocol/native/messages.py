@@ -11,6 +11,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.explanation import Explanation
 from warmlog.protocol.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -29,7 +30,7 @@ from warmlog.protocol.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from warmlog.protocol.native.explain import ExplainRequest, ExplainResponse
+from warmlog.protocol.native.explain import ExplainRequest
 from warmlog.protocol.native.groups import (
     DescribeConsumerGroupsRequest,
     DescribeConsumerGroupsResponse,
@@ -175,7 +176,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(DescribeConsumerGroupsRequest, DescribeConsumerGroupsResponse, DescribeConsumerGroupsResponse),
     Operation(DeleteGroupsRequest, DeleteGroupsResponse, DeleteGroupsResponse),
     Operation(DescribeProducerRequest, DescribeProducerResponse, DescribeProducerResponse),
-    Operation(ExplainRequest, ExplainResponse, ExplainResponse),
+    Operation(ExplainRequest, Explanation, Explanation),
     Operation(InitProducerIdRequest, InitProducerIdResponse, InitProducerIdResponse),
     Operation(EndTxnRequest, EndTxnResponse, EndTxnResponse),
     Operation(TxnOffsetCommitRequest, TxnOffsetCommitResponse, TxnOffsetCommitResponse),

@@ -34,8 +34,8 @@ from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, par
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction
 from warmlog.client.transactions.blocking import BlockingTransaction
 from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S, Transaction
+from warmlog.protocol.explanation import Explanation
 from warmlog.protocol.groups import ListedGroup
-from warmlog.protocol.native.explain import ExplainResponse
 from warmlog.protocol.native.groups import DescribedConsumerGroup
 from warmlog.protocol.native.mirrors import DescribeMirrorResponse
 from warmlog.protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
@@ -312,7 +312,7 @@ class Client:
         offset: int | None = None,
         timestamp: int | None = None,
         plain: bool = False,
-    ) -> ExplainResponse:
+    ) -> Explanation:
         """Explain how a fetch would be served, and which pages are resident. See `AsyncClient.explain`."""
         return self._call(self._client.explain, topic, partition, offset=offset, timestamp=timestamp, plain=plain)
 

@@ -35,8 +35,8 @@ from warmlog.client.producing.producer import (
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction, TransactionAdmin
 from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S, Transaction, TransactionalProducers
+from warmlog.protocol.explanation import Explanation
 from warmlog.protocol.groups import ListedGroup
-from warmlog.protocol.native.explain import ExplainResponse
 from warmlog.protocol.native.groups import DescribedConsumerGroup
 from warmlog.protocol.native.mirrors import DescribeMirrorResponse
 from warmlog.protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
@@ -399,7 +399,7 @@ class AsyncClient:
         offset: int | None = None,
         timestamp: int | None = None,
         plain: bool = False,
-    ) -> ExplainResponse:
+    ) -> Explanation:
         """Explain how the leader would serve a fetch from an offset or a time (ms), and which pages are resident there.
 
         `plain`: also explain a plain binary search. Raises UnknownTopicError and other BrokerErrors.

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import msgspec
 import trio
 
 from warmlog.broker.api.context import Context
@@ -11,10 +10,10 @@ from warmlog.broker.api.handler import Handler
 from warmlog.broker.log.errors import LogError
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.reads.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
-from warmlog.broker.log.reads.explanation import Explanation
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.native.explain import ExplainRequest, ExplainResponse
+from warmlog.protocol.explanation import Explanation
+from warmlog.protocol.native.explain import ExplainRequest
 
 MAX_EXPLANATIONS = 1  # concurrent ones: each may read a whole segment, and none is urgent
 MAX_LOOKS = 4  # attempts while segments are rolled or removed
@@ -31,14 +30,13 @@ class ExplainApi:
         """Return the handler by API."""
         return {ExplainRequest.api: self._explain}
 
-    async def _explain(self, request: ExplainRequest, _: Context) -> ExplainResponse:
+    async def _explain(self, request: ExplainRequest, _: Context) -> Explanation:
         if (request.offset is None) == (request.timestamp is None):
             raise RequestError(ErrorCode.INVALID_REQUEST, "explain: give either an offset or a timestamp")
         if request.timestamp is not None and request.timestamp < 0:
             raise RequestError(ErrorCode.INVALID_REQUEST, "explain: the timestamp must not be negative")
         partition = self._partitions.require(request.topic, request.partition)
-        found = await self._look(partition.log, request)
-        return msgspec.convert(found, ExplainResponse, from_attributes=True)
+        return await self._look(partition.log, request)
 
     async def _look(self, log: PartitionLog, request: ExplainRequest) -> Explanation:
         """Explain from a snapshot of the log; try again if its segments changed in the meantime."""

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal, TypeAlias
 
 from warmlog.broker.log.config import SearchName
 from warmlog.broker.log.errors import IndexCorruptError, OffsetOutOfRangeError, TimeOutOfRangeError
@@ -27,19 +28,20 @@ from warmlog.broker.log.index.time import NO_TIMESTAMP, TimestampOffset
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.io.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
 from warmlog.broker.log.io.residency import Residency
-from warmlog.broker.log.reads.explanation import (
+from warmlog.broker.log.reads.time_search import check_entries, first_from
+from warmlog.broker.log.segments.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_timed
+from warmlog.broker.log.segments.segment import BatchFound, Segment
+from warmlog.broker.log.segments.segment_map import Segments
+from warmlog.protocol.explanation import (
     ExplainedBatch,
     ExplainedLookup,
     ExplainedRange,
     ExplainedSegment,
     Explanation,
-    IndexName,
     PageRun,
 )
-from warmlog.broker.log.reads.time_search import check_entries, first_from
-from warmlog.broker.log.segments.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_timed
-from warmlog.broker.log.segments.segment import BatchFound, Segment
-from warmlog.broker.log.segments.segment_map import Segments
+
+IndexName: TypeAlias = Literal["offset", "time"]
 
 SEARCHES: tuple[SearchName, ...] = ("warm", "plain")
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT, inspect
 
-from warmlog.protocol import groups, request, response, transaction_requests
+from warmlog.protocol import explanation, groups, request, response, transaction_requests
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.frame import LENGTH_SIZE
 from warmlog.protocol.native import explain as native_explain
@@ -31,6 +31,7 @@ MODULES = (
     transaction_requests,
     native_groups,
     native_explain,
+    explanation,
     native_login,
     native_mirrors,
     native_producers,

@@ -19,7 +19,7 @@ from warmlog.cli.options import complete_topics, index_interval_option, json_opt
 from warmlog.cli.output import print_json
 from warmlog.cli.run_with_client import run_with_client
 from warmlog.inspect.paths import is_partition_directory
-from warmlog.protocol.native.explain import ExplainResponse
+from warmlog.protocol.explanation import Explanation
 
 MAX_INT64 = (1 << 63) - 1
 MAX_ATTEMPTS = 4  # while segments are removed or replaced
@@ -96,7 +96,7 @@ def explain(
         show_explanation(name, found)
 
 
-def ask_broker(native: str, topic: str, partition: int, target: Target) -> ExplainResponse:
+def ask_broker(native: str, topic: str, partition: int, target: Target) -> Explanation:
     """Let the broker explain the fetch. Raises Failure."""
     offset, timestamp, plain = target
     return run_with_client(
@@ -104,7 +104,7 @@ def ask_broker(native: str, topic: str, partition: int, target: Target) -> Expla
     )
 
 
-def explain_directory(directory: Path, target: Target, index_interval_bytes: int) -> ExplainResponse:
+def explain_directory(directory: Path, target: Target, index_interval_bytes: int) -> Explanation:
     """Explain the fetch from the files of a partition. Raises CannotStart, Failure, OSError."""
     from warmlog.broker.log.errors import LogError
     from warmlog.inspect.log_snapshot import NoSegmentsError
@@ -138,10 +138,8 @@ def log_inodes(directory: Path) -> dict[str, int]:
         return {entry.name: entry.inode() for entry in entries if entry.name.endswith(".log")}
 
 
-def explain_files(directory: Path, target: Target, index_interval_bytes: int) -> ExplainResponse:
+def explain_files(directory: Path, target: Target, index_interval_bytes: int) -> Explanation:
     """Explain the fetch from the present files. Raises NoSegmentsError, LogError, ProtocolError, OSError."""
-    import msgspec
-
     from warmlog.broker.log.reads.explain import SEARCHES, explain_offset, explain_time
     from warmlog.inspect.log_snapshot import read_log_snapshot
 
@@ -149,7 +147,5 @@ def explain_files(directory: Path, target: Target, index_interval_bytes: int) ->
     snapshot = read_log_snapshot(directory, index_interval_bytes=index_interval_bytes)
     if target.offset is None:
         assert target.timestamp is not None, "a target is an offset or a timestamp"
-        found = explain_time(snapshot, target.timestamp, searches=searches)
-    else:
-        found = explain_offset(snapshot, target.offset, searches=searches)
-    return msgspec.convert(found, ExplainResponse, from_attributes=True)
+        return explain_time(snapshot, target.timestamp, searches=searches)
+    return explain_offset(snapshot, target.offset, searches=searches)

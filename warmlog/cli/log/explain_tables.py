@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from warmlog.cli.output import Column, binary_size, counted, iso_time, print_line, print_table
-from warmlog.protocol.native.explain import ExplainedLookup, ExplainedRange, ExplainResponse, PageRun
+from warmlog.protocol.explanation import ExplainedLookup, ExplainedRange, Explanation, PageRun
 
 MAX_SHOWN = 12  # runs of pages in a cell; more are only counted
 UNKNOWN = "?"
@@ -18,7 +18,7 @@ COLUMNS = (
 )
 
 
-def show_explanation(name: str, found: ExplainResponse) -> None:
+def show_explanation(name: str, found: Explanation) -> None:
     """Print the explanation."""
     for line in header(name, found):
         print_line(line)
@@ -30,7 +30,7 @@ def show_explanation(name: str, found: ExplainResponse) -> None:
         print_line(line)
 
 
-def header(name: str, found: ExplainResponse) -> Iterator[str]:
+def header(name: str, found: Explanation) -> Iterator[str]:
     """Yield what was found and in which segment."""
     time = "" if found.timestamp is None else f" of {iso_time(found.timestamp)}"
     segment = found.segment
@@ -48,7 +48,7 @@ def header(name: str, found: ExplainResponse) -> Iterator[str]:
         )
 
 
-def rows(found: ExplainResponse) -> Iterator[tuple[object, ...]]:
+def rows(found: Explanation) -> Iterator[tuple[object, ...]]:
     """Yield a row per step."""
     for lookup in found.lookups:
         missing = UNKNOWN if lookup.missing is None else page_numbers(lookup.missing)
@@ -97,7 +97,7 @@ def page_runs(runs: Sequence[PageRun]) -> str:
     return " ".join(shown) or "none"
 
 
-def summary(found: ExplainResponse) -> Iterator[str]:
+def summary(found: Explanation) -> Iterator[str]:
     """Yield the expected page faults and reads."""
     if found.asked is None:
         yield f"resident pages are unknown: {found.not_asked}"

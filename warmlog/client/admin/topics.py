@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.errors import broker_error
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.native.explain import ExplainRequest, ExplainResponse
+from warmlog.protocol.explanation import Explanation
+from warmlog.protocol.native.explain import ExplainRequest
 from warmlog.protocol.native.messages import FIRST_WITH_REPLICATION_FACTOR
 from warmlog.protocol.native.mirrors import (
     DescribeMirrorRequest,
@@ -102,10 +103,10 @@ class TopicAdmin:
 
     async def explain(
         self, topic: str, partition: int, *, offset: int | None, timestamp: int | None, plain: bool
-    ) -> ExplainResponse:
+    ) -> Explanation:
         """Let the leader explain how a fetch from an offset or a time (ms) would be served."""
         request = ExplainRequest(topic=topic, partition=partition, offset=offset, timestamp=timestamp, plain=plain)
-        return await self._cluster.ask_leader(topic, partition, request, ExplainResponse)
+        return await self._cluster.ask_leader(topic, partition, request, Explanation)
 
     # -- mirrors --
 

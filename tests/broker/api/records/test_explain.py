@@ -11,7 +11,8 @@ import trio
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.log.io.eviction import evict_files, needs_cachestat
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.native.explain import ExplainRequest, ExplainResponse
+from warmlog.protocol.explanation import Explanation
+from warmlog.protocol.native.explain import ExplainRequest
 
 START_MS = 1_700_000_000_000
 COUNT = 200
@@ -38,10 +39,10 @@ async def fill(client: RawClient) -> None:
         await client.produce("orders", batch(os.urandom(900), timestamp=START_MS + number))
 
 
-async def explain(client: RawClient, **question: Any) -> ExplainResponse:
+async def explain(client: RawClient, **question: Any) -> Explanation:
     asked = {"topic": "orders", "partition": 0, **question}
     reply = await client.ask(ExplainRequest(**asked))
-    assert isinstance(reply, ExplainResponse), reply
+    assert isinstance(reply, Explanation), reply
     return reply
 
 

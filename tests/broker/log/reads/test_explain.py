@@ -15,8 +15,8 @@ from warmlog.broker.log.index.search import Section
 from warmlog.broker.log.io.observed_disk import ObservedFile, UnknownResidencyError
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.reads.explain import SEARCHES, LogSnapshot, explain_offset, explain_time
-from warmlog.broker.log.reads.explanation import ExplainedLookup, Explanation
 from warmlog.inspect.log_snapshot import read_log_snapshot
+from warmlog.protocol.explanation import ExplainedLookup, Explanation
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.reader import records_in
 

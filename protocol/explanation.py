@@ -1,17 +1,16 @@
-"""The values of an explanation: how a fetch would be served, step by step (`explain` computes them)."""
+"""How a fetch would be served from the files of a log, step by step, and which pages are resident.
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+`broker.log.reads.explain` computes it, and the native protocol sends it as it is.
+"""
 
-from warmlog.broker.log.config import SearchName
-from warmlog.broker.log.index.search import Section
-
-IndexName: TypeAlias = Literal["offset", "time"]
+from warmlog.protocol.request import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedSegment:
-    """The segment that holds the target: offsets [base_offset, next_offset), size of its log in bytes."""
+class ExplainedSegment(Value, frozen=True, kw_only=True, gc=False):
+    """The segment that holds the target: offsets [base_offset, next_offset), `size` of its log in bytes.
+
+    `active`: records are appended to it.
+    """
 
     base_offset: int
     next_offset: int
@@ -19,9 +18,8 @@ class ExplainedSegment:
     active: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedLookup:
-    """A lookup in an index of `entries` entries.
+class ExplainedLookup(Value, frozen=True, kw_only=True, gc=False):
+    """A lookup in an index ("offset" or "time") of `entries` entries, with a search ("warm" or "plain").
 
     `pages`: pages of the index file in the order of the first touch; `missing`: those not resident, None if unknown;
     each would be a major fault without the residency gate. `slot`: that of the entry found; None: the target is below
@@ -29,9 +27,9 @@ class ExplainedLookup:
     (bytes) for an offset index. `section`: None for an empty index and for the plain search.
     """
 
-    index: IndexName
-    search: SearchName
-    section: Section | None
+    index: str
+    search: str
+    section: str | None
     entries: int
     pages: tuple[int, ...]
     missing: tuple[int, ...] | None
@@ -42,16 +40,14 @@ class ExplainedLookup:
     position: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageRun:
+class PageRun(Value, frozen=True, kw_only=True, gc=False):
     """Consecutive pages of a file."""
 
     first: int
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedRange:
+class ExplainedRange(Value, frozen=True, kw_only=True, gc=False):
     """`size` bytes of a log file, and the pages read for them: a scan reads only a piece of each batch.
 
     `missing`: pages not resident, `missing_pages` their number; None if unknown.
@@ -64,8 +60,7 @@ class ExplainedRange:
     missing_pages: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedBatch:
+class ExplainedBatch(Value, frozen=True, kw_only=True, gc=False):
     """The batch found: offsets [base_offset, last_offset], and its range in the log file."""
 
     base_offset: int
@@ -74,8 +69,7 @@ class ExplainedBatch:
     place: ExplainedRange
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Value, frozen=True, kw_only=True, gc=False):
     """The steps by which a fetch would be served, from the record at `offset` with its `timestamp` (ms, if requested).
 
     `passed`: segments searched in vain before this one. `index_fault`: why the segment's indexes cannot be used.
