@@ -25,6 +25,7 @@ from warmlog.protocol.records.layout import (
     HEADER,
     HEADER_SIZE,
     LEADER_EPOCH_POSITION,
+    LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
     MIN_BATCH_LENGTH,
@@ -34,6 +35,7 @@ from warmlog.protocol.records.record import Buffer
 
 __all__ = [
     "BatchHeader",
+    "batch_spans",
     "headers",
     "read_header",
     "refuse_crc",
@@ -49,6 +51,7 @@ _new = tuple.__new__
 _BASE_OFFSET: Final = Struct(">q")
 _LEADER_EPOCH: Final = Struct(">i")
 _CRC: Final = Struct(">I")
+_LENGTH: Final = Struct(">8xi")  # of what follows it
 
 # Message formats before version 2.
 OLD_MAGICS = (0, 1)
@@ -88,6 +91,22 @@ def headers(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterat
             return
         yield position, header
         position = following
+
+
+def batch_spans(records: Buffer) -> Iterator[tuple[int, int]]:
+    """Yield (position, size) of each batch by lengths alone, for batches that are validated later.
+
+    Stops where no whole header is left, and after a batch whose length is smaller than a header: its size is 0. The
+    last batch may extend past the end of the buffer.
+    """
+    position, end = 0, len(records)
+    while position + HEADER_SIZE <= end:
+        length: int = _LENGTH.unpack_from(records, position)[0]
+        if length < MIN_BATCH_LENGTH:
+            yield position, 0
+            return
+        yield position, LOG_OVERHEAD + length
+        position += LOG_OVERHEAD + length
 
 
 def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:

@@ -7,6 +7,7 @@ that creates a topic, takes `begin_in_pieces`.
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from struct import Struct
 from typing import Any, Final
 
@@ -32,14 +33,14 @@ from warmlog.broker.partitions.partition import Append, Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
-from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.batch import batch_spans, read_header
 from warmlog.protocol.records.codec import is_plain_batch
 from warmlog.protocol.records.layout import (
     CODEC_MASK,
     HEADER_SIZE,
-    LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
+    PRODUCER_ID_POSITION,
     Codec,
 )
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
@@ -51,10 +52,7 @@ PIECE: Final = 64  # partitions queued and written at once, each to its own file
 LARGE: Final = 512  # partitions above which the response is built in pieces
 ACKS_ALL: Final = -1
 ADMIN_CLIENT_ID: Final = "__admin_client"  # may write to internal topics (org.apache.kafka.admin.AdminUtils)
-_LENGTH: Final = Struct(">8xi")  # a batch's length, counted from the end of this field
-_ATTRIBUTES_AT: Final = 22  # the low byte
 _PRODUCER_ID: Final = Struct(">q")
-_PRODUCER_ID_AT: Final = 43
 # Errors reported without the log start offset (source: kafka.server.ReplicaManager.appendToLocalLog).
 _WITHOUT_LOG_START = frozenset(
     {
@@ -293,15 +291,10 @@ class _Terms:
 
         Damaged batches pass: the log refuses them.
         """
-        at, size = 0, len(records)
-        while at + HEADER_SIZE <= size:
-            producer_id: int = _PRODUCER_ID.unpack_from(records, at + _PRODUCER_ID_AT)[0]
+        for position, _ in batch_spans(records):
+            producer_id: int = _PRODUCER_ID.unpack_from(records, position + PRODUCER_ID_POSITION)[0]
             if producer_id >= 0 and partition.log.producers.latest(producer_id) is None:
                 self._producers.admit(self._session, producer_id)
-            length: int = _LENGTH.unpack_from(records, at)[0]
-            if length <= 0:
-                return
-            at += LOG_OVERHEAD + length
 
 
 def _guard(admission: Admission, asked: PartitionRecords, partition: Partition) -> int:
@@ -341,14 +334,8 @@ def _check_one_batch(records: memoryview) -> None:
         raise NotOneBatchError("the request has no batch for this partition")
     if size >= HEADER_SIZE and records[MAGIC_POSITION] < MAGIC:
         raise NotOneBatchError(f"a batch of magic {records[MAGIC_POSITION]}: Produce takes magic 2 from version 3 on")
-    if size < 2 * HEADER_SIZE:
-        return
-    length: int = _LENGTH.unpack_from(records)[0]
-    first = LOG_OVERHEAD + length
-    if first == size or not HEADER_SIZE <= first <= size - HEADER_SIZE:
-        return
-    length = _LENGTH.unpack_from(records, first)[0]
-    if HEADER_SIZE <= LOG_OVERHEAD + length <= size - first:
+    second = next(islice(batch_spans(records), 1, None), None)
+    if second is not None and second[1] and sum(second) <= size:
         raise NotOneBatchError("several batches for one partition: Produce takes one in each request")
 
 

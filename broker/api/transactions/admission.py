@@ -20,8 +20,8 @@ from warmlog.broker.transactions.effects import Producer
 from warmlog.broker.transactions.verification import TransactionSupport, produce_error
 from warmlog.broker.transactions.verification import support_of as kafka_support
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.records.batch import read_header
-from warmlog.protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
+from warmlog.protocol.records.batch import batch_spans, read_header
+from warmlog.protocol.records.layout import ATTRIBUTES_POSITION, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
 from warmlog.protocol.transactions import TopicIndex
 
@@ -33,20 +33,16 @@ Admit: TypeAlias = Callable[
 ]
 
 PLACES_PER_STEP = 1000
-_ATTRIBUTES_AT = 22  # the low byte
-_LENGTH_AT = 8
 
 
 def has_transaction(asked: PartitionRecords) -> bool:
     """Return whether a batch belongs to a transaction. Batches after an invalid one are not checked."""
-    records, start = asked.records, 0
-    while len(records) - start >= HEADER_SIZE and records[start + MAGIC_POSITION] == MAGIC:
-        if records[start + _ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
-            return True
-        length = int.from_bytes(records[start + _LENGTH_AT : start + LOG_OVERHEAD], signed=True)
-        if length <= 0:
+    records = asked.records
+    for position, _ in batch_spans(records):
+        if records[position + MAGIC_POSITION] != MAGIC:
             break
-        start += LOG_OVERHEAD + length
+        if records[position + ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_BIT:  # in the low byte
+            return True
     return False  # or refused later, for its format
 
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from struct import Struct
 from typing import NamedTuple
 
 from warmlog.broker.log.config import LogConfig
@@ -30,12 +29,12 @@ from warmlog.broker.log.segments.log_scan import (
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.broker.log.segments.tail import BatchExtent, Tail
 from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.records.batch import batch_spans
 from warmlog.protocol.records.codec import compiled
-from warmlog.protocol.records.layout import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
+from warmlog.protocol.records.layout import BatchHeader
 
 SAMPLE = 16  # entries checked of each index; each costs a short read of a log that may be on a slow disk
 MAX_INDEX_BYTES = (1 << 31) - 1  # positions are signed 32-bit integers
-_BATCH_LENGTH = Struct(">i")
 
 # Compiled walk over batches that need no special treatment. Takes a scan, bytes that begin at its tail, whether to
 # verify CRCs, and the last offset and leader epoch of the batch before; returns those of the last batch it consumed.
@@ -131,7 +130,7 @@ def _walk_sound(
         advanced(tail.size - begun)
         wanted = WALK_CHUNK_SIZE
         if tail.size == begun:
-            wanted = _BATCH_LENGTH.unpack_from(chunk, 8)[0] + LOG_OVERHEAD if len(chunk) >= HEADER_SIZE else 0
+            _, wanted = next(batch_spans(chunk), (0, 0))
             if not len(chunk) < wanted <= end - begun:
                 break
     return previous, epoch
