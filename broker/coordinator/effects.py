@@ -1,4 +1,4 @@
-"""Carry out what automata decide, in the order of the decisions."""
+"""Carry out what automatons decide, in the order of the decisions."""
 
 from collections import deque
 from collections.abc import Callable, Iterable

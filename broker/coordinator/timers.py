@@ -1,7 +1,7 @@
 """The timers of a coordinator: one task, and one heap with one entry for each automaton, however many deadlines it has.
 
 A heartbeat extends a deadline without touching the heap: an automaton's `wake_at_s` may be too early, in which case
-expiring it does nothing but set the next time. Without automata the task sleeps.
+expiring it does nothing but set the next time. Without automatons the task sleeps.
 """
 
 import heapq
@@ -16,7 +16,7 @@ import trio
 
 logger = logging.getLogger(__name__)
 
-PIECE_S = 0.002  # before other tasks run: clients choose how many automata are due at a time
+PIECE_S = 0.002  # before other tasks run: clients choose how many automatons are due at a time
 
 
 class Timed(Protocol):
@@ -56,7 +56,7 @@ class Timers(Generic[T]):
         self._scheduled.pop(item, None)
 
     async def run(self) -> None:
-        """Expire automata when they are due, until cancelled."""
+        """Expire automatons when they are due, until cancelled."""
         while True:
             deadline_s = self._heap[0][0] if self._heap else math.inf
             with trio.CancelScope(deadline=deadline_s):

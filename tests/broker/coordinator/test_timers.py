@@ -1,4 +1,4 @@
-"""Timers expire automata when they are due."""
+"""Timers expire automatons when they are due."""
 
 from dataclasses import dataclass
 
