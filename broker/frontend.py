@@ -22,6 +22,7 @@ from warmlog.broker.api.cluster.controller import ControllerApi
 from warmlog.broker.api.cluster.credentials import CredentialsApi
 from warmlog.broker.api.cluster.features import Features
 from warmlog.broker.api.cluster.greeting import GreetingApi
+from warmlog.broker.api.cluster.quotas import QuotasApi
 from warmlog.broker.api.cluster.security import SecurityApi
 from warmlog.broker.api.configs.configs import ConfigsApi
 from warmlog.broker.api.current_leaders import CurrentLeaders
@@ -67,6 +68,8 @@ from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.process import connections_limit
 from warmlog.broker.security.authorizer import Authorizer, parse_super_users
 from warmlog.broker.security.principal import ANONYMOUS
+from warmlog.broker.security.quotas.client_quotas import ClientQuotas
+from warmlog.broker.security.quotas.rates import MS, Windows
 from warmlog.broker.security.sasl import LoginRules
 from warmlog.broker.settings.listeners import KAFKA, NATIVE, inter_broker_listener, join_address, security_of, value_for
 from warmlog.broker.settings.live import LiveSettings
@@ -113,6 +116,7 @@ class Frontend:
         self._turn = turn
         self._authorizer = authorizer_of(core.settings, core.node)
         self._guard = None if self._authorizer is None else Guard(self._authorizer, core.partitions)
+        self._quotas = client_quotas(core.settings, core.node, core.metrics)
         self._advertised = Advertised(lambda: core.partitions.settings, gateway=container_gateway(core.settings))
         self._audit = _audit_log(core.settings, core.metrics)
 
@@ -137,6 +141,7 @@ class Frontend:
             self._families(codec, transactional_ids),
             core.transactions.admission.admit,
             producers=producers,
+            quotas=self._quotas,
             guard=self._guard,
             audit=self._audit,
             leaders=None if core.node.is_alone else CurrentLeaders(core.partitions, self._advertised),
@@ -158,6 +163,7 @@ class Frontend:
             replies=replies,
             slices=SlicePath(core.reads),
             pacer=Pacer(),
+            quotas=self._quotas,
             max_frame_bytes=settings.socket_request_max_bytes,
             max_reply_bytes=settings.warmlog_reply_max_bytes,
             max_requests=settings.warmlog_connection_inflight_requests,
@@ -209,6 +215,7 @@ class Frontend:
             AclsApi(core.node, is_enabled=self._authorizer is not None),
             AuthenticationApi(users_of(core.node), core.metrics, self._audit),
             CredentialsApi(core.node),
+            QuotasApi(core.node),
             OffsetsApi(partitions, core.metrics),
             EpochsApi(partitions),
             RecordsApi(partitions),
@@ -252,7 +259,7 @@ class Frontend:
         sessions = FetchSessions(slots=slots, clock=trio.current_time, random=SystemRandom())
         sessions.declare(self._core.metrics)
         access = None if self._guard is None else self._guard.access
-        return Fetches(self._core.partitions, sessions, self._core.reads, access)
+        return Fetches(self._core.partitions, sessions, self._core.reads, quotas=self._quotas, access=access)
 
 
 def _audit_log(settings: Settings, metrics: Metrics) -> AuditLog | None:
@@ -275,6 +282,31 @@ def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
     if not node.is_alone and str(ANONYMOUS) not in super_users:
         _warn_of_anonymous_brokers(settings)
     return Authorizer(node.image.acls, super_users, allows_unnamed=settings.allow_everyone_if_no_acl_found)
+
+
+def client_quotas(settings: Settings, node: StoreNode, metrics: Metrics) -> ClientQuotas:
+    """Return what measures clients by the quotas of the store, and declare its metrics."""
+    windows = Windows(settings.quota_window_num, settings.quota_window_size_seconds * MS)
+    quotas = ClientQuotas(node.image.quotas, windows, trio.current_time)
+    metrics.counter(
+        "warmlog_throttled_replies_total",
+        "Replies after which a client had to pause because of a quota.",
+        quotas.throttled,
+        ("quota",),
+    )
+    metrics.counter(
+        "warmlog_throttle_seconds_total",
+        "Time that clients had to pause because of quotas.",
+        quotas.throttled_s,
+        ("quota",),
+    )
+    metrics.counter(
+        "warmlog_client_throttle_seconds_total",
+        "Time that clients had to pause because of quotas, of the 100 users and clients that were throttled last.",
+        quotas.throttled_s_of_shares,
+        ("quota", "user", "client_id"),
+    )
+    return quotas
 
 
 def _login_rules(settings: Settings, listener: str) -> LoginRules | None:

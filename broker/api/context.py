@@ -4,7 +4,7 @@ The `Dispatcher` passes it to every handler of both protocols, including produce
 of a request (authorization, quotas, tracing) belongs there.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -25,7 +25,8 @@ class Session:
     `peer` and `local` are (host, port): the client's address, and the broker's address to which it connected.
     `client_id` is the most recent one. `protocol_version` is None before hello (native listener only). `introduced` are
     the producers and transactional ids that were unknown before (`broker.api.newcomers`). `login` is None on a listener
-    without SASL.
+    without SASL. `worked_s` is time that its requests have taken of the loop and of workers, until that is charged to a
+    quota; `throttle_ms` is for how long it has to pause after the request that is being handled.
     """
 
     listener: str
@@ -37,11 +38,42 @@ class Session:
     introduced: set[str | int] = field(default_factory=set)
     decisions: Decisions | None = None  # what the authorizer has decided for it
     login: Login | None = None
+    worked_s: float = 0.0
+    throttle_ms: int = 0
 
     @property
     def is_native(self) -> bool:
         """Whether the client speaks the native protocol."""
         return self.protocol_version is not None
+
+
+class _Timed(Awaitable[A]):
+    """Run a coroutine step by step: time in which it waits does not count."""
+
+    __slots__ = ("_clock", "_session", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, A], session: Session, clock: Callable[[], float]) -> None:
+        self._work = work
+        self._session = session
+        self._clock = clock
+
+    def __await__(self) -> Generator[Any, Any, A]:
+        work, session, clock = self._work, self._session, self._clock
+        step: Callable[[Any], Any] = work.send
+        sent: Any = None
+        while True:
+            began = clock()
+            try:
+                asked = step(sent)
+            except StopIteration as end:
+                value: A = end.value
+                return value
+            finally:
+                session.worked_s += clock() - began
+            try:
+                sent, step = (yield asked), work.send
+            except BaseException as error:  # noqa: BLE001  # whatever it is, it is the coroutine's
+                sent, step = error, work.throw
 
 
 class Context:
@@ -106,6 +138,10 @@ class Context:
         if self._clock() - began >= PIECE_S:
             self._piece_end = self._pacer.piece_end()
         return waited
+
+    def timed(self, work: Coroutine[Any, Any, A]) -> Awaitable[A]:
+        """Await a coroutine, and count the time in which it runs on the loop as this session's."""
+        return _Timed(work, self.session, self._clock)
 
     async def in_worker(self, work: Callable[[], A], size: int) -> A:
         """Run work that cannot be split in a worker, in turn with that of other connections. `size` grows with it."""

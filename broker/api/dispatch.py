@@ -6,6 +6,7 @@ authorization, quotas and tracing have a single place. Produces are queued; othe
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from time import perf_counter
 
 from warmlog.broker.api.audit.audit_log import AuditLog
 from warmlog.broker.api.audit.changes import CHANGES
@@ -19,6 +20,7 @@ from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.records import produce
 from warmlog.broker.api.transactions.admission import Admit
 from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.fetch import KafkaFetchResponse
 from warmlog.protocol.request import FetchRequest, ProduceRequest, Request
@@ -26,6 +28,8 @@ from warmlog.protocol.response import ErrorResponse, FetchResponse, ProduceRespo
 
 logger = logging.getLogger(__name__)
 
+# Requests of brokers, and those of a login, whose client is not known before it is complete.
+EXEMPT = frozenset({"write_txn_markers", "sasl_handshake", "sasl_authenticate", "authenticate"})
 DEFECT = ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why")
 
 
@@ -40,6 +44,7 @@ class Dispatcher:
         admit: Admit,
         *,
         producers: Newcomers,
+        quotas: ClientQuotas,
         leaders: CurrentLeaders | None = None,
         guard: Guard | None = None,
         audit: AuditLog | None = None,
@@ -50,6 +55,7 @@ class Dispatcher:
         """
         self._guard = guard
         self._audit = audit
+        self._quotas = quotas
         self._producers = producers
         self._partitions = partitions
         self._leaders = leaders
@@ -126,10 +132,14 @@ class Dispatcher:
         """Serve from the data available now, or return a pending `Fetch`; `Fetch.abandon` gives it up."""
         context.start()
         denials = _denials(context.session)
+        began = perf_counter() if self._quotas.is_on else 0.0
         try:
             found = self._with_leaders(self._fetches.begin(request, context), context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
+        finally:
+            if began:
+                context.session.worked_s += perf_counter() - began
         if self._audit is not None and _denials(context.session) != denials and isinstance(found, FetchResponse):
             self._audit.refused("fetch", request, found, context.session)
         return found
@@ -138,15 +148,20 @@ class Dispatcher:
         self, fetch: Fetch, context: Context, *, is_over: bool = False
     ) -> Fetch | FetchResponse | ErrorResponse:
         """Resume a pending fetch that was woken or has timed out; it may be pending again."""
+        began = perf_counter() if self._quotas.is_on else 0.0
         try:
             return self._with_leaders(fetch.resume(is_over=is_over), context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
+        finally:
+            if began:
+                context.session.worked_s += perf_counter() - began
 
     async def fetch_work(self, fetch: Fetch, context: Context) -> Fetch | FetchResponse | ErrorResponse:
         """Run the part of a pending fetch that needs a task; it may be pending again."""
         try:
-            return self._with_leaders(await fetch.work(context), context)
+            work = fetch.work(context)
+            return self._with_leaders(await (context.timed(work) if self._quotas.is_on else work), context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
 
@@ -164,7 +179,19 @@ class Dispatcher:
         self._fetches.forget(session)
 
     async def handle(self, request: Request, context: Context) -> Response:
-        """Answer any other request. An unexpected exception is logged and answered with UNKNOWN_SERVER_ERROR."""
+        """Answer any other request. An unexpected exception is logged and answered with UNKNOWN_SERVER_ERROR.
+
+        Sets `throttle_ms` of the session of a client that has to pause.
+        """
+        if not self._quotas.is_on:
+            return await self._handle(request, context)
+        session = context.session
+        response = await context.timed(self._handle(request, context))
+        if request.api not in EXEMPT:
+            session.throttle_ms = max(session.throttle_ms, self._quotas.requested(session))
+        return response
+
+    async def _handle(self, request: Request, context: Context) -> Response:
         context.start()
         if self._audit is None:
             return await self._answer(request, context)

@@ -16,7 +16,7 @@ cycles would stay, and requests leave none.
 import gc
 from collections.abc import Callable, Hashable
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 
@@ -27,6 +27,12 @@ T = TypeVar("T")
 LONG_REQUESTS = 4
 SHORT_PIECES = 4
 PIECE_S = 0.002  # a pass of the loop costs some 0.05 ms; a client needs two or three passes for a small request
+
+
+class Worked(Hashable, Protocol):
+    """A session, to which the time of work in a worker is added."""
+
+    worked_s: float
 
 
 class Pacer:
@@ -49,15 +55,17 @@ class Pacer:
         """Return when a piece that begins now should end, in seconds of `clock`."""
         return self.clock() + PIECE_S
 
-    async def in_worker(self, work: Callable[[], T], who: Hashable, size: int) -> T:
+    async def in_worker(self, work: Callable[[], T], who: Worked, size: int) -> T:
         """Run work that cannot be split into pieces in a worker thread, one call at a time.
 
         `who` is the session that it is for, and `size` grows with the work: see `FairQueue`.
         """
         async with self._turns.slot(who, size):
+            began = self.clock()
             try:
                 return await trio.to_thread.run_sync(work, limiter=self._worker)
             finally:
+                who.worked_s += self.clock() - began
                 gc.freeze()
 
     async def free(self, owned: list[Any]) -> None:

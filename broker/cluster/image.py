@@ -24,10 +24,12 @@ from warmlog.broker.cluster.values import (
     ProducerIds,
     Registration,
     StoredAcl,
+    StoredQuotas,
     TopicState,
     is_good,
 )
 from warmlog.broker.security.acl_index import AclIndex
+from warmlog.broker.security.quotas.entities import QuotaEntity, QuotaIndex
 from warmlog.broker.security.scram import ScramCredential, Shape
 
 BROKER_DEFAULTS = ""  # the name of the settings that all brokers share
@@ -82,6 +84,7 @@ class ClusterImage:
         self.login_secret = b""
         self.gone: dict[UUID, set[int]] = {}  # brokers that still have data of a deleted topic
         self.acls = AclIndex()
+        self.quotas = QuotaIndex()
         self._revisions: dict[str, int] = {}  # of every key
         self._apply(contents.items, ImageDelta())
 
@@ -258,6 +261,9 @@ class ClusterImage:
         else:
             self.acls.add(acl_id, _decode_acl(value).acl)
 
+    def _take_quotas(self, rest: str, value: bytes | None, _: int, __: ImageDelta) -> None:
+        self.quotas.set(QuotaEntity.parse(rest), {} if value is None else _decode(value, StoredQuotas).values)
+
     def _take_scram(self, rest: str, value: bytes | None, _: int, __: ImageDelta) -> None:
         user, _slash, mechanism = rest.rpartition("/")
         shapes = self.credential_shapes.setdefault(mechanism, Counter())
@@ -299,6 +305,7 @@ _TAKES: Mapping[str, Any] = {
     "producer-ids": ClusterImage._take_producer_ids,  # noqa: SLF001
     "gone": ClusterImage._take_gone,  # noqa: SLF001
     "acls": ClusterImage._take_acl,  # noqa: SLF001
+    "quotas": ClusterImage._take_quotas,  # noqa: SLF001
     "scram": ClusterImage._take_scram,  # noqa: SLF001
     "login-secret": ClusterImage._take_login_secret,  # noqa: SLF001
 }

@@ -6,6 +6,7 @@ import msgspec
 
 from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
 from warmlog.broker.security.acls import Acl
+from warmlog.broker.security.quotas.entities import QuotaEntity
 
 CONTROLLER_KEY = "controller"
 FEATURES_KEY = "features"
@@ -67,6 +68,11 @@ def acl_key(acl_id: UUID) -> str:
 def scram_key(user: str, mechanism: str) -> str:
     """Return the key of a user's credential for a mechanism."""
     return f"scram/{user}/{mechanism}"
+
+
+def quotas_key(entity: QuotaEntity) -> str:
+    """Return the key of an entity's quotas."""
+    return f"quotas/{entity.text}"
 
 
 def encode(value: msgspec.Struct) -> bytes:

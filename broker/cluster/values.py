@@ -22,6 +22,7 @@ this comparison.
     login-secret        LoginSecret             written with the first credential
     gone/ID/N           empty                   broker N still has data of a deleted topic
     acls/ID             StoredAcl               ID follows from the ACL (`keys.acl_id`), so that no ACL is there twice
+    quotas/ENTITY       StoredQuotas            ENTITY is the text of a `QuotaEntity`
 
 Source: KIP-966 (eligible leader replicas), KIP-903 (broker epochs in the ISR), KIP-841 (fencing).
 """
@@ -178,6 +179,12 @@ class StoredAcl(Struct, frozen=True, kw_only=True, gc=False):
         return Acl(
             self.resource_type, self.name, self.pattern, self.principal, self.host, self.operation, self.permission
         )
+
+
+class StoredQuotas(Struct, frozen=True, kw_only=True, gc=False):
+    """The quotas of an entity, by name."""
+
+    values: Mapping[str, float]
 
 
 class LoginSecret(Struct, frozen=True, kw_only=True):

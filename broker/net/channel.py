@@ -13,7 +13,8 @@ Invariants:
 1. Every request other than a produce is begun after all replies before it have been sent.
 2. While a reply does not fit into the socket, no request is begun.
 3. Callbacks from elsewhere only schedule the channel, with `ServingTurn.due` or `again`.
-4. A peer that has closed its sending side gets replies to all it has sent. It may be gone, though, which only shows
+4. While the client pauses for a quota, no request is begun, and nothing is received unless a side closes.
+5. A peer that has closed its sending side gets replies to all it has sent. It may be gone, though, which only shows
    when something is sent, so a request that waits for data or for a group is given limited time.
 """
 
@@ -34,6 +35,7 @@ from warmlog.broker.api.fetch.fetch import Fetch
 from warmlog.broker.net.connection import Connection, Exchange
 from warmlog.broker.net.large_work import LargeWork
 from warmlog.broker.net.memory_budget import UNCOUNTED_BYTES, Share
+from warmlog.broker.net.pause import Pause
 from warmlog.broker.net.pending_fetch import PendingFetch
 from warmlog.broker.net.sender import Sender
 from warmlog.broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
@@ -93,6 +95,8 @@ class Channel:
         self._request_share = Share(self, session.peer[0], self.connection.receiving)  # of `_requests`
         self._requests = services.requests if session.login is None else services.logins
         self._large = LargeWork(self.connection, services, self, self._reply_share)
+        self._pause = Pause(self, self.connection, services.turn)
+        self._quotas = services.quotas
         self._interest = READING
         self._lacks_room = False  # the frame being received waits for memory
         self._next: tuple[Any, Any, int] | None = None  # decoded; begun once all earlier replies are sent
@@ -195,6 +199,7 @@ class Channel:
         A request that waits for data or for a group is dropped without a reply, since nothing will arrive for it.
         """
         self._is_stopping = True
+        self._pause.end()
         if self._fetch is not None:
             self.close()
         if self._waiting is not None:
@@ -255,6 +260,7 @@ class Channel:
         if self.is_closed:
             return
         self.is_closed = True
+        self._pause.close()
         self._turn.remove(self._fd)
         if self._fetch is not None:
             self._fetch.close()
@@ -305,6 +311,7 @@ class Channel:
             self._set_interest(self._interest & ~READING)
             self._peer_has_ended = True
             self._limit_wait()
+            self._pause.end()
         else:
             self._set_interest(self._interest & ~EPOLLIN)
 
@@ -371,7 +378,11 @@ class Channel:
     def _may_begin(self) -> bool:
         """Whether ordering and limits allow another request to be decoded."""
         return (
-            self._handled is None and not self._large.is_decoding and not self._sender and not self.connection.is_full
+            self._handled is None
+            and not self._large.is_decoding
+            and not self._sender
+            and not self.connection.is_full
+            and not self._pause.is_on
         )
 
     def _advance(self) -> None:
@@ -382,6 +393,7 @@ class Channel:
     def _begin_received(self) -> None:
         connection, turn = self.connection, self._turn
         begin_produce, context = self._services.dispatcher.begin_produce, connection.context
+        quotas = self._quotas
         run: Exchange | None = None  # of consecutive produces
         now, left = turn.began_at, MAX_REQUESTS
         if self._next is not None:
@@ -416,7 +428,11 @@ class Channel:
                 turn.spawn(self, partial(self._begin_large, run, request))
                 return
             run.produces.append((call, produce))
-            now = run.handled_at = turn.guard.begin("produce")
+            began, now = now, turn.guard.begin("produce")
+            run.handled_at = now
+            if quotas.is_on:
+                self._session.worked_s += now - began
+                self._charge_produce(run, size, is_timed=request.acks != 0)
 
     def _new_exchange(self, api: str, call: Any) -> Exchange:
         """Add an exchange to the reply queue."""
@@ -427,13 +443,25 @@ class Channel:
 
     async def _begin_large(self, exchange: Exchange, request: ProduceRequest) -> None:
         """Queue a produce that takes longer than a turn."""
-        begin = self._services.dispatcher.begin_large_produce
-        produce = await begin(request, self.connection.context, partial(self._turn.write_queued, 1))
+        context = self.connection.context
+        work = self._services.dispatcher.begin_large_produce(request, context, partial(self._turn.write_queued, 1))
+        if self._quotas.is_on:
+            produce = await context.timed(work)
+            self._charge_produce(exchange, exchange.size, is_timed=request.acks != 0)
+        else:
+            produce = await work
         exchange.produces.append((exchange.call, produce))
         exchange.handled_at = perf_counter()
         self._handled = None
-        self.connection.context.end()
+        context.end()
         self._turn.due(self)
+
+    def _charge_produce(self, exchange: Exchange, size: int, *, is_timed: bool) -> None:
+        """Record the last produce of an exchange, and pause if it exceeds a quota."""
+        throttle_ms = self._quotas.produced(self._session, size, is_timed=is_timed)
+        if throttle_ms and not self._is_stopping:
+            exchange.throttle_ms = throttle_ms
+            self._pause.begin(throttle_ms)
 
     def _begin_next(self) -> None:
         """Begin the next request once all replies before it are sent."""
@@ -502,8 +530,14 @@ class Channel:
             self.connection.must_close = True
 
     def _take_response(self, response: Response) -> None:
-        """Store the response of the request being handled."""
+        """Store the response of the request being handled, after which the client may have to pause."""
         assert self._handled is not None
+        session = self._session
+        if session.throttle_ms:
+            if not self._is_stopping:
+                self._handled.throttle_ms = session.throttle_ms
+                self._pause.begin(session.throttle_ms)
+            session.throttle_ms = 0
         self._handled.response = response
         self._handled = self._fetch = None
         self._turn.due(self)
@@ -532,7 +566,10 @@ class Channel:
     def _answer(self, now: float) -> None:
         """Send finished replies, and watch the first unfinished one."""
         connection = self.connection
+        began = perf_counter() if self._quotas.is_on else 0.0
         items = connection.take_replies(now)
+        if began:
+            self._session.worked_s += perf_counter() - began
         if connection.released:
             self._large.free_released()
         if connection.has_unsent:

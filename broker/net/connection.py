@@ -52,13 +52,14 @@ class Exchange:
         "received_at",
         "response",
         "size",
+        "throttle_ms",
     )
 
     def __init__(self, received_at: float, metrics: RequestMetrics, call: Any) -> None:
         """`call` is the request's (see `Wire`), or that of the first produce."""
         self.received_at = self.begun_at = self.handled_at = self.done_at = received_at
         self.metrics = metrics
-        self.count = self.size = 0
+        self.count = self.size = self.throttle_ms = 0  # the last: of its reply, or that of the last produce
         self.produces: list[tuple[Any, Produce]] = []  # with their calls
         self.call = call
         self.response: Response | None = None  # of a request other than produce
@@ -155,6 +156,11 @@ class Connection:
         self.reader.received(count)
         self.receiving.moved += count
         self.last_received = now
+
+    def resume_receiving(self, now: float) -> None:
+        """Forget the time in which the broker did not read: the peer may have been neither idle nor slow."""
+        self.last_received = now
+        self.receiving.end()
 
     def next_request(self) -> tuple[Any, Any, int] | None:
         """Decode the next complete frame to (call, request, size in bytes); return None if there is none.
@@ -307,14 +313,17 @@ class Connection:
         Raises LargeMessageError when that takes more work than `limit`, and ReplyTooLargeError beyond `max_bytes`.
         """
         encode = self._wire.encode
+        throttle_ms = exchange.throttle_ms
         if exchange.response is not None:
-            items += encode(exchange.call, exchange.response, limit=limit, max_bytes=max_bytes)
-        for call, produce in exchange.produces:
+            items += encode(exchange.call, exchange.response, throttle_ms=throttle_ms, limit=limit, max_bytes=max_bytes)
+        produces = exchange.produces
+        for call, produce in produces:
             if produce.is_large:
                 raise LargeMessageError(f"the outcomes of a produce to more than {LARGE} partitions")
             response = produce.response()
             if produce.acks:
-                items += encode(call, response, limit=limit, max_bytes=max_bytes)
+                pause_ms = throttle_ms if throttle_ms and produce is produces[-1][1] else 0
+                items += encode(call, response, throttle_ms=pause_ms, limit=limit, max_bytes=max_bytes)
             elif any(partition.error is not ErrorCode.NONE for partition in response.partitions):
                 self.must_close = True
                 break

@@ -88,11 +88,11 @@ class KafkaGuard:
         )
 
     def encode(
-        self, call: Any, response: Response, *, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
+        self, call: Any, response: Response, *, throttle_ms: int = 0, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
     ) -> list[Sized]:
         """Encode the reply's frame; a failed login without Kafka's headers has none."""
         if type(call) is not _RawToken:
-            return self._inner.encode(call, response, limit=limit, max_bytes=max_bytes)
+            return self._inner.encode(call, response, throttle_ms=throttle_ms, limit=limit, max_bytes=max_bytes)
         answer: Any = response
         if answer.error is not ErrorCode.NONE:
             return []

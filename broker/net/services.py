@@ -13,6 +13,7 @@ from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.turn import ServingTurn
 from warmlog.broker.net.wire import Wire
+from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.broker.security.sasl import Login, LoginRules
 from warmlog.protocol.errors import ProtocolError
 
@@ -37,6 +38,7 @@ class Services:
         "metrics",
         "name",
         "pacer",
+        "quotas",
         "replies",
         "requests",
         "slices",
@@ -48,7 +50,8 @@ class Services:
 
     def __init__(
         self, *, name: str, wire: Wire, turn: ServingTurn, dispatcher: Dispatcher, metrics: Metrics,
-        requests: MemoryBudget, replies: MemoryBudget, slices: SlicePath, pacer: Pacer, max_frame_bytes: int,
+        requests: MemoryBudget, replies: MemoryBudget, slices: SlicePath, pacer: Pacer, quotas: ClientQuotas,
+        max_frame_bytes: int,
         max_reply_bytes: int, max_requests: int, slow_peer_s: float, slow_peer_bytes: int,
         login_rules: LoginRules | None = None, logins: MemoryBudget | None = None,
         guard: Callable[[Wire, Login], Wire] | None = None,
@@ -64,6 +67,7 @@ class Services:
         self.requests = requests
         self.slices = slices
         self.pacer = pacer
+        self.quotas = quotas
         self.max_frame_bytes = max_frame_bytes
         self.replies = replies
         self.max_reply_bytes = max_reply_bytes

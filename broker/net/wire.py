@@ -43,11 +43,12 @@ class Wire(Protocol):
         """
 
     def encode(
-        self, call: Any, response: Response, *, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
+        self, call: Any, response: Response, *, throttle_ms: int = 0, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
     ) -> list[Sized]:
         """Encode a reply to a frame: bytes and, for a fetch, its file slices. `limit` as in `decode`.
 
-        Raises ReplyTooLargeError when everything but the slices takes more than `max_bytes`.
+        `throttle_ms`: for how long the client has to pause, which only Kafka's protocol has a field for. Raises
+        ReplyTooLargeError when everything but the slices takes more than `max_bytes`.
         """
 
     def refusal(self, error: ProtocolError) -> Refusal | None:
@@ -74,9 +75,10 @@ class NativeWire:
         return request_id, request
 
     def encode(
-        self, call: int, response: Response, *, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
+        self, call: int, response: Response, *, throttle_ms: int = 0, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
     ) -> list[Sized]:
         """Encode the reply's frame."""
+        del throttle_ms  # the client notices by the pause
         return native_codec.encode_response(call, response, limit, max_bytes)
 
     def refusal(self, error: ProtocolError) -> Refusal:
@@ -100,14 +102,14 @@ class KafkaWire:
         return call, call.request
 
     def encode(
-        self, call: Any, response: Response, *, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
+        self, call: Any, response: Response, *, throttle_ms: int = 0, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
     ) -> list[Sized]:
         """Encode the reply's frame."""
         if limit != NO_LIMIT:  # error entries and converted values are built before encoding starts
             source = call.request if type(response) is ErrorResponse else response
             if weight(source, MAX_VALUES) > MAX_VALUES:
                 raise LargeMessageError(f"a reply of more than {MAX_VALUES} values")
-        return self._codec.encode(call, response, limit=limit, max_bytes=max_bytes)
+        return self._codec.encode(call, response, throttle_ms, limit=limit, max_bytes=max_bytes)
 
     def refusal(self, error: ProtocolError) -> Refusal | None:
         """Return the API's own error reply if the request could be read; other frames have none in this protocol."""

@@ -182,6 +182,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "log.roll.hours": "Roll time in hours, used if log.roll.ms is not set.",
     "log.roll.jitter.hours": "Roll jitter in hours, used if log.roll.jitter.ms is not set.",
     "max.connections": "Maximum number of connections of each listener; further ones are refused.",
+    "quota.window.num": "Windows over which the rates of clients with quotas are measured, with the current one.",
+    "quota.window.size.seconds": "Length of each of these windows in seconds; a pause for request time is no longer.",
     "max.connections.per.ip": "Maximum number of connections of each address, of all listeners together; further ones "
     "are refused.",
     "max.incremental.fetch.session.cache.slots": "Maximum number of incremental fetch sessions.",

@@ -213,6 +213,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket_listen_backlog_size: Count = 4096  # Kafka: 50, which resets some of 200 simultaneous connections
     max_connections: Count = MAX_INT32
     max_connections_per_ip: Count = MAX_INT32
+    quota_window_num: Annotated[int, Meta(ge=1, le=100)] = 11
+    quota_window_size_seconds: Annotated[int, Meta(ge=1, le=3_600)] = 1
     connections_max_idle_ms: PositiveMillis = 600_000
     queued_max_request_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = (
         256 << 20

@@ -21,11 +21,15 @@ from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.storage import Storage
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.security.quotas.client_quotas import ClientQuotas
+from warmlog.broker.security.quotas.entities import QuotaIndex
+from warmlog.broker.security.quotas.rates import Windows
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.settings import load_settings
 from warmlog.protocol.records.builder import build_batch
 
 START_MS = 1_700_000_000_000
+NO_QUOTAS = ClientQuotas(QuotaIndex(), Windows(), trio.current_time)
 
 
 class FailingDisk(Disk):

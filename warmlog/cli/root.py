@@ -21,6 +21,7 @@ COMMANDS = {
     "config": ("warmlog.cli.root", "config", "Show and change settings of topics, brokers and groups."),
     "acl": ("warmlog.cli.root", "acl", "List, add and remove access control lists."),
     "audit-log": ("warmlog.cli.security.audit_log", "audit_log", "Read the audit log of a broker."),
+    "quota": ("warmlog.cli.root", "quota", "List, set and remove quotas of users, clients and addresses."),
     "records": ("warmlog.cli.root", "records", "Delete records of a partition before an offset."),
     "mirror": ("warmlog.cli.mirror", "mirror", "Mirror topics of another cluster; promote the copies."),
     "tls": ("warmlog.cli.root", "tls", "Make certificates for encrypted connections."),
@@ -93,6 +94,12 @@ ACL_COMMANDS = {
     "list": ("warmlog.cli.admin.acl", "list_acls", "List ACLs."),
     "add": ("warmlog.cli.admin.acl", "add", "Allow or deny operations on resources."),
     "remove": ("warmlog.cli.admin.acl", "remove", "Remove ACLs."),
+}
+
+QUOTA_COMMANDS = {
+    "list": ("warmlog.cli.admin.quota", "list_quotas", "List quotas."),
+    "set": ("warmlog.cli.admin.quota", "set_quotas", "Set quotas."),
+    "remove": ("warmlog.cli.admin.quota", "remove", "Remove quotas."),
 }
 
 RECORDS_COMMANDS = {
@@ -218,6 +225,9 @@ broker = LazyGroup(name="broker", table=BROKER_COMMANDS, help="Show data directo
 user = LazyGroup(name="user", table=USER_COMMANDS, help="Create, list and delete users that log in with a password.")
 config = LazyGroup(name="config", table=CONFIG_COMMANDS, help="Show and change settings of topics, brokers and groups.")
 acl = LazyGroup(name="acl", table=ACL_COMMANDS, help="List, add and remove access control lists.")
+quota = LazyGroup(
+    name="quota", table=QUOTA_COMMANDS, help="List, set and remove quotas of users, clients and addresses."
+)
 records = LazyGroup(name="records", table=RECORDS_COMMANDS, help="Delete records of a partition before an offset.")
 group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, reset and delete consumer groups.")
 tls = LazyGroup(name="tls", table=TLS_COMMANDS, help="Make certificates for encrypted connections.")

@@ -13,11 +13,13 @@ from functools import partial
 from typing import Any
 
 import trio
+from msgspec.structs import replace
 
 from warmlog.broker.api.access import Access
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.errors import EXPECTED
-from warmlog.broker.api.fetch.look import Look
+from warmlog.broker.api.fetch.asked import is_of_follower, kind_of, limited, refused
+from warmlog.broker.api.fetch.look import NO_RECORDS, Look
 from warmlog.broker.api.fetch.session import LONG_STEP, STEP, FetchSession, FetchSessionError, Finder, SessionPartition
 from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.log.errors import IndexCorruptError
@@ -26,6 +28,7 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.partitions.reads.waiters import FetchWaiter
 from warmlog.broker.security.acls import Operation
+from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
 from warmlog.protocol.kafka.messages.fetch import (
@@ -49,12 +52,14 @@ class Fetches:
         partitions: Partitions,
         sessions: FetchSessions,
         reads: ReadAhead,
+        quotas: ClientQuotas,
         access: Callable[[Session], Access] | None = None,
     ) -> None:
         """`access` returns the rights of a client, if there is an authorizer."""
         self.partitions = partitions
         self.sessions = sessions
         self.reads = reads
+        self.quotas = quotas
         self._access = access
 
     def begin(self, request: FetchRequest, context: Context) -> "Fetch | FetchResponse":
@@ -63,12 +68,15 @@ class Fetches:
         Continue a pending one with `resume` or `work` until one of them returns the response, or give it up with
         `abandon`.
         """
+        client = context.session
+        if self.quotas.is_on and not is_of_follower(request):
+            request = limited(request, self.quotas.max_fetch_bytes(client))
         try:
-            session = self.sessions.open(request, context.session)
+            session = self.sessions.open(request, client)
         except FetchSessionError as error:
-            return _refused(error)
-        access = None if self._access is None else partial(self._access, context.session)
-        return Fetch(self, request, session, access).begin()
+            return refused(error)
+        access = None if self._access is None else partial(self._access, client)
+        return Fetch(self, request, session, client, access).begin()
 
     def forget(self, connection: Hashable) -> None:
         """Close the session of a connection that has closed."""
@@ -87,10 +95,16 @@ class Fetch:
     """
 
     def __init__(
-        self, shared: Fetches, request: FetchRequest, session: FetchSession, access: Callable[[], Access] | None
+        self,
+        shared: Fetches,
+        request: FetchRequest,
+        session: FetchSession,
+        client: Session,
+        access: Callable[[], Access] | None,
     ) -> None:
         """`access` returns the rights of the client as of now, if there is an authorizer."""
         self._access = access
+        self._client = client
         self._revision = 0 if access is None else access().revision
         self._shared = shared
         self._session = session
@@ -186,7 +200,7 @@ class Fetch:
             session.uses_topic_ids = isinstance(request, KafkaFetchRequest) and request.uses_topic_ids
             session.is_committed, session.replica = self._is_committed, self._replica
             merges = isinstance(request, KafkaFetchRequest)
-            kind = _kind(request) if self._access is None else (_kind(request), self._revision)
+            kind = kind_of(request) if self._access is None else (kind_of(request), self._revision)
             session.revision = self._revision
             for _ in session.follow(request.partitions, kind=kind, merges=merges):
                 sessions.closed.detach()
@@ -205,7 +219,7 @@ class Fetch:
                     sessions.closed.detach()
                     yield
             except FetchSessionError as error:
-                self._response = _refused(error)
+                self._response = refused(error)
                 self._close(keep=False)
                 return
         yield from self._serve(reports=True)
@@ -235,11 +249,14 @@ class Fetch:
             found += [each for entry in piece if (each := entry.found) is not None]
             if names:
                 asked += [entry.asked for entry in piece]
-        if self._tells_all and session.connection is None:
+        is_throttled = self._is_throttled()
+        if self._tells_all and session.connection is None and not is_throttled:
             self._shared.sessions.register(session)
         if session.epoch != self._epoch:
             error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             self._response = KafkaFetchResponse(partitions=(), error=error, session_id=session.id, asked=())
+        elif is_throttled:
+            self._respond_without_records(found)
         else:
             assert len(found) == len(entries), "an entry without a result is pending, and all pending ones were read"
             if isinstance(request, KafkaFetchRequest):
@@ -250,6 +267,24 @@ class Fetch:
                 self._response = FetchResponse(partitions=tuple(found))
         yield from self._settle()
         self._close(keep=True)
+
+    def _is_throttled(self) -> bool:
+        """Record the bytes for the client's quota; return whether it gets none of them, since it has to pause."""
+        quotas = self._shared.quotas
+        if not quotas.is_on or self._replica.broker >= 0:
+            return False
+        self._client.throttle_ms, is_empty = quotas.fetched(self._client, self._look.size)
+        return is_empty
+
+    def _respond_without_records(self, found: list[FetchedPartition]) -> None:
+        """Respond as if nothing had been read; the session stays as it was (KIP-219)."""
+        for entry in self._news:
+            entry.found = None  # holds a file open
+        self._news = []
+        if isinstance(self._request, KafkaFetchRequest):
+            self._response = KafkaFetchResponse(partitions=(), session_id=self._session.id, asked=())
+        else:
+            self._response = FetchResponse(partitions=tuple([replace(each, records=NO_RECORDS) for each in found]))
 
     def _settle(self) -> Iterator[None]:
         pending, keeps, reader = self._session.pending, self._tells_all, self._replica.broker
@@ -406,20 +441,3 @@ class Fetch:
     def _fail(self, partition: Partition, error: Exception) -> None:
         self._failures[partition] = error
         partition.cannot_read(error)
-
-
-def _kind(request: FetchRequest) -> Hashable:
-    """Return the fields of a request, besides its partitions, on which the result of each partition depends."""
-    if isinstance(request, KafkaFetchRequest):
-        return (
-            request.isolation,
-            request.replica,
-            request.uses_topic_ids,
-            request.knows_followers,
-            request.rack,
-        )
-    return request.isolation
-
-
-def _refused(error: FetchSessionError) -> KafkaFetchResponse:
-    return KafkaFetchResponse(partitions=(), error=error.code, asked=())

@@ -1,1 +1,1 @@
-"""Changes of who may log in (`credentials`) and of what they may do (`acls`), in the cluster's store."""
+"""Changes of who may log in (`credentials`), what they may do (`acls`) and how much (`quotas`), in the store."""

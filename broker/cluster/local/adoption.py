@@ -5,6 +5,7 @@
     topics/NAME, being deleted    gone/ID/N
     configs, features, gone       the same, unless the cluster has other values
     acls/ID                       the same
+    quotas/ENTITY                 the same, unless the cluster has quotas of that entity
     producer-ids                  the higher one
     scram, login-secret           the same, unless the cluster has them: of a member as well
 
@@ -25,6 +26,7 @@ from warmlog.broker.cluster.keys import (
     encode,
     gone_key,
     partition_key,
+    quotas_key,
     scram_key,
     topic_key,
 )
@@ -37,6 +39,7 @@ from warmlog.broker.cluster.values import (
     PartitionState,
     ProducerIds,
     StoredAcl,
+    StoredQuotas,
     TopicState,
 )
 
@@ -91,9 +94,7 @@ def _missing(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epoch
     levels = own.features.levels
     if levels.keys() - cluster.features.levels.keys():
         yield Put(FEATURES_KEY, encode(Features(levels={**levels, **cluster.features.levels})))
-    for each_id, acl in own.acls.items():
-        if acl not in cluster.acls:
-            yield Put(acl_key(each_id), encode(StoredAcl(**acl._asdict())))
+    yield from _rules(own, cluster)
     if own.producer_ids.next_id > cluster.producer_ids.next_id:
         yield Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=own.producer_ids.next_id)))
 
@@ -104,6 +105,15 @@ def _credentials(own: ClusterImage, cluster: ClusterImage) -> Iterator[Put]:
             yield Put(scram_key(*key), encode(credential))
     if own.login_secret and not cluster.login_secret:
         yield Put(LOGIN_SECRET_KEY, encode(LoginSecret(secret=own.login_secret)))
+
+
+def _rules(own: ClusterImage, cluster: ClusterImage) -> Iterator[Put]:
+    for each_id, acl in own.acls.items():
+        if acl not in cluster.acls:
+            yield Put(acl_key(each_id), encode(StoredAcl(**acl._asdict())))
+    for entity, quotas in own.quotas.items():
+        if not cluster.quotas.of(entity):
+            yield Put(quotas_key(entity), encode(StoredQuotas(values=quotas)))
 
 
 def _topic(name: str, topic: TopicState, cluster: ClusterImage, me: Member, epochs: Epochs) -> Iterator[Put]:

@@ -18,10 +18,21 @@ from warmlog.broker.cluster.keys import (
     draining_key,
     gone_key,
     partition_key,
+    quotas_key,
     topic_key,
 )
 from warmlog.broker.cluster.store import Changes, KeyValue, Range, StoreMismatchError
-from warmlog.broker.cluster.values import Configs, Controller, Features, Member, PartitionState, ProducerIds, TopicState
+from warmlog.broker.cluster.values import (
+    Configs,
+    Controller,
+    Features,
+    Member,
+    PartitionState,
+    ProducerIds,
+    StoredQuotas,
+    TopicState,
+)
+from warmlog.broker.security.quotas.entities import QuotaEntity
 
 
 def state(*replicas: int) -> PartitionState:
@@ -31,10 +42,11 @@ def state(*replicas: int) -> PartitionState:
 
 def seen(image: ClusterImage) -> dict[str, object]:
     """Everything that an image tells; holders of nothing are left out."""
-    fields = {name: value for name, value in vars(image).items() if name not in {"held", "acls"}}
+    fields = {name: value for name, value in vars(image).items() if name not in {"held", "acls", "quotas"}}
     return {
         **fields,
         "acls": dict(image.acls.items()),
+        "quotas": (dict(image.quotas.items()), +image.quotas.kinds, image.quotas.limits_clients),
         "held": {broker: keys for broker, keys in image.held.items() if keys},
     }
 
@@ -154,6 +166,7 @@ def _change_something(store: Contents, random: Random) -> None:
             (configs_key(random.choice(("", "1"))), Configs(values={"a": "b"})),
             (FEATURES_KEY, Features(levels={"f": broker})),
             (PRODUCER_IDS_KEY, ProducerIds(next_id=broker)),
+            (quotas_key(QuotaEntity(f"u{broker}")), StoredQuotas(values={"producer_byte_rate": topic.int + 1.0})),
             (gone_key(topic, broker), b""),
         ]
     )

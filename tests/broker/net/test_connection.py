@@ -158,6 +158,18 @@ def overdue(connection: Connection, now: float, *, is_receiving: bool = True) ->
     return connection.overdue(now, **limits, is_receiving=is_receiving) is not None
 
 
+def test_a_pause_of_the_broker_is_neither_idleness_nor_slowness_of_the_peer() -> None:
+    connection = opened()
+    connection.resume_receiving(500.0)
+    assert not overdue(connection, 599.0)
+    assert overdue(connection, 601.0)
+    connection.receive(frame(1)[:2], 700.0)
+    assert connection.next_request() is None
+    connection.resume_receiving(800.0)
+    assert not overdue(connection, 809.0)
+    assert overdue(connection, 811.0)
+
+
 def test_a_silent_peer_is_overdue_after_the_idle_limit_and_only_while_it_is_its_turn() -> None:
     connection = opened()
     assert not overdue(connection, 100.0)

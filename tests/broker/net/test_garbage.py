@@ -19,6 +19,7 @@ from benchmarks.questions.large_frames import KAFKA, LargeRequest, commit_fields
 from tests.broker.clients import Running, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.clients.waiting import LIMIT_S
+from warmlog.broker.api.context import Session
 from warmlog.broker.api.pacing import Pacer
 
 SCALE = 0.03
@@ -181,7 +182,7 @@ async def test_what_exists_at_the_end_of_a_piece_is_exempt_from_collections() ->
         await pacer.pause()
 
     async def work() -> None:
-        await pacer.in_worker(list, "someone", 0)
+        await pacer.in_worker(list, Session(listener="", peer=("", 0), local=("", 0)), 0)
 
     for end in (pause, work):
         kept: list[object] = [[]]

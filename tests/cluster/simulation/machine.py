@@ -14,6 +14,7 @@ from typing import NamedTuple
 import trio
 
 from tests.broker.log.io.crashing_disk import CrashingDisk
+from tests.broker.rig import NO_QUOTAS
 from tests.cluster.simulation.network import MACHINE, Network
 from tests.cluster.simulation.server import SimulatedListener
 from tests.cluster.simulation.store import CLUSTER
@@ -274,8 +275,10 @@ class Machine:
         ]
         of = {"limit": 1000, "of_connection": 100, "window_s": 1.0}
         producers = Newcomers("producers", "a limit", **of, clock=trio.current_time)
-        fetches = Fetches(partitions, sessions, parts.reads)
-        dispatcher = Dispatcher(partitions, fetches, families, _refuse_transactions, producers=producers)
+        fetches = Fetches(partitions, sessions, parts.reads, quotas=NO_QUOTAS)
+        dispatcher = Dispatcher(
+            partitions, fetches, families, _refuse_transactions, producers=producers, quotas=NO_QUOTAS
+        )
         return SimulatedListener(KafkaWire(codec), dispatcher, parts.writer.write_queued)
 
 

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy.files import MIRROR_DASHBOARDS, NODE_DASHBOARDS, ROOT, asked, mirror_alerts, names, node_alerts
+from tests.deploy.monitoring.traffic import limited_client
 from warmlog import Client
 from warmlog.testing import Broker
 
@@ -34,12 +35,13 @@ LABELS = {
 
 @pytest.fixture(scope="module")
 def scraped() -> dict[str, set[str]]:
-    """Name of each sample to the names of its labels, of a broker with a group that has read."""
+    """Name of each sample to the names of its labels, of a broker with a group and a throttled client."""
     with Broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
         with Client(broker.native) as client:
             client.produce("orders", value=b"one")
             with client.consume("orders", group="readers", until_end=True) as records:
                 assert len(list(records)) == 1
+        limited_client(broker).list_topics(timeout=30)
         with urllib.request.urlopen(f"http://{broker.http}/metrics") as reply:
             families = text_string_to_metric_families(reply.read().decode())
             return {sample.name: set(sample.labels) for family in families for sample in family.samples}

@@ -6,9 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
+from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient
 
 from tests.broker.log.io.eviction import evict_files
 from warmlog import Client
+from warmlog.cli.root import root
 from warmlog.testing import Broker
 
 # Retention and compaction come at once, not after minutes; what holds the loop is looked at.
@@ -22,6 +25,13 @@ SETTINGS = {
 }
 SMALL = 1 << 16
 HISTORY_RECORDS, HISTORY_VALUE = 400, os.urandom(4000)
+
+
+def limited_client(broker: Broker) -> AdminClient:
+    """Return a client that has to pause after each request."""
+    quota = ["quota", "set", "request_percentage=0.000001", "--client", "greedy", "--kafka", broker.kafka]
+    assert CliRunner().invoke(root, quota).exit_code == 0
+    return AdminClient({"bootstrap.servers": broker.kafka, "client.id": "greedy"})
 
 
 class Traffic:
@@ -40,6 +50,7 @@ class Traffic:
              "auto.commit.interval.ms": 100, "heartbeat.interval.ms": 100}
         )  # fmt: skip
         self._member.subscribe(["orders"])
+        self._greedy = limited_client(broker)
 
     def _create(self, name: str, configs: dict[str, str]) -> None:
         self._native.create_topic(name, partitions=1, configs=configs)
@@ -55,6 +66,7 @@ class Traffic:
         evict_files(self._broker.data_dir / "history-0", "0*.log")
         evict_files(self._broker.data_dir / "history-0", "0*.index")
         self._read("history", 100)
+        self._greedy.list_topics(timeout=30)
 
     def _read(self, topic: str, count: int) -> None:
         records = self._native.consume(topic, start="beginning", until_end=True)

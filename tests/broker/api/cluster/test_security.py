@@ -52,35 +52,13 @@ async def test_acls_are_disabled(client: KafkaClient, version: int) -> None:
         ([("planet", 2, None)], ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
-async def test_there_are_no_quotas(
+async def test_filters_of_quotas_are_checked(
     client: KafkaClient, version: int, components: list[tuple[str, int, str | None]], error: ErrorCode
 ) -> None:
     asked = [{"entity_type": kind, "match_type": match, "match": name} for kind, match, name in components]
     reply = await client.ask("DescribeClientQuotas", version, components=asked, strict=False)
     assert reply["error_code"] == error
     assert reply["entries"] == (None if error else ())
-
-
-@pytest.mark.parametrize("version", [0, 1])
-async def test_quotas_cannot_be_set(client: KafkaClient, version: int) -> None:
-    """Kafka would set the first."""
-    default = [{"entity_type": "client-id", "entity_name": None}]
-    entries = [
-        {"entity": [USER], "ops": [RATE]},
-        {"entity": default, "ops": [RATE | {"remove": True}]},
-        {"entity": [], "ops": []},
-        {"entity": [USER | {"entity_type": "planet"}], "ops": []},
-        {"entity": [USER | {"entity_name": ""}], "ops": []},
-    ]
-    reply = await client.ask("AlterClientQuotas", version, entries=entries)
-    assert [(entry["error_code"], list(entry["entity"])) for entry in reply["entries"]] == [
-        (ErrorCode.UNSUPPORTED_VERSION, [USER]),
-        (ErrorCode.NONE, default),
-        (ErrorCode.INVALID_REQUEST, []),
-        (ErrorCode.INVALID_REQUEST, [USER | {"entity_type": "planet"}]),
-        (ErrorCode.INVALID_REQUEST, [USER | {"entity_name": ""}]),
-    ]
-    assert "producer_byte_rate" in reply["entries"][0]["error_message"]
 
 
 async def test_sasl_and_tokens_are_refused_on_a_plain_listener(client: KafkaClient) -> None:

@@ -13,7 +13,7 @@ import trio.testing
 
 from tests.broker.clients import RawClient, Running, batch, fetch_request, running
 from tests.broker.log.io.eviction import evict_files, needs_cachestat, needs_eviction
-from tests.broker.rig import Rig, rig
+from tests.broker.rig import NO_QUOTAS, Rig, rig
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.fetch.fetch import Fetch, Fetches
 from warmlog.broker.api.fetch.sessions import FetchSessions
@@ -170,7 +170,7 @@ async def gated(path: Path, *assignments: str) -> AsyncIterator[tuple[Rig, Fetch
         limits = ReadLimits(threads=2, piece_bytes=1 << 16, ahead_bytes=1 << 20, drop_passed=True)
         reads = ReadAhead(nursery=nursery, residency=residency, metrics=made.metrics, limits=limits)
         sessions = FetchSessions(slots=1, clock=trio.current_time, random=None)
-        yield made, Fetches(made.partitions, sessions, reads)
+        yield made, Fetches(made.partitions, sessions, reads, quotas=NO_QUOTAS)
 
 
 def context() -> Context:

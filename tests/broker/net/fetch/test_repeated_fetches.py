@@ -11,7 +11,7 @@ import trio
 
 from tests.broker.clients import Running, batch
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from tests.broker.rig import Rig, rig
+from tests.broker.rig import NO_QUOTAS, Rig, rig
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.fetch import sessions as fetch_sessions
 from warmlog.broker.api.fetch.fetch import Fetch, Fetches
@@ -158,7 +158,7 @@ async def made(tmp_path: Path) -> AsyncIterator[tuple[Rig, Fetches]]:
         reads = ReadAhead(nursery=nursery, residency=residency, metrics=made.metrics, limits=limits)
         sessions = FetchSessions(slots=1, clock=trio.current_time, random=Random(1))
         await made.partitions.create("orders", 3)
-        yield made, Fetches(made.partitions, sessions, reads)
+        yield made, Fetches(made.partitions, sessions, reads, quotas=NO_QUOTAS)
 
 
 def pending(fetches: Fetches, of: Context) -> list[int]:

@@ -12,7 +12,7 @@ import trio
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.broker.replication.leading.test_leader import Brokers
 from tests.broker.replication.leading.test_progress import state_of
-from tests.broker.rig import Rig, rig
+from tests.broker.rig import NO_QUOTAS, Rig, rig
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.dispatch import Dispatcher
 from warmlog.broker.api.fetch.fetch import Fetches
@@ -178,8 +178,8 @@ def _listening(
     sessions = FetchSessions(slots=10, clock=trio.current_time, random=Random(1))
     families = [_Greeting(), OffsetsApi(made.partitions, made.metrics), EpochsApi(made.partitions)]
     producers = Newcomers("producers", "a limit", limit=100, of_connection=10, window_s=1.0, clock=trio.current_time)
-    fetches = Fetches(made.partitions, sessions, reads)
-    dispatcher = Dispatcher(made.partitions, fetches, families, _admit, producers=producers)
+    fetches = Fetches(made.partitions, sessions, reads, quotas=NO_QUOTAS)
+    dispatcher = Dispatcher(made.partitions, fetches, families, _admit, producers=producers, quotas=NO_QUOTAS)
     for wire in (KafkaWire(Codec(topic_names=made.partitions.topic_name)), NativeWire()):
         services = Services(
             name=wire.name,
@@ -191,6 +191,7 @@ def _listening(
             replies=MemoryBudget(1 << 30, turn.run_beside),
             slices=SlicePath(reads),
             pacer=Pacer(),
+            quotas=NO_QUOTAS,
             max_frame_bytes=1 << 20,
             max_reply_bytes=1 << 30,
             max_requests=100,

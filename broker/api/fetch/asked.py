@@ -1,0 +1,39 @@
+"""What a fetch request asks for, apart from its partitions, and how one of a session that does not fit is refused."""
+
+from collections.abc import Hashable
+
+from msgspec.structs import replace
+
+from warmlog.broker.api.fetch.session import FetchSessionError
+from warmlog.protocol.kafka.messages.fetch import KafkaFetchRequest, KafkaFetchResponse
+from warmlog.protocol.request import FetchRequest
+
+
+def is_of_follower(request: FetchRequest) -> bool:
+    """Return whether another broker fetches."""
+    return isinstance(request, KafkaFetchRequest) and request.replica.broker >= 0
+
+
+def limited(request: FetchRequest, most: int | None) -> FetchRequest:
+    """Return the request for no more bytes than a quota allows at once: more would always be throttled."""
+    if most is None or request.max_bytes <= most:
+        return request
+    return replace(request, max_bytes=most, min_bytes=min(request.min_bytes, most))
+
+
+def kind_of(request: FetchRequest) -> Hashable:
+    """Return the fields of a request, besides its partitions, on which the result of each partition depends."""
+    if isinstance(request, KafkaFetchRequest):
+        return (
+            request.isolation,
+            request.replica,
+            request.uses_topic_ids,
+            request.knows_followers,
+            request.rack,
+        )
+    return request.isolation
+
+
+def refused(error: FetchSessionError) -> KafkaFetchResponse:
+    """Return the response to a request that its session refuses."""
+    return KafkaFetchResponse(partitions=(), error=error.code, asked=())

@@ -1,0 +1,39 @@
+"""Set and remove quotas in the cluster's store, from any broker."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from warmlog.broker.cluster.image import ClusterImage
+from warmlog.broker.cluster.keys import encode, quotas_key
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Delete, Operation, Put, Transaction
+from warmlog.broker.cluster.store_node import StoreNode
+from warmlog.broker.cluster.values import StoredQuotas
+from warmlog.broker.security.quotas.entities import QuotaEntity
+
+QuotaChanges: TypeAlias = tuple[QuotaEntity, Mapping[str, float | None]]  # None removes a quota
+
+
+async def change_quotas(node: StoreNode, changes: Sequence[QuotaChanges]) -> None:
+    """Change the quotas of entities, each of which occurs once. Returns when this broker's image has the changes.
+
+    Changes of more entities than fit into one transaction are made in several, in order. Raises StoreError.
+    """
+    for start in range(0, len(changes), MAX_OPERATIONS):
+        await _commit(node, changes[start : start + MAX_OPERATIONS])
+
+
+async def _commit(node: StoreNode, changes: Sequence[QuotaChanges]) -> None:
+    await node.commit(lambda image: _transaction(image, changes))
+
+
+def _transaction(image: ClusterImage, changes: Sequence[QuotaChanges]) -> Transaction | None:
+    """Return the transaction for the changes that are not made yet, or None if all are."""
+    compares: list[Compare] = []
+    operations: list[Operation] = []
+    for entity, changed in changes:
+        old, key = image.quotas.of(entity), quotas_key(entity)
+        new = {name: value for name, value in {**old, **changed}.items() if value is not None}
+        if new != old:
+            compares.append(Compare(key, image.revision_of(key)))
+            operations.append(Put(key, encode(StoredQuotas(values=new))) if new else Delete(key))
+    return Transaction(tuple(compares), tuple(operations)) if operations else None

@@ -1,0 +1,51 @@
+"""The pause of a client that has exceeded a quota: its reply is sent at once, then its socket is not read (KIP-219)."""
+
+from time import perf_counter
+
+from warmlog.broker.net.connection import Connection
+from warmlog.broker.net.turn import Served, ServingTurn
+
+NO_TICK = -1
+
+
+class Pause:
+    """Whether a connection pauses. The time of a pause counts neither as idleness nor as slowness of its peer."""
+
+    __slots__ = ("_connection", "_owner", "_tick", "_turn", "is_on")
+
+    def __init__(self, owner: Served, connection: Connection, turn: ServingTurn) -> None:
+        """`owner` continues after the pause."""
+        self.is_on = False
+        self._owner: Served | None = owner  # None once closed, which breaks a reference cycle
+        self._connection = connection
+        self._turn = turn
+        self._tick = NO_TICK
+
+    def begin(self, throttle_ms: int) -> None:
+        """Pause for a time from now, at least."""
+        tick = self._turn.deadlines.add(self, throttle_ms / 1000)
+        earlier = min(tick, self._tick)
+        if self.is_on and earlier != max(tick, self._tick):
+            self._turn.deadlines.remove(self, earlier)
+        self.is_on, self._tick = True, max(tick, self._tick)
+
+    def expire(self) -> None:
+        """End because the time has passed."""
+        self._tick = NO_TICK
+        self.is_on = False
+        self._connection.resume_receiving(perf_counter())
+        if self._owner is not None:
+            self._turn.again(self._owner)
+
+    def end(self) -> None:
+        """End early: the peer or the broker closes the connection."""
+        if self.is_on:
+            self._turn.deadlines.remove(self, self._tick)
+            self.expire()
+
+    def close(self) -> None:
+        """Forget a closed connection."""
+        self._owner = None
+        if self.is_on:
+            self._turn.deadlines.remove(self, self._tick)
+            self.is_on = False

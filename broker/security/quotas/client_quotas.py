@@ -1,0 +1,197 @@
+"""Measure what clients send, fetch and cost, and say for how long those above their quotas have to pause.
+
+A share is what has a quota together: a user, a client id, or a pair of both (`entities.Limit`). Its `Rate` exists while
+it is used. A client can invent client ids without end, so the number of shares is bounded, and their names are, too.
+
+Time that a client costs is added to `Client.worked_s` by whoever spends it, and charged with the next request.
+
+Source: org.apache.kafka.server.quota.ClientQuotaManager; kafka.server.ClientRequestQuotaManager.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from warmlog.broker.security.principal import Principal
+from warmlog.broker.security.quotas.entities import (
+    CLIENT_QUOTAS,
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    QuotaIndex,
+)
+from warmlog.broker.security.quotas.rates import MS, Rate, Windows
+
+MAX_SHARES: Final = 10_000  # about 2 KiB each; the least recently used ones are forgotten first
+IDLE_MS: Final = 3_600_000  # after which a share is forgotten
+MAX_SERIES: Final = 100  # shares with metrics of their own: those that were throttled last
+LONG_NAME: Final = 256  # characters; longer names are replaced by their beginning and a hash
+PERCENT: Final = 100.0
+
+ShareKey: TypeAlias = tuple[str, str | None, str | None]  # kind of quota, user, client id
+
+
+class Client(Protocol):
+    """Who is measured: a connection's session. `worked_s`: time that it has cost and that is not charged yet."""
+
+    principal: Principal
+    client_id: str
+    worked_s: float
+
+
+class _Share:
+    """The measured rate of a share, and when it was used last."""
+
+    __slots__ = ("rate", "used_at")
+
+    def __init__(self, windows: Windows) -> None:
+        self.rate = Rate(windows)
+        self.used_at = 0
+
+
+class _Found(NamedTuple):
+    """What recording a value has shown. `was_idle`: the rate was 0 before."""
+
+    throttle_ms: int
+    was_idle: bool
+    key: ShareKey
+
+
+class Throttled(NamedTuple):
+    """For how long a client has to pause, and whether the fetch is answered without records, to be repeated."""
+
+    throttle_ms: int
+    is_empty: bool
+
+
+class ClientQuotas:
+    """The quotas of users and client ids at one broker. Belongs to the event loop."""
+
+    def __init__(self, index: QuotaIndex, windows: Windows, clock: Callable[[], float]) -> None:
+        """`clock` returns seconds."""
+        self._index = index
+        self._windows = windows
+        self._clock = clock
+        self._shares: dict[ShareKey, _Share] = {}  # the least recently used first
+        self._series: dict[ShareKey, float] = {}  # seconds, by the share that was throttled; the oldest first
+        self._throttled = dict.fromkeys(CLIENT_QUOTAS, 0)  # replies
+        self._throttled_s = dict.fromkeys(CLIENT_QUOTAS, 0.0)
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any user or client has a quota."""
+        return self._index.limits_clients
+
+    # -- measuring --
+
+    def produced(self, client: Client, size: int, *, is_timed: bool) -> int:
+        """Record the bytes of a produce request; return for how many milliseconds the client has to pause.
+
+        `is_timed`: charge its time, too, which Kafka does not for acks=0.
+        """
+        now = self._now()
+        found = [self._record(PRODUCER_BYTE_RATE, client, size, now)]
+        if is_timed:
+            found.append(self._charge(client, now))
+        return self._worst(found)
+
+    def fetched(self, client: Client, size: int) -> Throttled:
+        """Record the bytes of a fetch response. If the client has to pause, it gets none, and they are not recorded.
+
+        A response that is too large for the quota by itself, or took too long, is sent and recorded if nothing else
+        was: else the client would never get it.
+        """
+        now = self._now()
+        bytes_found, time_found = self._record(CONSUMER_BYTE_RATE, client, size, now), self._charge(client, now)
+        found = [each for each in (bytes_found, time_found) if each is not None and each.throttle_ms]
+        is_empty = any(not each.was_idle for each in found)
+        if is_empty and bytes_found is not None:
+            self._shares[bytes_found.key].rate.record(-size, now)
+        return Throttled(self._worst(found), is_empty)
+
+    def requested(self, client: Client) -> int:
+        """Charge the time of a request; return for how many milliseconds the client has to pause."""
+        return self._worst([self._charge(client, self._now())])
+
+    def max_fetch_bytes(self, client: Client) -> int | None:
+        """Return how much can be fetched at once without a pause, if nothing was before; None for any amount."""
+        limit = self._index.limit(CONSUMER_BYTE_RATE, client.principal.name, client.client_id)
+        if limit is None:
+            return None
+        samples, window_ms = self._windows
+        return max(1, int(limit.bound * max(1, samples - 1) * window_ms / MS))
+
+    def _now(self) -> int:
+        return int(self._clock() * MS)
+
+    def _charge(self, client: Client, now: int) -> _Found | None:
+        """Record the time that a client has cost. A pause for it lasts at most one window."""
+        worked_s, client.worked_s = client.worked_s, 0.0
+        found = self._record(REQUEST_PERCENTAGE, client, worked_s * PERCENT, now)
+        return found and found._replace(throttle_ms=min(found.throttle_ms, self._windows.window_ms))
+
+    def _record(self, kind: str, client: Client, value: float, now: int) -> _Found | None:
+        """Record a value, if the client has such a quota."""
+        limit = self._index.limit(kind, client.principal.name, client.client_id)
+        if limit is None:
+            return None
+        key = kind, _bounded(limit.user), _bounded(limit.client_id)
+        share = self._shares.pop(key, None)
+        if share is None:
+            self._forget(now)
+            share = _Share(self._windows)
+        self._shares[key] = share  # as the most recently used one
+        share.used_at = now
+        was_idle = share.rate.total(now) <= 0
+        share.rate.record(value, now)
+        return _Found(share.rate.throttle_ms(limit.bound, now), was_idle, key)
+
+    def _forget(self, now: int) -> None:
+        """Forget shares that are idle, and the least recently used one if there are too many."""
+        while self._shares:
+            key = next(iter(self._shares))
+            if len(self._shares) < MAX_SHARES and now - self._shares[key].used_at < IDLE_MS:
+                return
+            del self._shares[key]
+
+    # -- metrics --
+
+    def _worst(self, found: Sequence[_Found | None]) -> int:
+        """Return the longest pause, and count it."""
+        worst = max((each for each in found if each is not None), default=None)
+        if worst is None or not worst.throttle_ms:
+            return 0
+        self.count(worst.key, worst.throttle_ms)
+        return worst.throttle_ms
+
+    def count(self, key: ShareKey, throttle_ms: int) -> None:
+        """Count a pause of a share."""
+        seconds = throttle_ms / MS
+        self._throttled[key[0]] += 1
+        self._throttled_s[key[0]] += seconds
+        self._series[key] = self._series.pop(key, 0.0) + seconds
+        if len(self._series) > MAX_SERIES:
+            del self._series[next(iter(self._series))]
+
+    def throttled(self) -> Iterator[tuple[tuple[str], float]]:
+        """Return the throttled replies of each kind."""
+        return ((((kind,), count)) for kind, count in self._throttled.items())
+
+    def throttled_s(self) -> Iterator[tuple[tuple[str], float]]:
+        """Return the seconds of pauses of each kind."""
+        return ((((kind,), seconds)) for kind, seconds in self._throttled_s.items())
+
+    def throttled_s_of_shares(self) -> Iterator[tuple[tuple[str, str, str], float]]:
+        """Return the seconds of pauses of the shares that were throttled last."""
+        for (kind, user, client_id), seconds in list(self._series.items()):
+            yield (kind, user or "", client_id or ""), seconds
+
+
+def _bounded(name: str | None) -> str | None:
+    """Return a name, or for a long one a short text that stands for it."""
+    if name is None or len(name) <= LONG_NAME:
+        return name
+    return f"{name[:32]}...{blake2b(name.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
