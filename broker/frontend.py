@@ -203,8 +203,8 @@ class Frontend:
         features = Features(core.node, transactions.feature_changed)
         return [
             GreetingApi(hello, codec.api_versions, features),
-            MetadataApi(partitions, cluster_id, advertised),
-            TopicsApi(partitions),
+            MetadataApi(partitions, cluster_id, advertised, self._quotas),
+            TopicsApi(partitions, self._quotas),
             DescribeTopicsApi(partitions),
             ExplainApi(partitions),
             ConfigsApi(partitions),
@@ -287,7 +287,8 @@ def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
 def client_quotas(settings: Settings, node: StoreNode, metrics: Metrics) -> ClientQuotas:
     """Return what measures clients by the quotas of the store, and declare its metrics."""
     windows = Windows(settings.quota_window_num, settings.quota_window_size_seconds * MS)
-    quotas = ClientQuotas(node.image.quotas, windows, trio.current_time)
+    mutation_windows = Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * MS)
+    quotas = ClientQuotas(node.image.quotas, windows, trio.current_time, mutation_windows=mutation_windows)
     metrics.counter(
         "warmlog_throttled_replies_total",
         "Replies after which a client had to pause because of a quota.",

@@ -115,7 +115,7 @@ class Dispatcher:
                 self._note_refused(request, refused, context)
                 request = without(request, refused)
         begun = await produce.begin_in_pieces(
-            request, context, self._partitions, self._producers, write=write, admit=self._admit
+            request, context, self._partitions, self._producers, write=write, admit=self._admit, quotas=self._quotas
         )
         begun.add_refused(refused)
         if self._leaders is not None:

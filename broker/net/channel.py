@@ -458,7 +458,9 @@ class Channel:
 
     def _charge_produce(self, exchange: Exchange, size: int, *, is_timed: bool) -> None:
         """Record the last produce of an exchange, and pause if it exceeds a quota."""
-        throttle_ms = self._quotas.produced(self._session, size, is_timed=is_timed)
+        session = self._session
+        throttle_ms = max(session.throttle_ms, self._quotas.produced(session, size, is_timed=is_timed))
+        session.throttle_ms = 0
         if throttle_ms and not self._is_stopping:
             exchange.throttle_ms = throttle_ms
             self._pause.begin(throttle_ms)

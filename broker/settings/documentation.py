@@ -183,6 +183,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "log.roll.jitter.hours": "Roll jitter in hours, used if log.roll.jitter.ms is not set.",
     "max.connections": "Maximum number of connections of each listener; further ones are refused.",
     "quota.window.num": "Windows over which the rates of clients with quotas are measured, with the current one.",
+    "controller.quota.window.num": "Number of windows for which controller_mutation_rate is saved up.",
+    "controller.quota.window.size.seconds": "Length of each of these windows in seconds.",
     "quota.window.size.seconds": "Length of each of these windows in seconds; a pause for request time is no longer.",
     "max.connections.per.ip": "Maximum number of connections of each address, of all listeners together; further ones "
     "are refused.",

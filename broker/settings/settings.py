@@ -215,6 +215,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_connections_per_ip: Count = MAX_INT32
     quota_window_num: Annotated[int, Meta(ge=1, le=100)] = 11
     quota_window_size_seconds: Annotated[int, Meta(ge=1, le=3_600)] = 1
+    controller_quota_window_num: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 11
+    controller_quota_window_size_seconds: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 1
     connections_max_idle_ms: PositiveMillis = 600_000
     queued_max_request_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = (
         256 << 20

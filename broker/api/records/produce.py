@@ -31,6 +31,7 @@ from warmlog.broker.partitions.appends.append_queue import LOCAL
 from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.partition import Append, Partition
 from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
 from warmlog.protocol.records.batch import batch_spans, read_header
@@ -177,6 +178,7 @@ async def begin_in_pieces(
     *,
     write: Callable[[], None],
     admit: Admit,
+    quotas: ClientQuotas,
 ) -> Produce:
     """Create missing topics if that is enabled, then queue the batches and write them piece by piece.
 
@@ -189,6 +191,8 @@ async def begin_in_pieces(
     for topic in dict.fromkeys(await context.map(_topic_of, request.partitions)):
         if left > 0 and _is_new(topic, partitions):
             left -= 1
+            if not partitions.is_pending(topic) and partitions.settings.auto_create_topics_enable:
+                quotas.mutate(context.session, partitions.settings.num_partitions, is_strict=False)
             await context.wait(_create(topic, partitions))
         await context.checkpoint()
     terms, served = _Terms(request, context, partitions, producers), partitions.served

@@ -19,6 +19,7 @@ from warmlog.broker.log.io.directory_names import encode_topic_id
 from warmlog.broker.metadata.topic import MAX_PARTITIONS_PER_REQUEST, Topic, check_name, is_internal
 from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
+from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME, topic_id_text
@@ -40,7 +41,8 @@ MAX_PARTITIONS_PER_PAGE = 2000  # Kafka's max.request.partition.size.limit
 class MetadataApi:
     """Answers Metadata and DescribeTopicPartitions."""
 
-    def __init__(self, partitions: Partitions, cluster_id: str, advertised: Advertised) -> None:
+    def __init__(self, partitions: Partitions, cluster_id: str, advertised: Advertised, quotas: ClientQuotas) -> None:
+        self._quotas = quotas
         self._partitions = partitions
         self._cluster_id = cluster_id
         self._advertised = advertised
@@ -148,6 +150,8 @@ class MetadataApi:
             return TopicMetadata(name=UNKNOWN_TOPIC_NAME, topic_id=topic_id, error=ErrorCode.UNKNOWN_TOPIC_ID)
         try:
             if create and not is_internal(name):
+                if not self._partitions.has(name) and self._partitions.settings.auto_create_topics_enable:
+                    self._quotas.mutate(context.session, self._partitions.settings.num_partitions, is_strict=False)
                 await context.wait(self._partitions.ensure(name))
             topic = self._partitions.topic(name)
             if topic is None:

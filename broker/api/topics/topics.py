@@ -19,6 +19,7 @@ from warmlog.broker.log.io.directory_names import encode_topic_id
 from warmlog.broker.metadata.topic import MAX_PARTITIONS_PER_REQUEST, Topic
 from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import registered
+from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.broker.settings.topics import check_setting_name
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
@@ -51,6 +52,8 @@ CLUSTER_METADATA = "__cluster_metadata"  # reserved for the metadata log of Kafk
 MANY_PARTITIONS = 200
 ANSWER_AFTER_S = 0.25
 _BROKER_CHOOSES = -1
+# The first versions of CreateTopics, DeleteTopics and CreatePartitions whose clients know THROTTLING_QUOTA_EXCEEDED.
+FIRST_STRICT_CREATION, FIRST_STRICT_DELETION, FIRST_STRICT_GROWTH = 6, 5, 3
 
 Assignment: TypeAlias = Sequence[tuple[int, ...]]  # the replicas of each partition, preferred leader first
 
@@ -58,8 +61,9 @@ Assignment: TypeAlias = Sequence[tuple[int, ...]]  # the replicas of each partit
 class TopicsApi:
     """Answers the requests that change topics, each topic on its own."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, quotas: ClientQuotas) -> None:
         self._partitions = partitions
+        self._quotas = quotas
         self._entries = TopicEntries(partitions.live_settings)
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -79,7 +83,10 @@ class TopicsApi:
         _limit_partitions(await context.map(self._partitions_of, request.topics))
         plans = []
         for topic in request.topics:
-            plans.append(await self._plan(topic, twice, context))
+            plan = await self._plan(topic, twice, context)
+            if isinstance(plan, Topic) and not self._may_mutate(plan.partitions, context, FIRST_STRICT_CREATION):
+                plan = _throttled()
+            plans.append(plan)
             await context.checkpoint()
         topics = [plan for plan in plans if isinstance(plan, Topic)]
         failures: Mapping[str, Exception] = {}
@@ -202,15 +209,20 @@ class TopicsApi:
                 ErrorCode.TOPIC_DELETION_DISABLED, "topics cannot be deleted: delete.topic.enable is false"
             )
         twice = await context.repeated(name for name in request.topics if name != UNKNOWN_TOPIC_NAME)
-        named, count = [], 0
+        named, count, throttled = [], 0, set()
         for name in request.topics:
             if name not in twice and name != UNKNOWN_TOPIC_NAME:
-                named.append(name)
                 topic = self._partitions.topic(name)
-                count += topic.partitions if topic is not None else 0
+                size = topic.partitions if topic is not None else 0
+                if size and not self._may_mutate(size, context, FIRST_STRICT_DELETION):
+                    throttled.add(name)
+                else:
+                    named.append(name)
+                    count += size
             await context.checkpoint()
         is_large = count > MANY_PARTITIONS
         failures = await self._partitions.delete_all(named, context.checkpoint, answers_early=is_large)
+        failures.update(dict.fromkeys(throttled, _throttled()))
         deleted = await context.map(partial(_deleted, twice=twice, failures=failures), request.topics)
         await context.empty(failures)
         return DeleteTopicsResponse(topics=deleted)
@@ -232,6 +244,9 @@ class TopicsApi:
         try:
             for name in asked.configs:
                 check_setting_name(name)
+            topic = self._partitions.topic(asked.name)
+            if topic is not None and asked.partitions is not None:
+                self._grow_within_quota(asked.partitions - topic.partitions, context)
             await context.wait(self._partitions.alter(asked.name, change, asked.partitions))
         except EXPECTED as error:
             return _failed(asked.name, error)
@@ -254,11 +269,23 @@ class TopicsApi:
             alter = self._partitions.alter
             topic = await context.wait(alter(asked.name, partitions=asked.count, validate_only=True))
             await self._check_new_assignments(asked, asked.count - topic.partitions, context)
+            self._grow_within_quota(asked.count - topic.partitions, context)
             if not validate_only:
                 await context.wait(alter(asked.name, partitions=asked.count, assignment=asked.assignments))
         except EXPECTED as error:
             return _failed(asked.name, error)
         return TopicResult(name=asked.name)
+
+    def _grow_within_quota(self, added: int, context: Context) -> None:
+        """Record partitions that are added. Raises RequestError if the quota does not allow it."""
+        if added > 0 and not self._may_mutate(added, context, FIRST_STRICT_GROWTH):
+            raise _throttled()
+
+    def _may_mutate(self, partitions: int, context: Context, first_strict: int) -> bool:
+        """Record partitions to create or delete; return whether the quota allows it. Older clients only pause."""
+        session = context.session
+        is_strict = session.is_native or context.version >= first_strict
+        return self._quotas.mutate(session, partitions, is_strict=is_strict)
 
     def _require(self, name: str) -> None:
         """Raise UnknownTopicError without waiting for the lock of topic changes: a request may name thousands."""
@@ -298,6 +325,12 @@ def _limit_partitions(counts: Sequence[int]) -> None:
 def _refuse_twice(name: str, twice: set[str]) -> None:
     if name in twice:
         raise _named_twice()
+
+
+def _throttled() -> RequestError:
+    return RequestError(
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED, "the quota controller_mutation_rate is used up; try again later"
+    )
 
 
 def _named_twice() -> RequestError:

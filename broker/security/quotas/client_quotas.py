@@ -16,36 +16,45 @@ from warmlog.broker.security.principal import Principal
 from warmlog.broker.security.quotas.entities import (
     CLIENT_QUOTAS,
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
+    Limit,
     QuotaIndex,
 )
-from warmlog.broker.security.quotas.rates import MS, Rate, Windows
+from warmlog.broker.security.quotas.rates import MS, Rate, TokenBucket, Windows
 
 MAX_SHARES: Final = 10_000  # about 2 KiB each; the least recently used ones are forgotten first
 IDLE_MS: Final = 3_600_000  # after which a share is forgotten
 MAX_SERIES: Final = 100  # shares with metrics of their own: those that were throttled last
 LONG_NAME: Final = 256  # characters; longer names are replaced by their beginning and a hash
 PERCENT: Final = 100.0
+DEFAULT_WINDOWS: Final = Windows()
 
 ShareKey: TypeAlias = tuple[str, str | None, str | None]  # kind of quota, user, client id
 
 
 class Client(Protocol):
-    """Who is measured: a connection's session. `worked_s`: time that it has cost and that is not charged yet."""
+    """Who is measured: a connection's session.
+
+    `worked_s`: time that it has cost and that is not charged yet. `throttle_ms`: for how long it has to pause after the
+    request that is being handled.
+    """
 
     principal: Principal
     client_id: str
     worked_s: float
+    throttle_ms: int
 
 
 class _Share:
-    """The measured rate of a share, and when it was used last."""
+    """What a share has used, and when it was used last. `bucket`: of partitions that it creates and deletes."""
 
-    __slots__ = ("rate", "used_at")
+    __slots__ = ("bucket", "rate", "used_at")
 
     def __init__(self, windows: Windows) -> None:
         self.rate = Rate(windows)
+        self.bucket: TokenBucket | None = None
         self.used_at = 0
 
 
@@ -67,10 +76,18 @@ class Throttled(NamedTuple):
 class ClientQuotas:
     """The quotas of users and client ids at one broker. Belongs to the event loop."""
 
-    def __init__(self, index: QuotaIndex, windows: Windows, clock: Callable[[], float]) -> None:
-        """`clock` returns seconds."""
+    def __init__(
+        self,
+        index: QuotaIndex,
+        windows: Windows,
+        clock: Callable[[], float],
+        *,
+        mutation_windows: Windows = DEFAULT_WINDOWS,
+    ) -> None:
+        """`clock` returns seconds. `mutation_windows`: of controller_mutation_rate."""
         self._index = index
         self._windows = windows
+        self._mutation_windows = mutation_windows
         self._clock = clock
         self._shares: dict[ShareKey, _Share] = {}  # the least recently used first
         self._series: dict[ShareKey, float] = {}  # seconds, by the share that was throttled; the oldest first
@@ -124,6 +141,28 @@ class ClientQuotas:
         samples, window_ms = self._windows
         return max(1, int(limit.bound * max(1, samples - 1) * window_ms / MS))
 
+    def mutate(self, client: Client, partitions: int, *, is_strict: bool) -> bool:
+        """Record partitions that a client creates or deletes, and return whether it may; sets its `throttle_ms`.
+
+        A client that knows the error (`is_strict`) may not while it has overdrawn its tokens. Others may, and pause.
+        """
+        now = self._now()
+        found = self._share(CONTROLLER_MUTATION_RATE, client, now)
+        if found is None:
+            return True
+        limit, share, key = found
+        if share.bucket is None:
+            share.bucket = TokenBucket(self._mutation_windows)
+        if not is_strict:
+            share.bucket.record(partitions, limit.bound, now)
+        throttle_ms = share.bucket.throttle_ms(limit.bound, now)
+        if is_strict and not throttle_ms:
+            share.bucket.record(partitions, limit.bound, now)
+        if throttle_ms > client.throttle_ms:
+            self._count(key, throttle_ms - client.throttle_ms, is_first=not client.throttle_ms)
+            client.throttle_ms = throttle_ms
+        return not (is_strict and throttle_ms)
+
     def _now(self) -> int:
         return int(self._clock() * MS)
 
@@ -135,6 +174,16 @@ class ClientQuotas:
 
     def _record(self, kind: str, client: Client, value: float, now: int) -> _Found | None:
         """Record a value, if the client has such a quota."""
+        found = self._share(kind, client, now)
+        if found is None:
+            return None
+        limit, share, key = found
+        was_idle = share.rate.total(now) <= 0
+        share.rate.record(value, now)
+        return _Found(share.rate.throttle_ms(limit.bound, now), was_idle, key)
+
+    def _share(self, kind: str, client: Client, now: int) -> tuple[Limit, _Share, ShareKey] | None:
+        """Return a client's quota of a kind, and the share to which that belongs; None if it has none."""
         limit = self._index.limit(kind, client.principal.name, client.client_id)
         if limit is None:
             return None
@@ -145,9 +194,7 @@ class ClientQuotas:
             share = _Share(self._windows)
         self._shares[key] = share  # as the most recently used one
         share.used_at = now
-        was_idle = share.rate.total(now) <= 0
-        share.rate.record(value, now)
-        return _Found(share.rate.throttle_ms(limit.bound, now), was_idle, key)
+        return limit, share, key
 
     def _forget(self, now: int) -> None:
         """Forget shares that are idle, and the least recently used one if there are too many."""
@@ -164,13 +211,13 @@ class ClientQuotas:
         worst = max((each for each in found if each is not None), default=None)
         if worst is None or not worst.throttle_ms:
             return 0
-        self.count(worst.key, worst.throttle_ms)
+        self._count(worst.key, worst.throttle_ms)
         return worst.throttle_ms
 
-    def count(self, key: ShareKey, throttle_ms: int) -> None:
-        """Count a pause of a share."""
+    def _count(self, key: ShareKey, throttle_ms: int, *, is_first: bool = True) -> None:
+        """Count a pause of a share; `is_first`: it is not an addition to one that is counted already."""
         seconds = throttle_ms / MS
-        self._throttled[key[0]] += 1
+        self._throttled[key[0]] += is_first
         self._throttled_s[key[0]] += seconds
         self._series[key] = self._series.pop(key, 0.0) + seconds
         if len(self._series) > MAX_SERIES:

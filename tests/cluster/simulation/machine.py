@@ -268,7 +268,7 @@ class Machine:
         features = Features(parts.member.node, lambda *_: None)
         families = [
             GreetingApi(hello, codec.api_versions, features),
-            MetadataApi(partitions, CLUSTER, advertised),
+            MetadataApi(partitions, CLUSTER, advertised, NO_QUOTAS),
             OffsetsApi(partitions, parts.metrics),
             EpochsApi(partitions),
             RecordsApi(partitions),

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import trio
 
-from tests.broker.rig import START_MS, rig
+from tests.broker.rig import NO_QUOTAS, START_MS, rig
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.records.produce import begin_in_pieces
@@ -63,6 +63,7 @@ async def test_a_partition_that_is_led_only_after_the_coordinator_was_asked_is_a
             Newcomers("producers", "a limit", limit=1, of_connection=1, window_s=1.0, clock=trio.current_time),
             write=broker.writer.write_queued,
             admit=cast("Any", admit),
+            quotas=NO_QUOTAS,
         )
         errors = [one.error for one in produce.response().partitions]
         assert errors == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]

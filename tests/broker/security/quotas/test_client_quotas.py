@@ -17,6 +17,7 @@ class Sender:
     client_id: str = "app"
     principal: Principal = ANONYMOUS
     worked_s: float = 0.0
+    throttle_ms: int = 0
 
 
 class Measured:
@@ -89,6 +90,26 @@ def test_time_is_charged_once_and_pauses_are_no_longer_than_a_window() -> None:
     client.worked_s = 5.0
     assert measured.quotas.produced(client, 1, is_timed=False) == 0
     assert client.worked_s == 5.0
+
+
+def test_partitions_are_saved_up_overdrawn_once_and_then_refused() -> None:
+    measured = Measured(controller_mutation_rate=2.0)
+    client = Sender()
+    assert measured.quotas.mutate(client, 21, is_strict=True)
+    assert measured.quotas.mutate(client, 11, is_strict=True), "one token was left"
+    assert client.throttle_ms == 0
+    assert not measured.quotas.mutate(client, 1, is_strict=True)
+    assert not measured.quotas.mutate(client, 1, is_strict=True)
+    assert client.throttle_ms == 5_000
+    assert dict(measured.quotas.throttled())["controller_mutation_rate",] == 1
+    measured.now_s += 5.0
+    client.throttle_ms = 0
+    assert measured.quotas.mutate(client, 4, is_strict=False)
+    assert client.throttle_ms == 2_000, "who does not know the error pauses at once"
+    assert measured.quotas.mutate(client, 4, is_strict=False)
+    assert client.throttle_ms == 4_000
+    assert dict(measured.quotas.throttled_s())["controller_mutation_rate",] == 9.0
+    assert measured.quotas.mutate(Sender("other"), 1, is_strict=True)
 
 
 def test_shares_are_bounded_and_forgotten_when_idle() -> None:
