@@ -69,9 +69,18 @@ from warmlog.broker.process import connections_limit
 from warmlog.broker.security.authorizer import Authorizer, parse_super_users
 from warmlog.broker.security.principal import ANONYMOUS
 from warmlog.broker.security.quotas.client_quotas import ClientQuotas
+from warmlog.broker.security.quotas.connection_rates import ConnectionRates
 from warmlog.broker.security.quotas.rates import MS, Windows
 from warmlog.broker.security.sasl import LoginRules
-from warmlog.broker.settings.listeners import KAFKA, NATIVE, inter_broker_listener, join_address, security_of, value_for
+from warmlog.broker.settings.listeners import (
+    CONNECTION_RATE,
+    KAFKA,
+    NATIVE,
+    inter_broker_listener,
+    join_address,
+    security_of,
+    value_for,
+)
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
@@ -152,6 +161,12 @@ class Frontend:
             max_idle_s=settings.connections_max_idle_ms / 1000,
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+            rates=ConnectionRates(
+                core.node.image.quotas,
+                client_windows(settings),
+                trio.current_time,
+                lambda: core.live_settings.current.max_connection_creation_rate,
+            ),
         )
         services = partial(
             Services,
@@ -177,7 +192,9 @@ class Frontend:
             of_listener = services(
                 name=each.plan.name, wire=wires[each.plan.protocol], login_rules=rules, guard=guarded
             )
-            listeners.append(Listener(each, of_listener, limits))
+            rate = partial(connection_rate, core.live_settings, each.plan.name)
+            is_protected = len(bound) > 1 and each.plan.name == inter_broker_listener(settings)
+            listeners.append(Listener(each, of_listener, limits, rate, is_protected=is_protected))
         declare_listener_metrics(core.metrics, listeners, requests, replies)
         _warn_of_open_listeners(bound, settings)
         if not core.node.image.credentials and any(each.plan.security.startswith("SASL") for each in bound):
@@ -284,11 +301,24 @@ def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
     return Authorizer(node.image.acls, super_users, allows_unnamed=settings.allow_everyone_if_no_acl_found)
 
 
+def client_windows(settings: Settings) -> Windows:
+    """Return the windows over which clients and connections are measured."""
+    return Windows(settings.quota_window_num, settings.quota_window_size_seconds * MS)
+
+
+def connection_rate(settings: LiveSettings, listener: str) -> int:
+    """Return how many connections a listener accepts per second."""
+    current = settings.current
+    own = current.of_listeners.get(f"listener.name.{listener}.{CONNECTION_RATE}")
+    return current.max_connection_creation_rate if own is None else int(own)
+
+
 def client_quotas(settings: Settings, node: StoreNode, metrics: Metrics) -> ClientQuotas:
     """Return what measures clients by the quotas of the store, and declare its metrics."""
-    windows = Windows(settings.quota_window_num, settings.quota_window_size_seconds * MS)
     mutation_windows = Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * MS)
-    quotas = ClientQuotas(node.image.quotas, windows, trio.current_time, mutation_windows=mutation_windows)
+    quotas = ClientQuotas(
+        node.image.quotas, client_windows(settings), trio.current_time, mutation_windows=mutation_windows
+    )
     metrics.counter(
         "warmlog_throttled_replies_total",
         "Replies after which a client had to pause because of a quota.",

@@ -120,7 +120,13 @@ class Metrics:
         )
         self.refused_connections = {
             reason: refused.labels(reason)
-            for reason in ("max_connections", "max_connections_per_ip", "descriptors", "handshakes")
+            for reason in (
+                "max_connections",
+                "max_connections_per_ip",
+                "connection_creation_rate",
+                "descriptors",
+                "handshakes",
+            )
         }
         evicted = self._add(
             CounterFamily(

@@ -22,6 +22,7 @@ from warmlog.broker.net.transport.certificates import ServerTls
 from warmlog.broker.net.transport.handshakes import Handshakes
 from warmlog.broker.net.transport.transport import PlainTransport, Transport
 from warmlog.broker.security.distinguished_names import CertificateError
+from warmlog.broker.security.quotas.connection_rates import ConnectionRates
 from warmlog.broker.security.sasl import Login
 from warmlog.broker.settings.listeners import ListenerPlan
 
@@ -34,6 +35,7 @@ ACCEPT_S = 0.002  # before other tasks run: an accept takes 30 us or more
 CLOSE_S = 0.002  # the same for closing connections
 OVERDUE_CHECK_S = 1.0
 WARNING_PAUSE_S = 10.0
+MAX_HELD = 256  # connections above the rate of their addresses; further ones are closed at once
 
 # Between two ends on one machine, more bytes in flight than fit into the processor's cache cost speed: 1 MiB fetches
 # were 25 % (one connection) to 50 % (four) faster than with the megabytes that the kernel chooses.
@@ -61,6 +63,7 @@ class Limits:
     max_idle_s: float
     send_buffer_bytes: int
     receive_buffer_bytes: int
+    rates: ConnectionRates
     addresses: Counter[str] = field(default_factory=Counter)
 
 
@@ -81,10 +84,29 @@ def bind(address: tuple[str, int], backlog: int) -> socket.socket:
     return sock
 
 
+class HeldSocket:
+    """A socket that is closed at a deadline. `held` has those that are open."""
+
+    __slots__ = ("_held", "_sock")
+
+    def __init__(self, sock: socket.socket, held: "set[HeldSocket]") -> None:
+        self._sock = sock
+        self._held = held
+        held.add(self)
+
+    def expire(self) -> None:
+        """Close the socket."""
+        self._held.discard(self)
+        self._sock.close()
+
+
 class Listener:
     """Accepts on a bound socket until stopped, and closes it."""
 
-    def __init__(self, bound: Bound, services: Services, limits: Limits) -> None:
+    def __init__(
+        self, bound: Bound, services: Services, limits: Limits, rate: Callable[[], int], *, is_protected: bool
+    ) -> None:
+        """`rate`: of connections per second. `is_protected`: the broker's limit of all listeners does not apply."""
         self._sock = bound.sock
         self.name = bound.plan.name
         self.tls = bound.tls
@@ -93,6 +115,10 @@ class Listener:
         self._has_stopped = False
         self._services = services
         self._limits = limits
+        self._rate = rate
+        self._is_protected = is_protected
+        self._held: set[HeldSocket] = set()  # of addresses that connect too often
+        self.paused_s = 0.0  # in which connections waited, because of their rate
         self._channels: dict[Channel, str] = {}  # with their addresses
         self._warn_at = -math.inf  # no warning before this time of trio's clock
         self._accepting = trio.CancelScope()  # cancelled by `stop`, possibly before `serve` is called
@@ -119,6 +145,7 @@ class Listener:
                 self._sock.close()
                 self._has_stopped = True
                 self._handshakes.close()
+                self._close_held()
                 for channel in list(self._channels):
                     channel.stop()
                 self._emptied = trio.Event()
@@ -128,8 +155,13 @@ class Listener:
         finally:
             self._has_stopped = True
             self._handshakes.close()
+            self._close_held()
             for channel in list(self._channels):
                 channel.close()
+
+    def _close_held(self) -> None:
+        for held in list(self._held):
+            held.expire()
 
     def stop(self) -> None:
         """Accept no more connections, and close each one after it has answered what it received."""
@@ -150,7 +182,36 @@ class Listener:
             except OSError as error:
                 await self._accept_failed(error)
                 return
+            rates = self._limits.rates
+            pause_s = rates.address_pause_s(peer[0])
+            if pause_s:
+                self._hold(sock, peer[0], pause_s)
+                continue
+            pause_s = rates.listener_pause_s(self.name, self._rate, counts_at_broker=not self._is_protected)
+            if pause_s:
+                await self._wait(sock, pause_s)
+                self._open(sock, peer)
+                return
             self._open(sock, peer)
+
+    def _hold(self, sock: socket.socket, address: str, pause_s: float) -> None:
+        """Close a connection after a pause, so that its address does not connect again at once."""
+        self._services.metrics.refused_connections["connection_creation_rate"].add()
+        self._warn("%s connects too often: its connections are closed after %.3f s", address, pause_s)
+        held = HeldSocket(sock, self._held)
+        if len(self._held) <= MAX_HELD:
+            self._services.turn.deadlines.add(held, pause_s)
+        else:
+            held.expire()
+
+    async def _wait(self, sock: socket.socket, pause_s: float) -> None:
+        """Let a connection wait, and those behind it; close it if the listener stops meanwhile."""
+        self.paused_s += pause_s
+        try:
+            await trio.sleep(pause_s)
+        except trio.Cancelled:
+            sock.close()
+            raise
 
     async def _accept_failed(self, error: OSError) -> None:
         """Ignore a peer that has disconnected; out of descriptors, warn and pause until some may be free."""
@@ -273,6 +334,12 @@ def declare_listener_metrics(
         "warmlog_connections",
         "Open connections.",
         lambda: [((listener.name,), listener.connections) for listener in listeners],
+        ("listener",),
+    )
+    metrics.counter(
+        "warmlog_accept_pause_seconds_total",
+        "Time that new connections had to wait because of max.connection.creation.rate.",
+        lambda: [((listener.name,), listener.paused_s) for listener in listeners],
         ("listener",),
     )
     encrypted = [listener for listener in listeners if listener.tls is not None]

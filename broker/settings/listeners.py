@@ -4,7 +4,7 @@
 line. Names are compared without regard to case, and kept in lower case.
 
 A setting of the form `listener.name.NAME.ssl.…` replaces `ssl.…` for one listener; likewise
-`sasl.enabled.mechanisms`.
+`sasl.enabled.mechanisms` and `max.connection.creation.rate`.
 """
 
 import re
@@ -34,8 +34,10 @@ DEFAULT_PROTOCOLS: Final[Mapping[str, str]] = {
     NATIVE: "PLAINTEXT",
 }
 RESERVED: Final = frozenset({"http", "none"})
+CONNECTION_RATE: Final = "max.connection.creation.rate"
 #: Settings that may be given for one listener.
 OF_ONE_LISTENER: Final = frozenset({
+    CONNECTION_RATE,
     "sasl.enabled.mechanisms",
     "ssl.cipher.suites",
     "ssl.client.auth",

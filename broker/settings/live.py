@@ -58,6 +58,7 @@ DYNAMIC_SETTINGS = frozenset({
     "log.roll.ms",
     "log.segment.bytes",
     "log.segment.delete.delay.ms",
+    "max.connection.creation.rate",
     "max.connections",
     "max.connections.per.ip",
     "message.max.bytes",

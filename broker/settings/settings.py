@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from warmlog.broker.settings.kafka_settings import check_at_startup
-from warmlog.broker.settings.listeners import advertised_addresses, check_listeners, is_of_listener
+from warmlog.broker.settings.listeners import CONNECTION_RATE, advertised_addresses, check_listeners, is_of_listener
 from warmlog.broker.settings.mirrors import check_mirror
 from warmlog.broker.settings.sasl import check_sasl
 from warmlog.broker.settings.types import (
@@ -213,6 +213,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket_listen_backlog_size: Count = 4096  # Kafka: 50, which resets some of 200 simultaneous connections
     max_connections: Count = MAX_INT32
     max_connections_per_ip: Count = MAX_INT32
+    max_connection_creation_rate: Count = MAX_INT32
     quota_window_num: Annotated[int, Meta(ge=1, le=100)] = 11
     quota_window_size_seconds: Annotated[int, Meta(ge=1, le=3_600)] = 1
     controller_quota_window_num: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 11
@@ -404,7 +405,7 @@ def load_settings(
         if field is not None:
             values[field.name] = check_value(name, value, field.type, origin=origin)
         elif is_of_listener(name):
-            of_listeners[name] = check_value(name, value, str, origin=origin)
+            of_listeners[name] = check_of_listener(name, value, origin)
         elif (text := check_at_startup(name, value, origin=origin)) is not None:
             without_effect[name] = text
         else:
@@ -417,6 +418,13 @@ def load_settings(
         settings = msgspec.structs.replace(settings, log_dirs=",".join(map(str, paths)))
     check_together(settings)
     return settings
+
+
+def check_of_listener(name: str, value: Any, origin: str) -> str:
+    """Return the text of a listener's setting. Raises SettingError for a wrong one of those that are numbers."""
+    if name.endswith(f".{CONNECTION_RATE}"):
+        return str(check_value(name, value, FIELDS[CONNECTION_RATE].type, origin=origin))
+    return str(check_value(name, value, str, origin=origin))
 
 
 def _given(

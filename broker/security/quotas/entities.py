@@ -35,8 +35,6 @@ CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 CLIENT_QUOTAS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
 
-NOT_ENFORCED: Final = frozenset({CONNECTION_CREATION_RATE})
-
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
@@ -105,8 +103,6 @@ def check_quota(entity: QuotaEntity, key: str, value: float) -> None:
     if key not in known:
         kind = "an ip" if entity.ip is not None else "users and clients"
         raise InvalidQuotaError(f"unknown quota {key}: {kind} can have {', '.join(known)}")
-    if key in NOT_ENFORCED:
-        raise InvalidQuotaError(f"{key} is not enforced by this version, so it cannot be set")
     if not (value > 0 and math.isfinite(value)):
         raise InvalidQuotaError(f"{key} must be greater than 0, not {value:g}")
     most = _MAX_WHOLE.get(key)

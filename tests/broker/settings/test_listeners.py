@@ -64,6 +64,8 @@ def test_brokers_use_the_first_kafka_listener_or_the_one_that_is_named() -> None
         (["advertised.listeners=OTHER://a:1"], r"other is not a listener: expected one of kafka, native"),
         (["advertised.listeners=native://:1"], r"native: clients need a host and a port"),
         ([NAMED, MAP, "advertised.listeners=kafka://a:1"], r"kafka is not a listener: expected one of internal"),
+        (["listener.name.kafka.max.connection.creation.rate=0"], r"max\.connection\.creation\.rate"),
+        (["listener.name.kafka.max.connection.creation.rate=many"], r"max\.connection\.creation\.rate"),
         ([NAMED, MAP, "inter.broker.listener.name=native"], r"no listener for Kafka's protocol"),
     ],
 )

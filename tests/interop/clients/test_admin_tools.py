@@ -57,6 +57,10 @@ def calls(files: Path) -> dict[str, Call]:
         ),
         "the default quotas": call("kafka-configs --describe --entity-type users --entity-default"),
         "all quotas of users": call("kafka-configs --describe --entity-type users"),
+        "set a rate of connections": call(
+            "kafka-configs --alter --entity-type ips --entity-name 10.1.2.3 --add-config connection_creation_rate=100"
+        ),
+        "the rate of connections": call("kafka-configs --describe --entity-type ips"),
         "remove a quota": call(
             "kafka-configs --alter --entity-type clients --entity-name c --delete-config producer_byte_rate"
         ),

@@ -34,6 +34,9 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
 from warmlog.broker.replication.leading.leader import PartitionLeader
 from warmlog.broker.replication.leading.progress import Proposal
+from warmlog.broker.security.quotas.connection_rates import UNLIMITED, ConnectionRates
+from warmlog.broker.security.quotas.entities import QuotaIndex
+from warmlog.broker.security.quotas.rates import Windows
 from warmlog.broker.settings.listeners import ListenerPlan
 from warmlog.protocol.kafka.api import Codec
 from warmlog.protocol.request import HelloRequest
@@ -48,6 +51,7 @@ LIMITS = Limits(
     max_idle_s=60.0,
     send_buffer_bytes=-1,
     receive_buffer_bytes=-1,
+    rates=ConnectionRates(QuotaIndex(), Windows(), trio.current_time, lambda: UNLIMITED),
 )
 
 
@@ -159,7 +163,9 @@ async def serving(directory: Path, isr: Sequence[int] = (0, 1, 2), *, min_isr: i
         nursery.start_soon(turn.run)
         for name, sock, services in _listening(made, partition, turn, nursery):
             addresses[name] = f"127.0.0.1:{stack.enter_context(sock).getsockname()[1]}"
-            nursery.start_soon(Listener(bound_as(name, sock), services, LIMITS).serve)
+            nursery.start_soon(
+                Listener(bound_as(name, sock), services, LIMITS, lambda: UNLIMITED, is_protected=False).serve
+            )
         one = Serving(made, partition, turn, addresses, min_isr)
         one.lead(state_of(*isr))
         yield one
