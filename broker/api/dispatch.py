@@ -22,13 +22,13 @@ from warmlog.broker.api.transactions.admission import Admit
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchResponse
+from warmlog.protocol.kafka.messages.fetch import NO_REPLICA, KafkaFetchResponse
 from warmlog.protocol.request import FetchRequest, ProduceRequest, Request
 from warmlog.protocol.response import ErrorResponse, FetchResponse, ProduceResponse, Response
 
 logger = logging.getLogger(__name__)
 
-# Requests of brokers, and those of a login, whose client is not known before it is complete.
+# Requests of brokers, besides those with the id of a replica, and of logins, whose user is not known yet.
 EXEMPT = frozenset({"write_txn_markers", "sasl_handshake", "sasl_authenticate", "authenticate"})
 DEFECT = ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why")
 
@@ -187,7 +187,7 @@ class Dispatcher:
             return await self._handle(request, context)
         session = context.session
         response = await context.timed(self._handle(request, context))
-        if request.api not in EXEMPT:
+        if request.api not in EXEMPT and getattr(request, "replica_id", NO_REPLICA) < 0:
             session.throttle_ms = max(session.throttle_ms, self._quotas.requested(session))
         return response
 
