@@ -28,7 +28,7 @@ from warmlog.protocol.response import ErrorResponse, FetchResponse, ProduceRespo
 
 logger = logging.getLogger(__name__)
 
-# Requests of brokers, besides those with the id of a replica, and of logins, whose user is not known yet.
+# Requests of brokers, besides those with the id of a replica, and of logins.
 EXEMPT = frozenset({"write_txn_markers", "sasl_handshake", "sasl_authenticate", "authenticate"})
 DEFECT = ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why")
 
@@ -187,7 +187,7 @@ class Dispatcher:
             return await self._handle(request, context)
         session = context.session
         response = await context.timed(self._handle(request, context))
-        if request.api not in EXEMPT and getattr(request, "replica_id", NO_REPLICA) < 0:
+        if not _is_exempt(request, session):
             session.throttle_ms = max(session.throttle_ms, self._quotas.requested(session))
         return response
 
@@ -217,6 +217,12 @@ class Dispatcher:
 def _denials(session: Session) -> int:
     """Return a number that changes with each right that a session lacks."""
     return 0 if session.decisions is None else session.decisions.denials
+
+
+def _is_exempt(request: Request, session: Session) -> bool:
+    """Return whether the time of a request is not charged: a broker's, or of a login whose user is not known yet."""
+    is_known = session.login is None or session.login.principal is not None
+    return request.api in EXEMPT or not is_known or getattr(request, "replica_id", NO_REPLICA) >= 0
 
 
 def _defect(api: str, context: Context, error: Exception) -> ErrorResponse:

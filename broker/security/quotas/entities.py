@@ -26,6 +26,7 @@ from urllib.parse import quote, unquote
 from warmlog.broker.security.acls import host_of
 
 DEFAULT: Final = ""  # the name of a default; no entity has an empty name
+MAX_LIMITS: Final = 1_000  # kept; then they are looked up again
 MAX_NAME: Final = 1024  # characters of a user or client id with a quota of its own
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
@@ -140,6 +141,7 @@ class QuotaIndex:
         self.kinds: Counter[str] = Counter()
         self.limits_clients = False
         self._values: dict[QuotaEntity, Mapping[str, float]] = {}
+        self._limits: dict[tuple[str, str, str], Limit | None] = {}  # that were looked up since the last change
 
     def __len__(self) -> int:
         return len(self._values)
@@ -154,6 +156,7 @@ class QuotaIndex:
 
     def set(self, entity: QuotaEntity, values: Mapping[str, float]) -> None:
         """Replace the quotas of an entity."""
+        self._limits.clear()
         self.kinds.subtract(self.of(entity).keys())
         self._values.pop(entity, None)
         if values:
@@ -165,6 +168,17 @@ class QuotaIndex:
         """Return the quota of one kind that applies to a client of a user."""
         if not self.kinds[kind]:
             return None
+        key = kind, user, client_id
+        if key in self._limits:
+            return self._limits[key]
+        found = self._find(kind, user, client_id)
+        if len(client_id) <= MAX_NAME:
+            if len(self._limits) >= MAX_LIMITS:
+                self._limits.clear()
+            self._limits[key] = found
+        return found
+
+    def _find(self, kind: str, user: str, client_id: str) -> Limit | None:
         values = self._values
         for entity in (
             (user, client_id, None),

@@ -1,5 +1,6 @@
 """Requests about the cluster, its features, controller and log directories, and about security."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from interop.compare.session import Session
@@ -236,6 +237,7 @@ def security(s: Session) -> None:
         components=[{"entity_type": "user", "match_type": 2, "match": None}] * 2,
         strict=True,
     )
+    _alter_quotas(s)
     s.ask("credentials", "DescribeUserScramCredentials", users=None)
     s.ask("credentials of no users", "DescribeUserScramCredentials", users=[])
     s.ask("credentials of a user", "DescribeUserScramCredentials", users=[{"name": "a"}])
@@ -248,3 +250,46 @@ def security(s: Session) -> None:
     s.ask("expire a token", "ExpireDelegationToken", hmac=b"x", expiry_time_period_ms=1000)
     s.ask("tokens", "DescribeDelegationToken", owners=None)
     s.ask("tokens of an owner", "DescribeDelegationToken", owners=[{"principal_type": "User", "principal_name": "a"}])
+
+
+def _alter_quotas(s: Session) -> None:
+    """Set quotas that hold up nobody, and remove them; name what cannot be."""
+
+    def alter(label: str, *changes: tuple[Mapping[str, str | None], Mapping[str, float | None]], **fields: Any) -> None:
+        entries = [
+            {
+                "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
+                "ops": [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in ops.items()],
+            }
+            for entity, ops in changes
+        ]
+        s.ask(label, "AlterClientQuotas", entries=entries, **fields)
+
+    high = {"producer_byte_rate": 1e12, "request_percentage": 1e6}
+    alter("alter no quotas")
+    alter("only validate quotas", ({"user": "a"}, high), validate_only=True)
+    alter("set quotas", ({"user": "a"}, high))
+    alter("set quotas of a client of a user", ({"user": "a", "client-id": None}, {"consumer_byte_rate": 1e12}))
+    alter("set a rate of connections", ({"ip": "10.1.2.3"}, {"connection_creation_rate": 1e6}))
+    alter("set a rate of mutations", ({"client-id": "c"}, {"controller_mutation_rate": 0.5}))
+    for entity_type in ("user", "client-id", "ip"):
+        components = [{"entity_type": entity_type, "match_type": 2, "match": None}]
+        s.ask(f"set quotas of {entity_type}", "DescribeClientQuotas", components=components, strict=True)
+    alter("remove quotas that there are not", ({"user": "b"}, {"producer_byte_rate": None, "speed": None}))
+    alter("a quota of nobody", ({}, high))
+    alter("a quota of an unknown type", ({"moon": "a"}, high))
+    alter("a quota of an empty name", ({"user": ""}, high))
+    alter("a quota of a user and an address", ({"user": "a", "ip": "10.1.2.3"}, high))
+    alter("a quota of no address", ({"ip": "not an address"}, {"connection_creation_rate": 1.0}))
+    alter("an unknown quota", ({"user": "a"}, {"speed": 1.0}))
+    alter("a quota of another kind", ({"ip": None}, high))
+    alter("a quota of zero", ({"user": "a"}, {"producer_byte_rate": 0.0}))
+    alter("a negative quota", ({"user": "a"}, {"request_percentage": -1.0}))
+    alter("a fraction of a byte", ({"user": "a"}, {"consumer_byte_rate": 1.5}))
+    alter("too many connections", ({"ip": None}, {"connection_creation_rate": 2.0**31}))
+    nothing = {"producer_byte_rate": None, "request_percentage": None}
+    alter("remove quotas", ({"user": "a"}, nothing))
+    alter("remove a quota of a client", ({"user": "a", "client-id": None}, {"consumer_byte_rate": None}))
+    alter("remove a rate of connections", ({"ip": "10.1.2.3"}, {"connection_creation_rate": None}))
+    alter("remove a rate of mutations", ({"client-id": "c"}, {"controller_mutation_rate": None}))
+    s.ask("no quotas again", "DescribeClientQuotas", components=[], strict=False)

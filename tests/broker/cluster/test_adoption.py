@@ -18,6 +18,7 @@ from warmlog.broker.cluster.keys import (
     encode,
     gone_key,
     partition_key,
+    quotas_key,
     scram_key,
     topic_key,
 )
@@ -32,14 +33,17 @@ from warmlog.broker.cluster.values import (
     ProducerIds,
     Registration,
     StoredAcl,
+    StoredQuotas,
     TopicState,
     TopicStatus,
 )
 from warmlog.broker.metadata.topic import Mirror
 from warmlog.broker.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from warmlog.broker.security.quotas.entities import QuotaEntity
 from warmlog.broker.security.scram import ScramCredential
 
 ACL = Acl(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:a", "*", Operation.READ, Permission.ALLOW)
+ALICE, BOB = QuotaEntity("alice"), QuotaEntity("bob", "")
 ME = Member(7, 5)
 SPACE = UUID("11111111-2222-3333-4444-555555555555")
 
@@ -80,8 +84,11 @@ async def test_everything_goes_along() -> None:
         Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=3000))),
         Put(gone_key(uuid5(SPACE, "old"), 7), b""),
         Put(acl_key(acl_id(ACL)), encode(StoredAcl(**ACL._asdict()))),
+        *[Put(quotas_key(each), encode(StoredQuotas(values={"producer_byte_rate": 1.0}))) for each in (ALICE, BOB)],
     )
     cluster = MemoryCluster()
+    theirs = StoredQuotas(values={"producer_byte_rate": 2.0})
+    cluster.commit(Transaction((), (Put(quotas_key(BOB), encode(theirs)),)))
     cluster.commit(Transaction((), (Put(configs_key(""), encode(Configs(values={"b": "theirs"}))),)))
     for step in steps(mine, cluster):
         assert cluster.commit(step).succeeded
@@ -98,6 +105,7 @@ async def test_everything_goes_along() -> None:
     assert image.features.levels == {"f": 1}
     assert image.producer_ids.next_id == 3000
     assert ACL in image.acls
+    assert dict(image.quotas.items()) == {ALICE: {"producer_byte_rate": 1.0}, BOB: {"producer_byte_rate": 2.0}}
     assert image.gone == {uuid5(SPACE, "gone"): {7}, uuid5(SPACE, "old"): {7}}
     assert steps(mine, cluster) == []
 

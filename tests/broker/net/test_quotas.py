@@ -100,6 +100,25 @@ async def test_produces_that_are_sent_together_pause_after_the_first_too_many(
         assert [(await client.reply())["throttle_time_ms"] for _ in range(2)] == [0, 0]
 
 
+async def test_a_produce_to_many_partitions_is_charged_once(broker: Running, mock_clock: MockClock) -> None:
+    async with kafka_client(broker.addresses.kafka, "admin") as admin, kafka_client(broker.addresses.kafka) as client:
+        topics = [{"name": "t", "num_partitions": 600, "replication_factor": 1, "assignments": [], "configs": []}]
+        await admin.ask("CreateTopics", topics=topics)
+        await set_quota(admin, "producer_byte_rate", 10_000.0, ("client-id", "test"))
+        partitions = [{"index": index, "records": batch(b"x" * 100)} for index in range(600)]
+        await client.send(
+            "Produce", 12, acks=1, timeout_ms=1000, topic_data=[{"name": "t", "partition_data": partitions}]
+        )
+        reply = await client.reply()
+        assert {each["error_code"] for each in reply["responses"][0]["partition_responses"]} == {ErrorCode.NONE}
+        size = 600 * len(batch(b"x" * 100))
+        assert size / 10 < reply["throttle_time_ms"] + 10_000 < size / 10 * 1.1
+        await client.send("ApiVersions", 0)
+        assert await is_silent(client, admin)
+        mock_clock.jump(60)
+        await client.reply()
+
+
 async def test_a_producer_that_wants_no_replies_pauses_too(broker: Running, mock_clock: MockClock) -> None:
     async with kafka_client(broker.addresses.kafka, "admin") as admin, kafka_client(broker.addresses.kafka) as client:
         await admin.ask("Metadata", topics=[{"name": "t"}], allow_auto_topic_creation=True)

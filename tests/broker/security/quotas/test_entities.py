@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from warmlog.broker.security.quotas.entities import (
     DEFAULT,
+    MAX_LIMITS,
     InvalidQuotaError,
     Limit,
     QuotaEntity,
@@ -48,6 +49,16 @@ def test_the_first_quota_in_kafkas_order_applies() -> None:
     assert index.limit(KIND, "alice", "app") is None
     assert index.limit(KIND, "bob", "app") == Limit(1.0, "bob", "app")
     assert len(index) == 3
+
+
+def test_limits_of_strangers_are_found_and_not_all_kept() -> None:
+    index = QuotaIndex()
+    index.set(QuotaEntity(None, DEFAULT), {KIND: 1.0})
+    for number in range(3 * MAX_LIMITS):
+        assert index.limit(KIND, "u", f"c{number}") == Limit(1.0, None, f"c{number}")
+        assert index.limit(KIND, "u", "c" * 2_000) == Limit(1.0, None, "c" * 2_000)
+    index.set(QuotaEntity("u"), {KIND: 2.0})
+    assert index.limit(KIND, "u", "c0") == Limit(2.0, "u", None)
 
 
 def test_quotas_of_addresses_do_not_limit_clients() -> None:
