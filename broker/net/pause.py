@@ -22,7 +22,9 @@ class Pause:
         self._tick = NO_TICK
 
     def begin(self, throttle_ms: int) -> None:
-        """Pause for a time from now, at least."""
+        """Pause for a time from now, at least. Does nothing for a closed connection."""
+        if self._owner is None:
+            return
         tick = self._turn.deadlines.add(self, throttle_ms / 1000)
         earlier = min(tick, self._tick)
         if self.is_on and earlier != max(tick, self._tick):

@@ -14,6 +14,7 @@ Source: org.apache.kafka.common.metrics.stats.Rate, SampledStat, TokenBucket; or
 from typing import Final, NamedTuple
 
 MS: Final = 1000
+MAX_THROTTLE_MS: Final = (1 << 31) - 1  # what a response can name
 
 
 class Windows(NamedTuple):
@@ -84,7 +85,7 @@ class Rate:
         total = self.total(now)
         elapsed = self.elapsed(now)
         rate = total / (elapsed / MS)
-        return round((rate - bound) / bound * elapsed) if rate > bound else 0
+        return round(min(MAX_THROTTLE_MS, (rate - bound) / bound * elapsed)) if rate > bound else 0
 
 
 class TokenBucket:
@@ -112,4 +113,4 @@ class TokenBucket:
     def throttle_ms(self, bound: float, now: int) -> int:
         """Return how long it takes until the bucket is not overdrawn any more; 0 if it is not."""
         self._refill(bound, now)
-        return round(-self._tokens / bound * MS) if self._tokens < 0 else 0
+        return round(min(MAX_THROTTLE_MS, -self._tokens / bound * MS)) if self._tokens < 0 else 0

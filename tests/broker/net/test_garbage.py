@@ -18,6 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 from benchmarks.questions.large_frames import KAFKA, LargeRequest, commit_fields, many, request_bytes
 from tests.broker.clients import Running, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from tests.broker.net.test_quotas import set_quota
 from tests.clients.waiting import LIMIT_S
 from warmlog.broker.api.context import Session
 from warmlog.broker.api.pacing import Pacer
@@ -158,9 +159,16 @@ async def begin_and_abort(broker: Running) -> None:
         assert not ended["error_code"]
 
 
+async def close_in_a_pause(broker: Running) -> None:
+    async with kafka_client(broker.addresses.kafka) as client:
+        await set_quota(client, "request_percentage", 1e-9, ("client-id", "greedy"))
+    async with kafka_client(broker.addresses.kafka, "greedy") as greedy:
+        assert (await greedy.ask("Metadata", 9, topics=None))["throttle_time_ms"] > 0
+
+
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize(
-    "use", [end_normally, be_a_member, begin_and_abort, reset, send_a_malformed_frame, fail_to_fetch]
+    "use", [close_in_a_pause, end_normally, be_a_member, begin_and_abort, reset, send_a_malformed_frame, fail_to_fetch]
 )
 async def test_connections_leave_no_cycles(tmp_path: Path, use: Callable[[Running], Awaitable[None]]) -> None:
     with trio.fail_after(LIMIT_S):

@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.broker.clients import Running, batch, produce_request, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
+from tests.broker.net.sasl import LISTENERS, create_users, log_in
 from warmlog.protocol.errors import ErrorCode
 
 PAYLOAD = batch(b"x" * 20_000)
@@ -250,3 +251,26 @@ async def test_a_broker_stops_although_clients_pause(broker: Running) -> None:
         broker.stop.set()
         assert await client.stream.receive_some() == b""
         await broker.ended.wait()
+
+
+async def test_the_quota_of_a_user_applies_to_who_has_logged_in_as_it(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with running(tmp_path, LISTENERS) as broker:
+        await create_users(broker, "alice", "bob")
+        address = broker.addresses.named["sasl"]
+        async with (
+            kafka_client(broker.addresses.named["open"], "admin") as admin,
+            kafka_client(address) as alice,
+            kafka_client(address) as also_alice,
+            kafka_client(address) as bob,
+        ):
+            await admin.ask("Metadata", topics=[{"name": "t"}], allow_auto_topic_creation=True)
+            await set_quota(admin, "producer_byte_rate", RATE, ("user", "alice"))
+            await set_quota(admin, "request_percentage", 1e-6, ("user", "ANONYMOUS"), ("client-id", "test"))
+            for client, user in ((alice, "alice"), (also_alice, "alice"), (bob, "bob")):
+                assert (await client.ask("ApiVersions", 3))["throttle_time_ms"] == 0, "the user is not known yet"
+                assert not (await log_in(client, user))["error_code"]
+            assert await produce(bob) == 0
+            assert await produce(alice) > 10_000
+            assert await produce(also_alice) > 30_000, "they share the quota of their user"
+            assert await produce(admin) == 0
+            mock_clock.rate = 1.0

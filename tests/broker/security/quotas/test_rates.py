@@ -68,6 +68,14 @@ def test_a_rate_that_recorded_nothing_for_all_windows_is_as_new() -> None:
     assert rate.total(11_000) == 0
 
 
+def test_a_pause_is_no_longer_than_a_response_can_say() -> None:
+    rate, bucket = Rate(Windows()), TokenBucket(Windows())
+    rate.record(1e9, 0)
+    bucket.record(1e9, 1e-300, 0)
+    assert rate.throttle_ms(1.0, 0) == rate.throttle_ms(1e-300, 0) == 2**31 - 1
+    assert bucket.throttle_ms(1e-300, 0) == 2**31 - 1
+
+
 class ModelBucket:
     """Credits, filled a millisecond at a time."""
 
