@@ -168,6 +168,32 @@ async def test_a_fetch_session_continues_after_a_throttled_fetch(broker: Running
         assert records_of(later) == records_of(begun)
 
 
+async def test_a_fetch_of_many_partitions_is_throttled_as_a_whole(broker: Running, mock_clock: MockClock) -> None:
+    """It is read in a task, in pieces."""
+    async with kafka_client(broker.addresses.kafka, "admin") as admin, kafka_client(broker.addresses.kafka) as client:
+        topics = [{"name": "t", "num_partitions": 600, "replication_factor": 1, "assignments": [], "configs": []}]
+        await admin.ask("CreateTopics", topics=topics)
+        records = batch(b"x" * 900)
+        written = [{"index": index, "records": records} for index in range(600)]
+        await admin.ask("Produce", 12, acks=1, timeout_ms=1000, topic_data=[{"name": "t", "partition_data": written}])
+        await set_quota(admin, "consumer_byte_rate", RATE, ("client-id", "test"))
+        asked = [{"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for index in range(600)]
+        fields = {
+            "max_wait_ms": 0,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "topics": [{"topic": "t", "partitions": asked}],
+        }
+        reply = await client.ask("Fetch", 12, **fields, **NO_SESSION)
+        size = records_of(reply)
+        assert (0 < size <= 10_000, reply["throttle_time_ms"]) == (True, 0)
+        reply = await client.ask("Fetch", 12, **fields, **NO_SESSION)
+        assert (reply["responses"], reply["throttle_time_ms"]) == ((), 2 * size - 10_000)
+        mock_clock.jump(60)
+        reply = await client.ask("Fetch", 12, **fields, **NO_SESSION)
+        assert (records_of(reply), reply["throttle_time_ms"]) == (size, 0)
+
+
 async def test_a_batch_above_the_quota_is_delivered(broker: Running) -> None:
     async with kafka_client(broker.addresses.kafka) as client:
         await client.ask("Metadata", topics=[{"name": "t"}], allow_auto_topic_creation=True)
