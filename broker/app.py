@@ -9,7 +9,7 @@ stop    stop accepting -> answer received requests, for at most `warmlog.stop.ti
 import logging
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,6 +77,8 @@ from warmlog.broker.settings.listeners import (
     plan_listeners,
 )
 from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.settings.oauth import OAuthSettings
+from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.tls import tls_settings
 from warmlog.broker.settings.types import SettingError
@@ -90,6 +92,8 @@ from warmlog.protocol.version import VERSION
 if TYPE_CHECKING:
     from warmlog.broker.clustered import ClusterMember, Reachable
     from warmlog.broker.mirror.service import Mirror
+    from warmlog.broker.net.jwks import TokenSources
+    from warmlog.broker.security.tokens import TokenChecker
 
 logger = logging.getLogger(__name__)
 
@@ -176,25 +180,38 @@ async def serve(
         web = None
         if http != "none":
             web = stack.enter_context(_bind("http", _parse(http), settings.socket_listen_backlog_size))
+        tokens = await _tokens(settings, plans)
         peers = certificates.get(inter_broker_listener(settings))
-        broker = Broker(settings, stack, guard or LoopGuard(0.0), peers)
+        broker = Broker(settings, stack, guard or LoopGuard(0.0), peers, None if tokens is None else tokens[0])
+        checkers = {} if tokens is None else tokens[1]
         with broker.guard.watching():
-            bound = [Bound(plan, sockets[plan.name], certificates.get(plan.name)) for plan in plans]
+            bound = [
+                Bound(plan, sockets[plan.name], certificates.get(plan.name), checkers.get(plan.name)) for plan in plans
+            ]
             await broker.serve(bound, web, ready, stop)
 
 
 class Broker:
     """Constructs the objects of one broker in dependency order; `serve` runs them."""
 
-    def __init__(self, settings: Settings, stack: ExitStack, guard: LoopGuard, peers: ServerTls | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        stack: ExitStack,
+        guard: LoopGuard,
+        peers: ServerTls | None = None,
+        tokens: "TokenSources | None" = None,
+    ) -> None:
         """Lock the data directories and open the metadata; `stack` releases them.
 
-        `peers`: the certificate of the listener for brokers, if that encrypts.
+        `peers`: the certificate of the listener for brokers, if that encrypts. `tokens`: the keys of their issuers, if
+        a listener accepts them.
 
         Raises LogError, MetadataError, OSError.
         """
         self._settings = settings
         self._peers = peers
+        self._tokens = tokens
         self._directories = stack.enter_context(self._open_directories())
         self._metadata = MetadataFile(
             settings.data_paths[0] / METADATA_FILE, settings.node_id, make_room=self._directories.first.make_room
@@ -329,6 +346,8 @@ class Broker:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
             for task in (groups.run, transactions.run, self._moves.run, self._reads.run, frontend.run):
                 maintained.start_soon(task)
+            if self._tokens is not None:
+                await unless(stop, partial(maintained.start, self._tokens.run))
             if mirror is not None:
                 maintained.start_soon(mirror.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
@@ -465,6 +484,8 @@ class Broker:
         if self._settings.warmlog_metrics_partitions:
             declare_partition_metrics(metrics, partitions)
         self.guard.declare(metrics)
+        if self._tokens is not None:
+            self._tokens.declare(metrics)
 
 
 async def _watch(watch: DiskWatch) -> None:
@@ -499,6 +520,29 @@ def _certificate(settings: Settings, listener: str) -> ServerTls:
     try:
         return ServerTls(listener, tls_settings(settings, listener))
     except (SettingError, TlsError) as error:
+        raise StartError(str(error)) from None
+
+
+async def _tokens(
+    settings: Settings, plans: Iterable[ListenerPlan]
+) -> "tuple[TokenSources, dict[str, TokenChecker]] | None":
+    """Return what checks the tokens of listeners with OAUTHBEARER, None without any. Raises StartError."""
+    found = [(plan.name, sasl_settings(settings, plan.name)) for plan in plans]
+    wanted = [(name, sasl.oauth) for name, sasl in found if sasl is not None and sasl.oauth is not None]
+    return await trio.to_thread.run_sync(_token_sources, wanted) if wanted else None
+
+
+def _token_sources(wanted: Sequence[tuple[str, OAuthSettings]]) -> "tuple[TokenSources, dict[str, TokenChecker]]":
+    """Import joserfc and read files of keys, in a thread. Raises StartError."""
+    try:
+        from warmlog.broker.net.jwks import token_sources
+        from warmlog.broker.security.tokens import KeysError
+    except ModuleNotFoundError as error:
+        missing = error.name
+        raise StartError(f"OAUTHBEARER needs the package {missing}: pip install 'warmlog[oauth]'") from None
+    try:
+        return token_sources(wanted)
+    except KeysError as error:
         raise StartError(str(error)) from None
 
 

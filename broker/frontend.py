@@ -188,7 +188,7 @@ class Frontend:
         wires: Mapping[str, Wire] = {KAFKA: KafkaWire(codec), NATIVE: NativeWire()}
         listeners = []
         for each in bound:
-            rules = _login_rules(settings, each.plan.name)
+            rules = _login_rules(settings, each)
             of_listener = services(
                 name=each.plan.name, wire=wires[each.plan.protocol], login_rules=rules, guard=guarded
             )
@@ -197,7 +197,9 @@ class Frontend:
             listeners.append(Listener(each, of_listener, limits, rate, is_protected=is_protected))
         declare_listener_metrics(core.metrics, listeners, requests, replies)
         _warn_of_open_listeners(bound, settings)
-        if not core.node.image.credentials and any(each.plan.security.startswith("SASL") for each in bound):
+        if not core.node.image.credentials and any(
+            each.plan.security.startswith("SASL") and each.tokens is None for each in bound
+        ):
             logger.warning(
                 "no client can log in: there is no user; stop, and create one with `warmlog user create --data-dir`"
             )
@@ -340,9 +342,9 @@ def client_quotas(settings: Settings, node: StoreNode, metrics: Metrics) -> Clie
     return quotas
 
 
-def _login_rules(settings: Settings, listener: str) -> LoginRules | None:
+def _login_rules(settings: Settings, bound: Bound) -> LoginRules | None:
     """Return what a listener asks of its clients; None without SASL."""
-    found = sasl_settings(settings, listener)
+    found = sasl_settings(settings, bound.plan.name)
     if found is None:
         return None
     return LoginRules(
@@ -353,6 +355,7 @@ def _login_rules(settings: Settings, listener: str) -> LoginRules | None:
         failure_delay_s=found.failure_delay_ms / 1000,
         session_s=found.session_ms / 1000,
         clock=perf_counter,
+        tokens=bound.tokens,
     )
 
 

@@ -68,8 +68,12 @@ def call(command: str, text: str = "") -> Call:
     return Call(tool=tool, arguments=tuple(arguments), text=text)
 
 
-def run(bootstrap: str, calls: Mapping[str, Call]) -> dict[str, ToolOutput]:
-    """Run the calls in order against one broker; return their outputs by the same names."""
-    answers = java("warmlog.interop.Tools", text="".join(each.line(bootstrap) for each in calls.values()))
+def run(bootstrap: str, calls: Mapping[str, Call], *properties: str) -> dict[str, ToolOutput]:
+    """Run the calls in order against one broker; return their outputs by the same names.
+
+    `properties` are options of the virtual machine, such as -Dname=value.
+    """
+    text = "".join(each.line(bootstrap) for each in calls.values())
+    answers = java("warmlog.interop.Tools", text=text, options=properties)
     lines = [line for line in answers.splitlines() if line.startswith('{"status":')]  # others: shutdown hooks
     return {name: ToolOutput(**json.loads(line)) for name, line in zip(calls, lines, strict=True)}

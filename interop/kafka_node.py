@@ -100,9 +100,15 @@ def jar(name: str, version: str = KAFKA_VERSION) -> Path:
     return libraries / f"{name}-{version}.jar"
 
 
-def java(main: str, *arguments: str, text: str | None = None, version: str = KAFKA_VERSION) -> str:
+def java(
+    main: str,
+    *arguments: str,
+    text: str | None = None,
+    version: str = KAFKA_VERSION,
+    options: Sequence[str] = (),
+) -> str:
     """Run one Java program to its end with `text` as its standard input; returns its standard output."""
-    command = ["java", *JVM_OPTIONS, "-cp", class_path(version), main, *arguments]
+    command = ["java", *JVM_OPTIONS, *options, "-cp", class_path(version), main, *arguments]
     return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from interop.reference_pages import BLOCKS, DOCS, NOT_SERVED, PAGES, SERVED, declared_metrics, generated, is_of_cluster
+from tests.issuer import Issuer
 from warmlog import Client
 from warmlog.broker.settings.live import DYNAMIC_SETTINGS
 from warmlog.broker.settings.settings import FIELDS
@@ -49,6 +50,8 @@ def test_every_setting_is_on_the_page_of_settings() -> None:
 
 
 def test_every_metric_of_a_broker_is_declared_with_its_type_labels_and_help(tmp_path: Path) -> None:
+    issuer = Issuer()
+    (tmp_path / "keys.json").write_bytes(issuer.jwks)
     declared = {
         metric.name.removesuffix("_total"): metric for metric in declared_metrics() if not is_of_cluster(metric)
     }
@@ -57,6 +60,9 @@ def test_every_metric_of_a_broker_is_declared_with_its_type_labels_and_help(tmp_
         "warmlog.audit.file": tmp_path / "audit.jsonl",
         "warmlog.mirror.from": "127.0.0.1:1",  # nobody is there
         "group.initial.rebalance.delay.ms": 0,
+        "listeners": "PLAINTEXT://127.0.0.1:0,NATIVE://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        **issuer.settings(),
+        "sasl.oauthbearer.jwks.endpoint.url": (tmp_path / "keys.json").as_uri(),
     }
     with Broker(settings=settings) as broker, Client(broker.native) as client:
         client.produce("orders", value=b"one")

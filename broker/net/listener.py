@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -25,6 +26,9 @@ from warmlog.broker.security.distinguished_names import CertificateError
 from warmlog.broker.security.quotas.connection_rates import ConnectionRates
 from warmlog.broker.security.sasl import Login
 from warmlog.broker.settings.listeners import ListenerPlan
+
+if TYPE_CHECKING:
+    from warmlog.broker.security.tokens import TokenChecker  # with joserfc, which most brokers never need
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +48,12 @@ SAME_MACHINE_BUFFER_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A listener's plan, its socket, and its certificate if it encrypts."""
+    """A listener's plan, its socket, its certificate if it encrypts, and what checks tokens if it accepts them."""
 
     plan: ListenerPlan
     sock: socket.socket
     tls: ServerTls | None = None
+    tokens: "TokenChecker | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,17 +17,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from secrets import token_urlsafe
-from typing import Final
+from time import time
+from typing import TYPE_CHECKING, Final
 
+from warmlog.broker.security.oauthbearer import OAuthServer
 from warmlog.broker.security.principal import Principal
 from warmlog.broker.security.scram import Lookup, PlainServer, ScramServer, UnknownUsers
+from warmlog.protocol.oauthbearer import OAUTHBEARER
 from warmlog.protocol.scram import MECHANISMS, PLAIN, SaslError
+
+if TYPE_CHECKING:
+    from warmlog.broker.security.tokens import TokenChecker  # with joserfc, which most brokers never need
 
 NO_MECHANISM: Final = "none"
 NONCE_BYTES: Final = 24
+MIN_SESSION_S: Final = 0.001
 REAUTHENTICATION_PAUSE_S: Final = 1.0  # at least between two logins of a connection, as in Kafka
 
-Exchange = ScramServer | PlainServer
+Exchange = ScramServer | PlainServer | OAuthServer
 
 
 class Stage(Enum):
@@ -57,7 +64,10 @@ class Users:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginRules:
-    """What a listener asks of its clients. `session_s`: how long a login is valid, 0 for ever."""
+    """What a listener asks of its clients.
+
+    `session_s`: how long a login is valid, 0 for ever; one with a token no longer than that. `tokens` checks them.
+    """
 
     mechanisms: Sequence[str]
     is_encrypted: bool
@@ -66,19 +76,22 @@ class LoginRules:
     failure_delay_s: float
     session_s: float
     clock: Callable[[], float]
+    tokens: "TokenChecker | None" = None
+    wall_clock: Callable[[], float] = time
 
 
 class Login:
     """The login of one connection."""
 
     __slots__ = ("_authenticated_at", "_exchange", "_mechanism", "deadline", "expires_at", "is_raw", "principal",
-                 "rules", "stage")  # fmt: skip
+                 "rules", "session_s", "stage")  # fmt: skip
 
     def __init__(self, rules: LoginRules) -> None:
         self.rules = rules
         self.stage = Stage.CHOOSING
         self.deadline = rules.clock() + rules.timeout_s
         self.expires_at: float | None = None
+        self.session_s = 0.0  # how long the last login is valid, 0 for ever
         self.is_raw = False  # whether tokens come without Kafka's headers (SaslHandshake v0)
         self.principal: Principal | None = None  # of the last complete exchange
         self._authenticated_at = 0.0
@@ -129,6 +142,9 @@ class Login:
         self._mechanism, self.is_raw, self.stage = mechanism, is_raw, Stage.EXCHANGING
         if mechanism == PLAIN:
             self._exchange = PlainServer(users.lookup, users.unknown)
+        elif mechanism == OAUTHBEARER:
+            assert self.rules.tokens is not None
+            self._exchange = OAuthServer(self.rules.tokens)
         else:
             nonce = token_urlsafe(NONCE_BYTES)
             self._exchange = ScramServer(MECHANISMS[mechanism], users.lookup, users.unknown, nonce)
@@ -152,7 +168,11 @@ class Login:
         self.principal, self._exchange, self.is_raw = principal, None, False
         self.stage = Stage.COMPLETE
         self._authenticated_at = rules.clock()
-        self.expires_at = self._authenticated_at + rules.session_s if rules.session_s else None
+        self.session_s = rules.session_s
+        if isinstance(exchange, OAuthServer):
+            of_token = max(exchange.expires_at - rules.wall_clock(), MIN_SESSION_S)
+            self.session_s = min(of_token, rules.session_s or of_token)
+        self.expires_at = self._authenticated_at + self.session_s if self.session_s else None
 
     def failed(self) -> None:
         """Give up: the connection must close."""

@@ -215,12 +215,13 @@ class PlainServer:
             mechanism.salted_password(self._password, credential.salt, rest)
         return hmac.compare_digest(mechanism.stored_key(salted), credential.stored_key)
 
-    def end(self, *, is_right: bool) -> None:
-        """Complete the exchange. Raises SaslError for a wrong password."""
+    def end(self, *, is_right: bool) -> bytes:
+        """Complete the exchange, and return the empty answer. Raises SaslError for a wrong password."""
         self._password = ""
         if not is_right:
             raise SaslError(WRONG)
         self.is_complete = True
+        return b""
 
 
 def _known(lookup: Lookup, unknown: UnknownUsers, user: str, mechanism: Mechanism) -> ScramCredential:

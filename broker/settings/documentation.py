@@ -121,7 +121,20 @@ BROKER_TEXTS: Mapping[str, str] = {
     "listener.security.protocol.map": "Security protocols of listeners, as NAME:PROTOCOL separated by commas. A "
     "listener that is not named has the protocol of its name, and kafka and native have PLAINTEXT.",
     "sasl.enabled.mechanisms": "SASL mechanisms of listeners with SASL_PLAINTEXT or SASL_SSL, separated by commas: "
-    "SCRAM-SHA-256, SCRAM-SHA-512, PLAIN.",
+    "SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER.",
+    "sasl.oauthbearer.jwks.endpoint.url": "Where the public keys are that verify tokens of OAUTHBEARER: an https:, "
+    "http: or file: address of a JSON Web Key Set.",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": "How often these keys are read again.",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "Pause after a failed attempt to read them, which doubles with "
+    "each.",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": "Longest of these pauses, and the shortest time between two "
+    "attempts because a token has an unknown key.",
+    "sasl.oauthbearer.expected.issuer": "The iss claim of tokens. Needed for OAUTHBEARER.",
+    "sasl.oauthbearer.expected.audience": "Values separated by commas, one of which has to be in the aud claim of "
+    "tokens. Needed for OAUTHBEARER.",
+    "sasl.oauthbearer.clock.skew.seconds": "How far the clocks of the issuer and of the broker may differ.",
+    "sasl.oauthbearer.sub.claim.name": "Claim of tokens with the name of the principal.",
+    "sasl.oauthbearer.scope.claim.name": "Claim of tokens with scopes, which are checked for their form only.",
     "sasl.server.max.receive.size": "Maximum size of a request before a client has authenticated.",
     "connection.failed.authentication.delay.ms": "How long after its begin a failed login is answered, at least.",
     "connections.max.reauth.ms": "How long a login is valid before the client has to authenticate again on its "
@@ -131,8 +144,10 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.inter.broker.user": "User as which this broker logs in to the others of its cluster.",
     "warmlog.inter.broker.password.file": "File with the password of warmlog.inter.broker.user in its first line. It "
     "is read for each connection.",
-    "warmlog.sasl.plain.without.tls": "Whether PLAIN may be enabled for SASL_PLAINTEXT, where passwords are sent in "
-    "clear.",
+    "warmlog.sasl.oauthbearer.ca.file": "PEM file with the CAs of sasl.oauthbearer.jwks.endpoint.url. Empty: those of "
+    "the system.",
+    "warmlog.sasl.plain.without.tls": "Whether PLAIN and OAUTHBEARER may be enabled for SASL_PLAINTEXT, where "
+    "passwords and tokens are sent in clear.",
     "warmlog.sasl.timeout.ms": "Close a connection that has not authenticated after this time, TLS handshake included.",
     "listeners": "Listeners, as NAME://HOST:PORT separated by commas: an empty host is every address, port 0 a free "
     "port. Empty: kafka and native, at the addresses of --kafka and --native, which it replaces.",

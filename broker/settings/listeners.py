@@ -4,7 +4,7 @@
 line. Names are compared without regard to case, and kept in lower case.
 
 A setting of the form `listener.name.NAME.ssl.…` replaces `ssl.…` for one listener; likewise
-`sasl.enabled.mechanisms` and `max.connection.creation.rate`.
+`sasl.enabled.mechanisms`, `sasl.oauthbearer.…` and `max.connection.creation.rate`.
 """
 
 import re
@@ -39,6 +39,15 @@ CONNECTION_RATE: Final = "max.connection.creation.rate"
 OF_ONE_LISTENER: Final = frozenset({
     CONNECTION_RATE,
     "sasl.enabled.mechanisms",
+    "sasl.oauthbearer.clock.skew.seconds",
+    "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+    "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.scope.claim.name",
+    "sasl.oauthbearer.sub.claim.name",
     "ssl.cipher.suites",
     "ssl.client.auth",
     "ssl.enabled.protocols",
@@ -51,6 +60,7 @@ OF_ONE_LISTENER: Final = frozenset({
     "ssl.truststore.certificates",
     "ssl.truststore.location",
     "ssl.truststore.type",
+    "warmlog.sasl.oauthbearer.ca.file",
 })  # fmt: skip
 
 _LISTENER = re.compile(r"([\w-]+)://\[?([^/\[\]]*?)\]?:(\d{1,5})")

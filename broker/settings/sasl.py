@@ -1,16 +1,19 @@
 """The settings of SASL, as they apply to one listener."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from warmlog.broker.settings.listeners import inter_broker_listener, listener_names, security_of, value_for
+from warmlog.broker.settings.oauth import OAuthSettings, oauth_settings
 from warmlog.broker.settings.types import SettingError, parts
 
 if TYPE_CHECKING:
     from warmlog.broker.settings.settings import Settings
 
 PLAIN: Final = "PLAIN"
-MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", PLAIN)
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", PLAIN, OAUTHBEARER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,7 @@ class SaslSettings:
     timeout_ms: int
     failure_delay_ms: int
     session_ms: int
+    oauth: OAuthSettings | None  # with OAUTHBEARER
 
 
 def sasl_settings(settings: "Settings", listener: str) -> SaslSettings | None:
@@ -36,11 +40,12 @@ def sasl_settings(settings: "Settings", listener: str) -> SaslSettings | None:
     unknown = [each for each in mechanisms if each not in MECHANISMS]
     if unknown or not mechanisms:
         raise SettingError(f"{name}: expected some of {', '.join(MECHANISMS)}, not {unknown[0] if unknown else 'none'}")
-    if PLAIN in mechanisms and not is_encrypted and not settings.warmlog_sasl_plain_without_tls:
-        raise SettingError(
-            f"{name}: PLAIN would send passwords in clear over the {listener} listener, which is SASL_PLAINTEXT: use "
-            "SASL_SSL or SCRAM, or set warmlog.sasl.plain.without.tls=true"
-        )
+    for mechanism, secrets in ((PLAIN, "passwords"), (OAUTHBEARER, "tokens")):
+        if mechanism in mechanisms and not is_encrypted and not settings.warmlog_sasl_plain_without_tls:
+            raise SettingError(
+                f"{name}: {mechanism} would send {secrets} in clear over the {listener} listener, which is "
+                "SASL_PLAINTEXT: use SASL_SSL or SCRAM, or set warmlog.sasl.plain.without.tls=true"
+            )
     return SaslSettings(
         mechanisms=mechanisms,
         is_encrypted=is_encrypted,
@@ -48,6 +53,7 @@ def sasl_settings(settings: "Settings", listener: str) -> SaslSettings | None:
         timeout_ms=settings.warmlog_sasl_timeout_ms,
         failure_delay_ms=settings.connection_failed_authentication_delay_ms,
         session_ms=settings.connections_max_reauth_ms,
+        oauth=oauth_settings(listener, partial(value_for, settings, listener)) if OAUTHBEARER in mechanisms else None,
     )
 
 

@@ -91,12 +91,22 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # authentication
     sasl_enabled_mechanisms: str = "SCRAM-SHA-256,SCRAM-SHA-512"  # Kafka: GSSAPI, which is not supported
+    sasl_oauthbearer_jwks_endpoint_url: str = ""
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: PositiveMillis = 3_600_000
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: PositiveMillis = 100
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: PositiveMillis = 10_000
+    sasl_oauthbearer_expected_issuer: str = ""
+    sasl_oauthbearer_expected_audience: str = ""
+    sasl_oauthbearer_clock_skew_seconds: Delay = 30
+    sasl_oauthbearer_sub_claim_name: str = "sub"
+    sasl_oauthbearer_scope_claim_name: str = "scope"
     sasl_server_max_receive_size: Annotated[int, Meta(ge=1024, le=MAX_INT32)] = 512 << 10
     connection_failed_authentication_delay_ms: Delay = 100
     connections_max_reauth_ms: Millis = 0
     sasl_mechanism_inter_broker_protocol: SaslMechanism = "SCRAM-SHA-512"  # Kafka: GSSAPI
     warmlog_inter_broker_user: str = ""
     warmlog_inter_broker_password_file: str = ""
+    warmlog_sasl_oauthbearer_ca_file: str = ""  # the system's
     warmlog_sasl_plain_without_tls: bool = False
     warmlog_sasl_timeout_ms: PositiveMillis = 10_000
 

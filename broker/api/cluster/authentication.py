@@ -6,7 +6,7 @@ so that the time does not tell whether a user exists. Source: SaslServerAuthenti
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import trio
@@ -17,6 +17,7 @@ from warmlog.broker.api.errors import RequestError
 from warmlog.broker.api.fair_queue import FairQueue
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.security.oauthbearer import OAuthServer, RefusedTokenError
 from warmlog.broker.security.sasl import (
     IllegalStateError,
     Login,
@@ -24,7 +25,7 @@ from warmlog.broker.security.sasl import (
     UnsupportedMechanismError,
     Users,
 )
-from warmlog.broker.security.scram import PlainServer
+from warmlog.broker.security.scram import ScramServer
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.authentication import (
     SaslAuthenticateRequest,
@@ -48,7 +49,7 @@ class AuthenticationApi:
         self._users = users
         self._audit = audit
         self._logins: Counter[tuple[str, str, str]] = Counter()  # by listener, mechanism and result
-        self._checks = FairQueue(1)  # of passwords, by address
+        self._checks = FairQueue(1)  # of passwords and tokens, by address
         self._worker = trio.CapacityLimiter(1)
         self._log_at = 0.0  # no line before this time of trio's clock
         self._unlogged = 0
@@ -98,7 +99,7 @@ class AuthenticationApi:
         self._logins[context.session.listener, login.mechanism, "ok"] += 1
         if self._audit is not None:
             self._audit.login(context.session, str(login.principal), login.mechanism, is_ok=True)
-        return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=int(login.rules.session_s * 1000))
+        return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=int(login.session_s * 1000))
 
     async def authenticate_native(
         self, request: AuthenticateRequest, context: Context
@@ -121,32 +122,36 @@ class AuthenticationApi:
         )
 
     async def _respond(self, login: Login, token: bytes, context: Context) -> bytes:
+        began_at = trio.current_time()
         exchange = login.exchange
-        if not isinstance(exchange, PlainServer):
+        if isinstance(exchange, ScramServer):
             return exchange.respond(token)
         exchange.begin(token)
-        exchange.end(is_right=await context.wait(self._check(exchange, login, context.session)))
-        return b""
+        answer = exchange.end(is_right=await context.wait(self._check(exchange.check, login, context.session)))
+        if isinstance(exchange, OAuthServer) and exchange.refusal is not None:
+            self._count_failed(context.session, login, exchange.refusal)
+            await context.wait(trio.sleep_until(began_at + login.rules.failure_delay_s))
+        return answer
 
-    async def _check(self, exchange: PlainServer, login: Login, session: Session) -> bool:
-        """Check a password in a worker, in turn with the passwords of other addresses."""
+    async def _check(self, check: Callable[[], bool], login: Login, session: Session) -> bool:
+        """Check a password or a token in a worker, in turn with those of other addresses."""
         async with self._checks.slot(session.peer[0]):
             if login.has_failed or login.overdue(login.rules.clock()):  # the connection has closed meanwhile
                 return False
-            return await trio.to_thread.run_sync(exchange.check, limiter=self._worker)
+            return await trio.to_thread.run_sync(check, limiter=self._worker)
 
     async def _refused(self, login: Login, error: SaslError, began_at: float, context: Context) -> None:
         """Count and log a failed login, and return when it may be answered."""
         login.failed()
-        session = context.session
-        self._logins[session.listener, login.mechanism, "failed"] += 1
-        if self._audit is not None:
-            self._audit.login(session, "", login.mechanism, is_ok=False, reason=str(error))
-        self._log(session, login, error)
+        if not isinstance(error, RefusedTokenError):
+            self._count_failed(context.session, login, error)
         await context.wait(trio.sleep_until(began_at + login.rules.failure_delay_s))
 
-    def _log(self, session: Session, login: Login, error: SaslError) -> None:
-        """Log a failed login. Rate-limited. Neither the name nor the mechanism that the client sent is logged."""
+    def _count_failed(self, session: Session, login: Login, why: SaslError | str) -> None:
+        """Count and log a failed login. Rate-limited. No name or mechanism that the client sent is logged."""
+        self._logins[session.listener, login.mechanism, "failed"] += 1
+        if self._audit is not None:
+            self._audit.login(session, "", login.mechanism, is_ok=False, reason=str(why))
         now = trio.current_time()
         if now < self._log_at:
             self._unlogged += 1
@@ -154,7 +159,7 @@ class AuthenticationApi:
         more, self._unlogged = self._unlogged, 0
         self._log_at = now + LOG_PAUSE_S
         since = f" ({more} more since the last line)" if more else ""
-        logger.warning("%s: %s:%d: login failed: %s: %s%s", session.listener, *session.peer, login.mechanism, error,
+        logger.warning("%s: %s:%d: login failed: %s: %s%s", session.listener, *session.peer, login.mechanism, why,
                        since)  # fmt: skip
 
 
