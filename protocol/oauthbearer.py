@@ -5,7 +5,7 @@ server   nothing, or {"status":"invalid_token"}, to which the client answers %x0
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Final, NamedTuple
 
 from warmlog.protocol.scram import SaslError, unescape
@@ -60,6 +60,12 @@ def first_message(token: str) -> bytes:
     if _AUTH.fullmatch(f"Bearer {token}") is None:
         raise SaslError("a token has letters, digits and -._~+/ only, and perhaps = at its end")
     return f"n,,{_SEPARATOR}auth=Bearer {token}{_SEPARATOR}{_SEPARATOR}".encode()
+
+
+def log_in_with(token: str) -> Generator[bytes, bytes, None]:
+    """Yield the messages of a client; send the server's answer to each. Raises SaslError."""
+    if (yield first_message(token)):  # a refusal; the answer to its acknowledgement is an error
+        yield ACKNOWLEDGED
 
 
 def _authorized(header: str) -> str:

@@ -8,6 +8,12 @@ tls_certificate = "client.pem"
 user = "alice"
 password_file = "/home/alice/.config/warmlog/password"
 mechanism = "SCRAM-SHA-512"
+
+[tokens]
+token_endpoint_url = "https://issuer/token"
+client_id = "alice"
+client_secret_file = "/home/alice/.config/warmlog/secret"
+token_scope = "kafka"
 """
 
 import os
@@ -26,6 +32,12 @@ VARIABLES = {
     "user": "WARMLOG_USER",
     "password_file": "WARMLOG_PASSWORD_FILE",
     "mechanism": "WARMLOG_SASL_MECHANISM",
+    "token_file": "WARMLOG_TOKEN_FILE",
+    "token_endpoint_url": "WARMLOG_TOKEN_ENDPOINT_URL",
+    "token_scope": "WARMLOG_TOKEN_SCOPE",
+    "token_ca": "WARMLOG_TOKEN_CA",
+    "client_id": "WARMLOG_CLIENT_ID",
+    "client_secret_file": "WARMLOG_CLIENT_SECRET_FILE",
 }
 
 

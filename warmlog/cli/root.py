@@ -202,7 +202,16 @@ LOGIN_OPTIONS = [
         metavar="NAME",
         expose_value=False,
         callback=use_login,
-        help="SASL mechanism: SCRAM-SHA-512 (the default), SCRAM-SHA-256 or PLAIN. [env var: WARMLOG_SASL_MECHANISM]",
+        help="SASL mechanism: SCRAM-SHA-512 (the default), SCRAM-SHA-256 or PLAIN; OAUTHBEARER with a token. "
+        "[env var: WARMLOG_SASL_MECHANISM]",
+    ),
+    click.Option(
+        ["--token-file"],
+        metavar="FILE",
+        expose_value=False,
+        callback=use_login,
+        help="Log in with the access token in this file, which is read for each connection. "
+        "[env var: WARMLOG_TOKEN_FILE, or WARMLOG_TOKEN with the token]",
     ),
 ]
 

@@ -34,7 +34,10 @@ def run_with_client(
 
     settings.setdefault("client", CLIENT_NAME)
     settings.setdefault("tls", context_from(os.environ))
-    if (login := login_from(os.environ)) is not None:
+    login = login_from(os.environ)
+    if login is not None and login.token is not None:
+        settings.setdefault("token", login.token)
+    elif login is not None:
         settings.setdefault("username", login.user)
         settings.setdefault("password", login.password)
         settings.setdefault("mechanism", cast("Mechanism", login.mechanism))

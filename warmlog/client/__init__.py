@@ -36,6 +36,7 @@ from warmlog.client.producing.batches import Delivery, RecordMetadata
 from warmlog.client.producing.handoff import BlockingDelivery
 from warmlog.client.producing.producer import Message, PartitionSummary, Producible, Summary
 from warmlog.client.settings import Acks, Compression, Settings
+from warmlog.client.tokens import ClientCredentials, TokenFile
 from warmlog.client.transactions.admin import OpenTransaction
 from warmlog.client.transactions.blocking import BlockingTransaction
 from warmlog.client.transactions.transaction import Transaction
@@ -53,6 +54,7 @@ __all__ = [
     "BrokerError",
     "BufferFullError",
     "Client",
+    "ClientCredentials",
     "ClosedError",
     "Compression",
     "ConnectError",
@@ -80,6 +82,7 @@ __all__ = [
     "Settings",
     "Start",
     "Summary",
+    "TokenFile",
     "Topic",
     "TopicExistsError",
     "Topics",

@@ -5,10 +5,11 @@ Names follow Kafka's, with the unit appended.
 
 import re
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypedDict
 
+from warmlog.protocol.oauthbearer import OAUTHBEARER
 from warmlog.protocol.records.layout import Codec
 from warmlog.protocol.scram import MECHANISMS, PLAIN
 
@@ -17,6 +18,7 @@ DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 
 Acks: TypeAlias = Literal[0, 1, -1, "all"]
 Mechanism: TypeAlias = Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
+Token: TypeAlias = str | Callable[[], str]
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -40,6 +42,7 @@ class SettingNames(TypedDict, total=False):
     username: str | None
     password: str | None
     mechanism: Mechanism
+    token: Token | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,8 @@ class Settings:
     while there are no records. `tls`: encrypts connections and checks the hosts that they lead to, as
     `ssl.create_default_context(cafile="ca.pem")` does; None: they are not encrypted.
     `username`, `password`: log in with these, by the SASL `mechanism`. Without encryption, use SCRAM: PLAIN sends the
-    password itself.
+    password itself. `token`: log in with an access token (OAUTHBEARER), or with what a function returns for each login,
+    such as `TokenFile` and `ClientCredentials`; it is called in a worker thread.
     """
 
     client: str = ""
@@ -77,6 +81,7 @@ class Settings:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     mechanism: Mechanism = "SCRAM-SHA-512"
+    token: Token | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.acks not in {0, 1, -1, "all"}:
@@ -89,6 +94,8 @@ class Settings:
                 raise ValueError(f"{name} must not be negative")
         if (self.username is None) != (self.password is None):
             raise ValueError("username and password belong together")
+        if self.token is not None and self.username is not None:
+            raise ValueError("log in with a username and a password, or with a token")
         if self.mechanism not in {*MECHANISMS, PLAIN}:
             raise ValueError(f"mechanism must be one of {', '.join((*MECHANISMS, PLAIN))}, not {self.mechanism!r}")
         for name in _POSITIVE:
@@ -99,6 +106,13 @@ class Settings:
     def required_acks(self) -> Literal[-1, 0, 1]:
         """`acks` as encoded in a request."""
         return -1 if self.acks == "all" else self.acks
+
+    @property
+    def sasl_mechanism(self) -> str | None:
+        """The SASL mechanism that connections log in by, None if they do not."""
+        if self.token is not None:
+            return OAUTHBEARER
+        return None if self.username is None else self.mechanism
 
     @property
     def codec(self) -> Codec:

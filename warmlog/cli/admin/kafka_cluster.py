@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from secrets import token_urlsafe
 from time import monotonic, sleep
 from typing import Any, TypeAlias
 
@@ -25,7 +24,7 @@ from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS, METADATA
 from warmlog.protocol.response import MetadataResponse
-from warmlog.protocol.scram import SaslError, log_in
+from warmlog.protocol.scram import SaslError
 from warmlog.protocol.version import VERSION
 
 Fields: TypeAlias = Mapping[str, Any]
@@ -104,8 +103,8 @@ class _Connection:
         if begun["error_code"] == ErrorCode.ILLEGAL_SASL_STATE:
             raise Failure(f"{self._address}: the listener has no SASL: connect without --user")
         _check_login(begun)
-        tokens = log_in(login.mechanism, login.user, login.password, token_urlsafe())
         try:
+            tokens = login.messages()
             token = next(tokens)
             while True:
                 answer = self.ask(SASL_AUTHENTICATE, {"auth_bytes": token})

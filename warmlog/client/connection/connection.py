@@ -17,6 +17,7 @@ from secrets import token_urlsafe
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from warmlog.client.connection.async_socket import AsyncSocket
 from warmlog.client.connection.background import TaskStarter
@@ -35,6 +36,7 @@ from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.frame import DEFAULT_MAX_FRAME_BYTES
 from warmlog.protocol.native.login import AuthenticateRequest, AuthenticateResponse
 from warmlog.protocol.native.messages import FIRST_WITH_LOGIN, NativeRequest
+from warmlog.protocol.oauthbearer import log_in_with
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import HelloResponse
 from warmlog.protocol.scram import SaslError, log_in
@@ -159,8 +161,8 @@ class Connection:
         self._start(self._receive_loop)
         try:
             self.hello = await self.ask(Session.hello(settings.client), HelloResponse)
-            if settings.username is not None:
-                lifetime_s = await self._log_in(settings.username, settings.password or "", settings.mechanism)
+            if settings.sasl_mechanism is not None:
+                lifetime_s = await self._log_in(settings)
                 if lifetime_s:
                     self._start(partial(self._renew_login, settings, lifetime_s))
         except BaseException:
@@ -172,22 +174,29 @@ class Connection:
         while not self.closed:
             await anyio.sleep(max(lifetime_s * RENEW_AFTER, MIN_RENEWAL_S))
             try:
-                lifetime_s = await self._log_in(settings.username or "", settings.password or "", settings.mechanism)
+                lifetime_s = await self._log_in(settings)
             except WarmlogError as error:
                 self._end(ConnectionLostError(f"{self.address}: the login could not be renewed: {error.message}"))
 
-    async def _log_in(self, user: str, password: str, mechanism: str) -> float:
+    async def _log_in(self, settings: Settings) -> float:
         """Log in, and return for how many seconds that is valid, 0 for ever. Raises WarmlogError."""
         if self.version < FIRST_WITH_LOGIN:
             raise broker_error(ErrorCode.UNSUPPORTED_VERSION, "the broker is too old for logins: update it")
-        tokens = log_in(mechanism, user, password, token_urlsafe())
+        mechanism, token = settings.sasl_mechanism or "", settings.token
+        if callable(token):
+            token = await anyio.to_thread.run_sync(token, abandon_on_cancel=True)
+        if token is not None:
+            tokens = log_in_with(token)
+        else:
+            tokens = log_in(mechanism, settings.username or "", settings.password or "", token_urlsafe())
         lifetime_ms = 0
         try:
-            token = next(tokens)
+            message = next(tokens)
             while True:
-                answer = await self.ask(AuthenticateRequest(mechanism=mechanism, token=token), AuthenticateResponse)
+                request = AuthenticateRequest(mechanism=mechanism, token=message)
+                answer = await self.ask(request, AuthenticateResponse)
                 lifetime_ms = answer.session_lifetime_ms
-                token = tokens.send(answer.token)
+                message = tokens.send(answer.token)
         except StopIteration:
             return lifetime_ms / 1000
         except SaslError as problem:
