@@ -19,14 +19,16 @@ from uuid import uuid4
 
 import trio
 
+from warmlog.broker.api.logins import Logins
 from warmlog.broker.api.records.producers import largest_producer_id
+from warmlog.broker.cluster.access.credentials import users_of
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.local.local_store import LocalStore
 from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import NO_EPOCH
-from warmlog.broker.frontend import Core, Frontend
+from warmlog.broker.frontend import Core, Frontend, new_authorizer
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.log.directory.belonging import METADATA_FILE
 from warmlog.broker.log.directory.condition import report_directories
@@ -44,6 +46,7 @@ from warmlog.broker.maintenance.schedule import Maintenance
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
+from warmlog.broker.net.http.access import HttpAccess
 from warmlog.broker.net.http.http_listener import HttpListener
 from warmlog.broker.net.listener import Bound, bind
 from warmlog.broker.net.transport.certificates import ServerTls, TlsError
@@ -65,6 +68,7 @@ from warmlog.broker.process import (
     tune_garbage_collector,
     unless,
 )
+from warmlog.broker.settings.http import HTTP, HttpSettings
 from warmlog.broker.settings.listeners import (
     DEFAULT_KAFKA,
     DEFAULT_NATIVE,
@@ -79,7 +83,7 @@ from warmlog.broker.settings.listeners import (
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.oauth import OAuthSettings
 from warmlog.broker.settings.sasl import sasl_settings
-from warmlog.broker.settings.settings import Settings
+from warmlog.broker.settings.settings import Settings, http_of
 from warmlog.broker.settings.tls import tls_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.broker.start_errors import BrokenError, StartError, first_of, start_errors
@@ -111,6 +115,16 @@ class Addresses:
         """Return the line that reports readiness."""
         known = {"kafka": self.kafka, "native": self.native, "http": self.http}
         return " ".join(["ready", *[f"{name}={address}" for name, address in {**known, **self.named}.items()]])
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """The socket of HTTP, and how its clients authenticate."""
+
+    sock: socket.socket
+    settings: HttpSettings
+    tls: ServerTls | None
+    tokens: "TokenChecker | None"
 
 
 def run(
@@ -180,7 +194,10 @@ async def serve(
         web = None
         if http != "none":
             web = stack.enter_context(_bind("http", _parse(http), settings.socket_listen_backlog_size))
-        tokens = await _tokens(settings, plans)
+        of_http = http_of(settings)
+        if web is not None and of_http.is_encrypted:
+            certificates[HTTP] = _certificate(settings, HTTP)
+        tokens = await _tokens(settings, plans, None if web is None else of_http.oauth)
         peers = certificates.get(inter_broker_listener(settings))
         broker = Broker(settings, stack, guard or LoopGuard(0.0), peers, None if tokens is None else tokens[0])
         checkers = {} if tokens is None else tokens[1]
@@ -188,7 +205,8 @@ async def serve(
             bound = [
                 Bound(plan, sockets[plan.name], certificates.get(plan.name), checkers.get(plan.name)) for plan in plans
             ]
-            await broker.serve(bound, web, ready, stop)
+            served = None if web is None else Web(web, of_http, certificates.get(HTTP), checkers.get(HTTP))
+            await broker.serve(bound, served, ready, stop)
 
 
 class Broker:
@@ -220,6 +238,7 @@ class Broker:
         alone = self._lone_node()
         self._join_directories(alone.image)
         self._metrics = Metrics()
+        self._logins = Logins(self._metrics)
         self._member = self._join_cluster(stack, alone.image) if settings.warmlog_cluster_etcd else None
         self._node: StoreNode = alone if self._member is None else self._member.node
         self._live_settings = LiveSettings(settings)
@@ -273,7 +292,7 @@ class Broker:
     async def serve(
         self,
         bound: Sequence[Bound],
-        http: socket.socket | None,
+        http: Web | None,
         ready: Callable[[Addresses], None],
         stop: trio.Event,
     ) -> None:
@@ -289,6 +308,8 @@ class Broker:
             web = self._http(http, partitions)
             if web is not None:
                 background.start_soon(web.serve)
+            if self._tokens is not None:
+                background.start_soon(self._tokens.run)
             try:
                 await unless(stop, partial(self._open, partitions), gave_up=partitions.progress.cancel)
                 if not stop.is_set():
@@ -302,6 +323,8 @@ class Broker:
                 writer.stop()
             if web is not None:
                 web.stop()
+            if self._tokens is not None:
+                self._tokens.stop()
 
     async def _open(self, partitions: Partitions) -> None:
         """Read the image of the cluster, and open all logs. Topics of a broker by itself become part of its cluster."""
@@ -339,6 +362,7 @@ class Broker:
             node=self._node,
             moves=self._moves,
             reads=self._reads,
+            logins=self._logins,
         )
         frontend = Frontend(core, turn)
         listeners = frontend.listeners(bound)
@@ -347,7 +371,7 @@ class Broker:
             for task in (groups.run, transactions.run, self._moves.run, self._reads.run, frontend.run):
                 maintained.start_soon(task)
             if self._tokens is not None:
-                await unless(stop, partial(maintained.start, self._tokens.run))
+                await unless(stop, self._tokens.wait_read)
             if mirror is not None:
                 maintained.start_soon(mirror.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
@@ -425,8 +449,8 @@ class Broker:
         self._declare_metrics(partitions)
         return partitions
 
-    def _http(self, sock: socket.socket | None, partitions: Partitions) -> HttpListener | None:
-        self._http_address = address_of(sock)
+    def _http(self, web: Web | None, partitions: Partitions) -> HttpListener | None:
+        self._http_address = address_of(None if web is None else web.sock)
 
         def why_not_ready() -> dict[str, object] | None:
             status = self._not_ready
@@ -434,7 +458,19 @@ class Broker:
                 return None
             return {"status": status} | (partitions.progress.form() if status == "starting" else {})
 
-        return None if sock is None else HttpListener(sock, self._metrics.scrape, why_not_ready)
+        if web is None:
+            return None
+        access, settings = None, self._settings
+        if web.settings.ways:
+            access = HttpAccess(
+                web.settings.ways,
+                self._logins,
+                users_of(self._node),
+                authorizer=partial(new_authorizer, settings, self._node),
+                tokens=web.tokens,
+                failure_delay_s=settings.connection_failed_authentication_delay_ms / 1000,
+            )
+        return HttpListener(web.sock, self._metrics.scrape, why_not_ready, web.tls, access)
 
     def _groups(self, partitions: Partitions, writer: Writer) -> GroupService:
         groups = GroupService(partitions, writer, self._settings, clock=wall_clock_ms, new_id=lambda: str(uuid4()))
@@ -524,11 +560,13 @@ def _certificate(settings: Settings, listener: str) -> ServerTls:
 
 
 async def _tokens(
-    settings: Settings, plans: Iterable[ListenerPlan]
+    settings: Settings, plans: Iterable[ListenerPlan], of_http: OAuthSettings | None
 ) -> "tuple[TokenSources, dict[str, TokenChecker]] | None":
-    """Return what checks the tokens of listeners with OAUTHBEARER, None without any. Raises StartError."""
+    """Return what checks the tokens of listeners that accept them, None without any. Raises StartError."""
     found = [(plan.name, sasl_settings(settings, plan.name)) for plan in plans]
     wanted = [(name, sasl.oauth) for name, sasl in found if sasl is not None and sasl.oauth is not None]
+    if of_http is not None:
+        wanted.append((HTTP, of_http))
     return await trio.to_thread.run_sync(_token_sources, wanted) if wanted else None
 
 

@@ -32,6 +32,7 @@ from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.api.groups.kafka_groups import group_families
 from warmlog.broker.api.groups.native_groups import NativeGroupsApi
 from warmlog.broker.api.handler import Family
+from warmlog.broker.api.logins import Logins
 from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.pacing import Pacer
 from warmlog.broker.api.records.delete_records import RecordsApi
@@ -114,6 +115,7 @@ class Core:
     node: StoreNode
     moves: LogMoves
     reads: ReadAhead
+    logins: Logins
 
 
 class Frontend:
@@ -232,7 +234,7 @@ class Frontend:
             AssignmentsApi(partitions, core.node),
             SecurityApi(),
             AclsApi(core.node, is_enabled=self._authorizer is not None),
-            AuthenticationApi(users_of(core.node), core.metrics, self._audit),
+            AuthenticationApi(users_of(core.node), core.logins, self._audit),
             CredentialsApi(core.node),
             QuotasApi(core.node),
             OffsetsApi(partitions, core.metrics),
@@ -294,12 +296,19 @@ def _audit_log(settings: Settings, metrics: Metrics) -> AuditLog | None:
 
 
 def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
-    """Return the authorizer that the settings ask for."""
+    """Return the authorizer that the settings ask for, and warn if it may refuse other brokers."""
+    found = new_authorizer(settings, node)
+    is_known = str(ANONYMOUS) in parse_super_users(settings.super_users)
+    if found is not None and not node.is_alone and not is_known:
+        _warn_of_anonymous_brokers(settings)
+    return found
+
+
+def new_authorizer(settings: Settings, node: StoreNode) -> Authorizer | None:
+    """Return an authorizer by the settings and the ACLs that a broker knows now, None without one."""
     if not settings.authorizer_class_name:
         return None
     super_users = parse_super_users(settings.super_users)
-    if not node.is_alone and str(ANONYMOUS) not in super_users:
-        _warn_of_anonymous_brokers(settings)
     return Authorizer(node.image.acls, super_users, allows_unnamed=settings.allow_everyone_if_no_acl_found)
 
 

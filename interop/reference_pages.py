@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import click
 
 from interop.python_reference import python_api
-from warmlog.broker.api.authorization.table import ROWS
+from warmlog.broker.api.authorization.table import HTTP_PATHS, ROWS
 from warmlog.broker.partitions.partition_metrics import LABELS
 from warmlog.broker.settings.documentation import documentation_of
 from warmlog.broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
@@ -95,6 +95,7 @@ def not_served(_: Kafka) -> str:
 def authorization(_: Kafka) -> str:
     """List what each API needs from the authorizer."""
     rows = [(row.name, row.needs, row.missing) for row in sorted(ROWS.values(), key=lambda row: row.name.lower())]
+    rows += [(f"HTTP: {path}", f"{each.name} Cluster", "status 403") for path, each in HTTP_PATHS.items()]
     return table(("API", "needs", "without it"), rows)
 
 

@@ -116,6 +116,8 @@ class TokenSources:
 
     def __init__(self) -> None:
         self._keepers: dict[JwksSettings, KeyKeeper] = {}
+        self._scope = trio.CancelScope()
+        self._first = trio.Event()
 
     def checker(self, settings: OAuthSettings) -> TokenChecker:
         """Return the checker of a listener. Raises KeysError."""
@@ -141,13 +143,22 @@ class TokenSources:
             ("url", "result"),
         )  # fmt: skip
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep all keys, until cancelled. Started after the first attempt to read each."""
-        async with trio.open_nursery() as nursery:
-            async with trio.open_nursery() as starting:
-                for keeper in self._keepers.values():
-                    starting.start_soon(nursery.start, keeper.run)
-            task_status.started()
+    async def run(self) -> None:
+        """Keep all keys, until `stop` is called."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                async with trio.open_nursery() as starting:
+                    for keeper in self._keepers.values():
+                        starting.start_soon(nursery.start, keeper.run)
+                self._first.set()
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._scope.cancel()
+
+    async def wait_read(self) -> None:
+        """Wait for the first attempt to read each key set."""
+        await self._first.wait()
 
 
 async def fetch(url: str, tls: ssl.SSLContext | None) -> bytes:

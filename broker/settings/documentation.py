@@ -148,6 +148,12 @@ BROKER_TEXTS: Mapping[str, str] = {
     "the system.",
     "warmlog.sasl.plain.without.tls": "Whether PLAIN and OAUTHBEARER may be enabled for SASL_PLAINTEXT, where "
     "passwords and tokens are sent in clear.",
+    "warmlog.http.security.protocol": "SSL encrypts HTTP, with the settings of TLS (ssl.keystore.location and "
+    "others), which listener.name.http.ssl.… replaces.",
+    "warmlog.http.authentication": "How clients of HTTP show who they are before they read /metrics, separated by "
+    "commas: basic (a user and a password), bearer (a token, see sasl.oauthbearer.…), certificate. Empty: in no way, "
+    "and everyone may read it.",
+    "warmlog.http.authentication.without.tls": "Whether basic and bearer may be enabled where HTTP is not encrypted.",
     "warmlog.sasl.timeout.ms": "Close a connection that has not authenticated after this time, TLS handshake included.",
     "listeners": "Listeners, as NAME://HOST:PORT separated by commas: an empty host is every address, port 0 a free "
     "port. Empty: kafka and native, at the addresses of --kafka and --native, which it replaces.",

@@ -11,14 +11,22 @@ Precedence, lowest first: defaults, TOML file, environment, `--set`.
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from warmlog.broker.settings.http import HTTP, HttpSettings, http_settings
 from warmlog.broker.settings.kafka_settings import check_at_startup
-from warmlog.broker.settings.listeners import CONNECTION_RATE, advertised_addresses, check_listeners, is_of_listener
+from warmlog.broker.settings.listeners import (
+    CONNECTION_RATE,
+    advertised_addresses,
+    check_listeners,
+    is_of_listener,
+    value_for,
+)
 from warmlog.broker.settings.mirrors import check_mirror
 from warmlog.broker.settings.sasl import check_sasl
 from warmlog.broker.settings.types import (
@@ -109,6 +117,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_sasl_oauthbearer_ca_file: str = ""  # the system's
     warmlog_sasl_plain_without_tls: bool = False
     warmlog_sasl_timeout_ms: PositiveMillis = 10_000
+
+    # HTTP
+    warmlog_http_security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
+    warmlog_http_authentication: str = ""  # basic, bearer, certificate, separated by commas
+    warmlog_http_authentication_without_tls: bool = False
 
     # authorization
     authorizer_class_name: Literal["", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"] = ""
@@ -501,6 +514,16 @@ def _check_super_users(text: str) -> None:
             raise SettingError(f"super.users: separate principals by semicolons, not as in {principal.strip()!r}")
 
 
+def http_of(settings: Settings) -> HttpSettings:
+    """Return how HTTP is served. Raises SettingError."""
+    return http_settings(
+        settings.warmlog_http_security_protocol,
+        settings.warmlog_http_authentication,
+        without_tls=settings.warmlog_http_authentication_without_tls,
+        value_for=partial(value_for, settings, HTTP),
+    )
+
+
 def check_together(settings: Settings) -> None:
     """Raise SettingError for settings that are each in range and conflict with each other."""
     if not settings.data_paths:
@@ -508,6 +531,7 @@ def check_together(settings: Settings) -> None:
     check_listeners(settings)
     _check_super_users(settings.super_users)
     check_sasl(settings)
+    http_of(settings)
     check_mirror(settings.effective)
     _check_etcd(settings)
     if settings.retention_ms == 0:

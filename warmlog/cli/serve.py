@@ -135,7 +135,7 @@ def serve_with(
         raise CannotStart(f"{settings.data_paths[0]}: holds the nodes of a cluster; serve it with --nodes")
     if is_secure:
         settings = read_settings(
-            config, data_dir, (*secured(settings, kafka, native, hosts, secrets_dir), *assignments)
+            config, data_dir, (*secured(settings, kafka, native, http, hosts, secrets_dir), *assignments)
         )
     run_broker(settings, kafka=kafka, native=native, http=http, until_eof=until_eof)
 
@@ -172,7 +172,7 @@ def serve_nodes(
     Plan(settings=settings, count=count, addresses=addresses, options=(), logs_json=log_json).check()
     if is_secure:
         first = settings.data_paths[0] / NODES / str(settings.node_id)
-        assignments = (*secured(settings, kafka, native, hosts, secrets_dir, first), *assignments)
+        assignments = (*secured(settings, kafka, native, http, hosts, secrets_dir, first), *assignments)
         settings = read_settings(config, data_dir, assignments)
     options = ["--log-level", log_level, *(["--log-json"] if log_json else [])]
     options += [] if config is None else ["--config", str(config)]
@@ -215,6 +215,7 @@ def secured(
     settings: "Settings",
     kafka: str | None,
     native: str | None,
+    http: str,
     hosts: tuple[str, ...],
     directory: Path | None,
     node: Path | None = None,
@@ -223,7 +224,7 @@ def secured(
     with importing():
         from warmlog.cli.security.secure import introduction, secure
 
-    found = secure(settings, kafka=kafka, native=native, hosts=hosts, directory=directory, node=node)
+    found = secure(settings, kafka=kafka, native=native, http=http, hosts=hosts, directory=directory, node=node)
     if found.is_new:
         for line in introduction(found, is_terminal=sys.stdout.isatty()):
             click.echo(line)

@@ -165,3 +165,6 @@ ROWS: Mapping[str, Row] = {
     "authenticate": _open("authenticate"),
 }
 # fmt: on
+
+#: Paths of HTTP that need a right, which `net.http.access` checks: an operation on the cluster.
+HTTP_PATHS: Mapping[str, Op] = {"/metrics": Op.DESCRIBE}

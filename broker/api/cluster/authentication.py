@@ -4,19 +4,15 @@ A failed login is answered `connection.failed.authentication.delay.ms` after its
 so that the time does not tell whether a user exists. Source: SaslServerAuthenticator, KafkaApis.
 """
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import trio
 
 from warmlog.broker.api.audit.audit_log import AuditLog
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.errors import RequestError
-from warmlog.broker.api.fair_queue import FairQueue
 from warmlog.broker.api.handler import Handler
-from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.api.logins import Logins
 from warmlog.broker.security.oauthbearer import OAuthServer, RefusedTokenError
 from warmlog.broker.security.sasl import (
     IllegalStateError,
@@ -37,28 +33,14 @@ from warmlog.protocol.native.login import AuthenticateRequest, AuthenticateRespo
 from warmlog.protocol.response import ErrorResponse
 from warmlog.protocol.scram import SaslError
 
-LOG_PAUSE_S: Final = 10.0
-
-logger = logging.getLogger(__name__)
-
 
 class AuthenticationApi:
     """Answers the requests of connections that log in."""
 
-    def __init__(self, users: Users, metrics: Metrics, audit: AuditLog | None = None) -> None:
+    def __init__(self, users: Users, logins: Logins, audit: AuditLog | None = None) -> None:
         self._users = users
+        self._logins = logins
         self._audit = audit
-        self._logins: Counter[tuple[str, str, str]] = Counter()  # by listener, mechanism and result
-        self._checks = FairQueue(1)  # of passwords and tokens, by address
-        self._worker = trio.CapacityLimiter(1)
-        self._log_at = 0.0  # no line before this time of trio's clock
-        self._unlogged = 0
-        metrics.counter(
-            "warmlog_logins_total",
-            "Logins of clients with SASL.",
-            lambda: list(self._logins.items()),
-            ("listener", "mechanism", "result"),
-        )
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by API."""
@@ -96,7 +78,7 @@ class AuthenticationApi:
             return SaslAuthenticateResponse(auth_bytes=answer)
         assert login.principal is not None
         context.session.principal = login.principal
-        self._logins[context.session.listener, login.mechanism, "ok"] += 1
+        self._logins.succeeded(context.session.listener, login.mechanism)
         if self._audit is not None:
             self._audit.login(context.session, str(login.principal), login.mechanism, is_ok=True)
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=int(login.session_s * 1000))
@@ -134,11 +116,10 @@ class AuthenticationApi:
         return answer
 
     async def _check(self, check: Callable[[], bool], login: Login, session: Session) -> bool:
-        """Check a password or a token in a worker, in turn with those of other addresses."""
-        async with self._checks.slot(session.peer[0]):
-            if login.has_failed or login.overdue(login.rules.clock()):  # the connection has closed meanwhile
-                return False
-            return await trio.to_thread.run_sync(check, limiter=self._worker)
+        """Check a password or a token in a worker, unless the connection has closed meanwhile."""
+        return await self._logins.check(
+            check, session.peer[0], lambda: not login.has_failed and not login.overdue(login.rules.clock())
+        )
 
     async def _refused(self, login: Login, error: SaslError, began_at: float, context: Context) -> None:
         """Count and log a failed login, and return when it may be answered."""
@@ -148,19 +129,9 @@ class AuthenticationApi:
         await context.wait(trio.sleep_until(began_at + login.rules.failure_delay_s))
 
     def _count_failed(self, session: Session, login: Login, why: SaslError | str) -> None:
-        """Count and log a failed login. Rate-limited. No name or mechanism that the client sent is logged."""
-        self._logins[session.listener, login.mechanism, "failed"] += 1
         if self._audit is not None:
             self._audit.login(session, "", login.mechanism, is_ok=False, reason=str(why))
-        now = trio.current_time()
-        if now < self._log_at:
-            self._unlogged += 1
-            return
-        more, self._unlogged = self._unlogged, 0
-        self._log_at = now + LOG_PAUSE_S
-        since = f" ({more} more since the last line)" if more else ""
-        logger.warning("%s: %s:%d: login failed: %s: %s%s", session.listener, *session.peer, login.mechanism, why,
-                       since)  # fmt: skip
+        self._logins.failed(session.listener, session.peer, login.mechanism, why)
 
 
 def _login(session: Session) -> Login:

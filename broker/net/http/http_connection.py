@@ -8,7 +8,8 @@ worker thread, and not while the broker starts.
 """
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import h11
 import trio
@@ -20,16 +21,31 @@ SEND_S = 30
 LINGER_S = 1
 PLAIN = "text/plain; charset=utf-8"
 
-Answer = tuple[int, str, bytes]  # status, content type, body
+_Stream: TypeAlias = "trio.SocketStream | trio.SSLStream[trio.SocketStream]"
+
+
+class Answer(NamedTuple):
+    """A response."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: Sequence[tuple[str, str]] = ()
+
+
+class Request(NamedTuple):
+    """What is asked for. `authorization` is empty without that header, and if it occurs twice."""
+
+    method: str
+    path: str
+    authorization: str = ""
 
 
 class HttpConnection:
     """Answers the requests of one connection in order."""
 
-    def __init__(
-        self, stream: trio.SocketStream, answer: Callable[["HttpConnection", str, str], Awaitable[Answer]]
-    ) -> None:
-        """Answer each request with `answer(connection, method, path)`."""
+    def __init__(self, stream: _Stream, answer: Callable[["HttpConnection", Request], Awaitable[Answer]]) -> None:
+        """Answer each request with `answer(connection, request)`."""
         self.waits_since = trio.current_time()  # for a request; infinite while one is answered
         self._stream = stream
         self._answer = answer
@@ -49,7 +65,7 @@ class HttpConnection:
                     self._parser.start_next_cycle()
             except h11.RemoteProtocolError as error:
                 if self._parser.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-                    await self._send((error.error_status_hint, PLAIN, b"bad request\n"), close=True)
+                    await self._send(Answer(error.error_status_hint, PLAIN, b"bad request\n"), close=True)
 
     def stop(self) -> None:
         """End the connection once its request is answered, at once if there is none."""
@@ -69,7 +85,7 @@ class HttpConnection:
         self.waits_since = math.inf
         # A request without a body is complete here. A body is not read, so its connection has to be closed.
         close = self._parser.next_event() is h11.NEED_DATA or self._parser.their_state is not h11.DONE
-        answer = await self._answer(self, request.method.decode(), request.target.decode().partition("?")[0])
+        answer = await self._answer(self, _read(request))
         is_open = await self._send(answer, head=request.method == b"HEAD", close=close)
         self.waits_since = trio.current_time()
         self._idle_s = IDLE_S
@@ -80,7 +96,7 @@ class HttpConnection:
         with trio.move_on_after(self._idle_s) as scope:
             while (event := self._parser.next_event()) is h11.NEED_DATA:
                 is_first = self._parser.trailing_data == (b"", False)
-                self._parser.receive_data(await self._stream.receive_some())
+                self._parser.receive_data(bytes(await self._stream.receive_some()))
                 if is_first:
                     scope.deadline = min(scope.deadline, trio.current_time() + HEAD_S)
             return event if isinstance(event, h11.Request) else None
@@ -88,8 +104,8 @@ class HttpConnection:
 
     async def _send(self, answer: Answer, *, head: bool = False, close: bool) -> bool:
         """Send an answer and return whether another request may follow. Raises BrokenResourceError, TooSlowError."""
-        parser, (status, content_type, body) = self._parser, answer
-        headers = [("content-type", content_type), ("content-length", str(len(body)))]
+        parser, (status, content_type, body, others) = self._parser, answer
+        headers = [("content-type", content_type), ("content-length", str(len(body))), *others]
         if close:
             headers.append(("connection", "close"))
         data = parser.send(h11.Response(status_code=status, headers=headers)) or b""
@@ -101,8 +117,16 @@ class HttpConnection:
         if parser.our_state is h11.DONE and parser.their_state is h11.DONE:
             return True
         # Closing with unread bytes in the socket resets the connection, and the peer may lose the response.
-        await self._stream.send_eof()
+        stream = self._stream
+        socket = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+        await socket.send_eof()
         with trio.move_on_after(LINGER_S):
-            async for _ in self._stream:
+            async for _ in socket:
                 pass
         return False
+
+
+def _read(request: h11.Request) -> Request:
+    found = [value for name, value in request.headers if name == b"authorization"]
+    authorization = found[0].decode("latin-1") if len(found) == 1 else ""
+    return Request(request.method.decode(), request.target.decode().partition("?")[0], authorization)

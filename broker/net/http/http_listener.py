@@ -8,6 +8,9 @@ Bounds, so that no client keeps another from an answer:
 - Of more than `MAX_CONNECTIONS`, the one that has waited longest for a request is closed, of the address that has most.
 - All connections together get an answer every `ANSWER_PAUSE_S` at most, in turns: a fifth of the event loop's time.
 - One scrape runs at a time, for all who wait for it, and then none for `REST` times as long as it took.
+- TLS handshakes, a millisecond of the event loop each, begin every `HANDSHAKE_PAUSE_S` at most, by turns of addresses,
+  and have `HANDSHAKE_S`.
+- Passwords and tokens are checked by `access`, in a worker, in turns.
 """
 
 import logging
@@ -22,14 +25,20 @@ import msgspec
 import trio
 
 from warmlog.broker.api.fair_queue import FairQueue
+from warmlog.broker.net.http.access import Caller, HttpAccess
+from warmlog.broker.net.transport.certificates import ServerTls
+from warmlog.broker.security.distinguished_names import CertificateError
+from warmlog.broker.security.principal import ANONYMOUS
 
 if TYPE_CHECKING:
-    from warmlog.broker.net.http.http_connection import Answer, HttpConnection
+    from warmlog.broker.net.http.http_connection import Answer, HttpConnection, Request
 
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 100
 ANSWER_PAUSE_S = 0.001
+HANDSHAKE_PAUSE_S = 0.005
+HANDSHAKE_S = 10
 REST = 9
 STOP_S = 1  # for responses in progress
 PLAIN = "text/plain; charset=utf-8"
@@ -49,16 +58,22 @@ class HttpListener:
         sock: socket.socket,
         scrape: Callable[[], tuple[str, bytes]],
         not_ready: Callable[[], Mapping[str, object] | None],
+        tls: ServerTls | None = None,
+        access: HttpAccess | None = None,
     ) -> None:
-        """Serve `scrape`'s content type and body at `/metrics`.
+        """Serve `scrape`'s content type and body at `/metrics`, with `tls` if that is given, and to whom `access` lets.
 
         `not_ready` returns the body of `/readyz` while the broker is not serving, and None once it is.
         """
+        self._tls = tls
+        self._access = access
+        self._handshakes = FairQueue(1)
+        self._shaking = 0  # connections that have not completed their handshake
         self._sock = sock
         self._scrapes = _Scrapes(scrape)
         self._not_ready = not_ready
         self._stop = trio.Event()
-        self._connections: dict[HttpConnection, str] = {}  # with the addresses of their peers
+        self._connections: dict[HttpConnection, Caller] = {}
         self._answers = FairQueue(1)
         # Imported for the first connection, in a thread. A limiter of its own: `/healthz` waits for no other thread.
         self._connection: type[HttpConnection] | None = None
@@ -70,6 +85,8 @@ class HttpListener:
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._sock))
             async with trio.open_nursery() as connections:
                 async with trio.open_nursery() as accepting:
+                    if self._tls is not None:
+                        accepting.start_soon(self._tls.run)
                     serve = partial(trio.serve_listeners, handler_nursery=connections)
                     accepting.start_soon(serve, self._converse, [listener])
                     await self._stop.wait()
@@ -82,45 +99,79 @@ class HttpListener:
         """Finish the responses in progress and return from `serve`."""
         self._stop.set()
 
-    async def _converse(self, stream: trio.SocketStream) -> None:
+    async def _converse(self, socket_stream: trio.SocketStream) -> None:
         """Serve one connection. An error closes this connection and never stops the broker."""
         try:
-            async with stream:
+            async with socket_stream:
                 if self._connection is None:
                     self._connection = await trio.to_thread.run_sync(_import_connection, limiter=self._importing)
+                peer = socket_stream.socket.getpeername()[:2]
+                stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] = socket_stream
+                certified = ANONYMOUS
+                if self._tls is not None:
+                    if self._shaking >= MAX_CONNECTIONS:
+                        return
+                    encrypted = await self._shake_hands(socket_stream, self._tls, peer[0])
+                    certified = self._tls.principals.principal_of(encrypted.getpeercert(binary_form=True))
+                    stream = encrypted
                 if len(self._connections) >= MAX_CONNECTIONS:
                     self._close_one()
                 connection = self._connection(stream, self._answer)
-                self._connections[connection] = stream.socket.getpeername()[0]
+                self._connections[connection] = Caller(peer, certified, "")
                 try:
                     if not self._stop.is_set():
                         await connection.serve()
                 finally:
                     del self._connections[connection]
-        except (OSError, trio.BrokenResourceError, trio.TooSlowError):
-            pass  # the peer has disconnected or does not read
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError, CertificateError):
+            pass  # the peer has disconnected, does not read, or shows a certificate that no rule maps
         except Exception as error:
             logger.warning("http: a request failed: %s: %s", type(error).__name__, error)
             logger.debug("http: a request failed", exc_info=error)
 
+    async def _shake_hands(
+        self, stream: trio.SocketStream, tls: ServerTls, address: str
+    ) -> "trio.SSLStream[trio.SocketStream]":
+        """Return an encrypted stream. Raises BrokenResourceError, TooSlowError."""
+        self._shaking += 1
+        try:
+            async with self._handshakes.slot(address):
+                await trio.sleep(HANDSHAKE_PAUSE_S)
+            encrypted = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
+            with trio.fail_after(HANDSHAKE_S):
+                await encrypted.do_handshake()
+        finally:
+            self._shaking -= 1
+        return encrypted
+
     def _close_one(self) -> None:
         """Close the connection that has waited longest, of the address that has the most connections."""
-        counts = Counter(self._connections.values())
+        counts = Counter([caller.peer[0] for caller in self._connections.values()])
         (address, _), *_ = counts.most_common(1)
-        candidates = [connection for connection, peer in self._connections.items() if peer == address]
+        candidates = [connection for connection, caller in self._connections.items() if caller.peer[0] == address]
         min(candidates, key=_waits_since).close()
 
-    async def _answer(self, connection: "HttpConnection", method: str, path: str) -> "Answer":
-        answer = await self._find(method, path)
+    async def _answer(self, connection: "HttpConnection", request: "Request") -> "Answer":
+        caller = self._connections[connection]._replace(authorization=request.authorization)
+        answer = await self._find(request, caller)
         async with self._answers.slot(connection):
             await trio.sleep(ANSWER_PAUSE_S)
         return answer
 
-    async def _find(self, method: str, path: str) -> "Answer":
-        if method not in {"GET", "HEAD"}:
-            return 405, PLAIN, b"only GET and HEAD\n"
-        if path == "/metrics":
-            return 200, *(await self._scrapes.latest())
+    async def _find(self, request: "Request", caller: Caller) -> "Answer":
+        from warmlog.broker.net.http.http_connection import Answer  # has been imported for the first connection
+
+        if request.method not in {"GET", "HEAD"}:
+            return Answer(405, PLAIN, b"only GET and HEAD\n")
+        if self._access is not None:
+            refused = await self._access.refusal(request.path, caller)
+            if refused is not None:
+                return Answer(refused.status, PLAIN, refused.text, refused.headers)
+        if request.path == "/metrics":
+            return Answer(200, *(await self._scrapes.latest()))
+        return Answer(*self._page(request.path))
+
+    def _page(self, path: str) -> tuple[int, str, bytes]:
         if path == "/healthz":
             return 200, PLAIN, b"ok\n"
         if path == "/readyz":

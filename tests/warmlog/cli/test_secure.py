@@ -1,8 +1,12 @@
 """`warmlog serve --secure`, as a process: what a first start makes, and who gets in."""
 
 import os
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -178,13 +182,43 @@ def test_what_signs_may_be_elsewhere_and_an_unfit_certificate_is_named(
         pass
     assert secrets.stat().st_mode & 0o777 == 0o700
     settings = load_settings(data_dir=tmp_path / "data")
-    secure(settings, kafka="127.0.0.1:0", native="127.0.0.1:0")
+    secure(settings, kafka="127.0.0.1:0", native="127.0.0.1:0", http="127.0.0.1:0")
     assert not caplog.messages
-    secure(settings, kafka="127.0.0.9:0", native="none")
+    secure(settings, kafka="127.0.0.9:0", native="none", http="none")
     assert caplog.messages == [
         f"{secrets / 'broker.pem'} is not for 127.0.0.9: clients will refuse it; remove it to have it made again"
     ]
     make(tmp_path / "other")
     (secrets / "ca.pem").write_bytes((tmp_path / "other" / "ca.pem").read_bytes())
-    secure(settings, kafka="127.0.0.1:0", native="none")
+    secure(settings, kafka="127.0.0.1:0", native="none", http="none")
     assert "was not issued by" in caplog.messages[1]
+
+
+def test_metrics_need_a_login_and_the_right(tmp_path: Path) -> None:
+    secrets = tmp_path / "data-secrets"
+    with served(tmp_path, "--http", "127.0.0.1:0") as (_, addresses):
+        login = ("--tls-ca", secrets / "ca.pem", "--user", "admin", "--password-file", secrets / "admin.password")
+        password = tmp_path / "password"
+        password.write_text("scrape\n")
+        password.chmod(0o600)
+        kafka = ("--kafka", addresses["kafka"])
+        assert run(*login, "user", "create", "prometheus", "--new-password-file", password, *kafka)[0] == 0
+
+        def status(path: str, user: str = "", given: str = "") -> int:
+            request = urllib.request.Request(f"https://{addresses['http']}{path}")
+            if user:
+                request.add_header("Authorization", "Basic " + b64encode(f"{user}:{given}".encode()).decode())
+            try:
+                with urllib.request.urlopen(request, context=tls, timeout=LIMIT_S) as reply:
+                    return int(reply.status)
+            except urllib.error.HTTPError as error:
+                error.close()
+                return error.code
+
+        tls = ssl.create_default_context(cafile=secrets / "ca.pem")
+        assert [status(path) for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 401]
+        assert status("/metrics", "admin", (secrets / "admin.password").read_text().strip()) == 200
+        assert status("/metrics", "prometheus", "scrape") == 403
+        right = ("User:prometheus", "--operation", "describe", "--cluster")
+        assert run(*login, "acl", "add", "allow", *right, *kafka)[0] == 0
+        assert status("/metrics", "prometheus", "scrape") == 200

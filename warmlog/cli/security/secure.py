@@ -58,6 +58,7 @@ def secure(
     *,
     kafka: str | None,
     native: str | None,
+    http: str,
     hosts: Sequence[str] = (),
     directory: Path | None = None,
     node: Path | None = None,
@@ -78,7 +79,10 @@ def secure(
     for host in hosts:
         if not is_host(host):
             raise CannotStart(f"--certificate-host: {host!r} is neither a host name nor an address")
-    broker_file, given = directory / "broker.pem", sorted({*_hosts(settings, kafka, native), *hosts})
+    broker_file, given = (
+        directory / "broker.pem",
+        sorted({*_hosts(settings, kafka or DEFAULT_KAFKA, native or DEFAULT_NATIVE, http), *hosts}),
+    )
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         make(directory, hosts=() if broker_file.exists() else sorted({*own_hosts(), *given}))
@@ -97,6 +101,8 @@ def secure(
         f"authorizer.class.name={STANDARD_AUTHORIZER}",
         f"super.users=User:{ADMIN}",
         f"warmlog.audit.file={directory / 'audit.jsonl'}",
+        "warmlog.http.security.protocol=SSL",
+        "warmlog.http.authentication=basic",
     ]
     if node is not None:
         assignments += [
@@ -126,12 +132,10 @@ def _check_apart(directory: Path, settings: "Settings") -> None:
             raise CannotStart(f"--secrets-dir: {directory} is in the data directory {path}, which may hold logs only")
 
 
-def _hosts(settings: "Settings", kafka: str | None, native: str | None) -> list[str]:
+def _hosts(settings: "Settings", *addresses: str) -> list[str]:
     """Return what clients may call the broker. Raises CannotStart."""
     try:
-        given = [
-            parse_address(each)[0] for each in (kafka or DEFAULT_KAFKA, native or DEFAULT_NATIVE) if each != "none"
-        ]
+        given = [parse_address(each)[0] for each in addresses if each != "none"]
         advertised = parse_listeners("advertised.listeners", settings.advertised_listeners)
     except SettingError as error:
         raise CannotStart(str(error)) from error
