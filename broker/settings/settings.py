@@ -402,7 +402,9 @@ ENVIRONMENT_PREFIX = "WARMLOG_"
 # Variables with this prefix that are no settings: the client's default address and its files, the choice of uncompiled
 # codecs, the build, shell completion, and the variables that Kubernetes sets for a service named warmlog.
 FOREIGN_VARIABLES = re.compile(
-    r"WARMLOG_(NATIVE|KAFKA|PROFILE|TLS_CA|TLS_CERTIFICATE|USER|PASSWORD|PASSWORD_FILE|SASL_MECHANISM|PURE|COMPILED|CONFIG|SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_\w+)|_WARMLOG_COMPLETE"
+    r"WARMLOG_(NATIVE|KAFKA|PROFILE|TLS_CA|TLS_CERTIFICATE|USER|PASSWORD|PASSWORD_FILE|SASL_MECHANISM"
+    r"|TOKEN|TOKEN_(FILE|ENDPOINT_URL|SCOPE|CA)|CLIENT_(ID|SECRET|SECRET_FILE)"
+    r"|PURE|COMPILED|CONFIG|SERVICE_(HOST|PORT)\w*|PORT|PORT_\d+_\w+)|_WARMLOG_COMPLETE"
 )
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from warmlog.broker.settings.settings import FOREIGN_VARIABLES, load_settings
+from warmlog.cli.profiles import VARIABLES
 from warmlog.testing import Broker
 
 Run = Callable[..., Any]
@@ -54,3 +56,10 @@ def test_a_wrong_profile_is_refused_in_one_line(run: Run, profiles: Path, text: 
     assert done.status == 2
     assert message in done.err
     assert done.err.count("\n") == 1
+
+
+def test_variables_of_clients_are_no_settings_of_a_broker() -> None:
+    secrets = ("WARMLOG_PASSWORD", "WARMLOG_TOKEN", "WARMLOG_CLIENT_SECRET")
+    for name in (*VARIABLES.values(), *secrets):
+        assert FOREIGN_VARIABLES.fullmatch(name), name
+    load_settings(environ=dict.fromkeys((*VARIABLES.values(), *secrets), "x"))
