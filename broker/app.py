@@ -22,6 +22,7 @@ import trio
 from warmlog.broker.api.logins import Logins
 from warmlog.broker.api.records.producers import largest_producer_id
 from warmlog.broker.cluster.access.credentials import users_of
+from warmlog.broker.cluster.access.delegation_tokens import delete_expired_tokens
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.local.local_store import LocalStore
 from warmlog.broker.cluster.local.lone_node import LoneNode
@@ -370,6 +371,9 @@ class Broker:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
             for task in (groups.run, transactions.run, self._moves.run, self._reads.run, frontend.run):
                 maintained.start_soon(task)
+            if self._settings.delegation_token_secret_key:
+                every_s = self._settings.delegation_token_expiry_check_interval_ms / 1000
+                maintained.start_soon(delete_expired_tokens, self._node, every_s, wall_clock_ms)
             if self._tokens is not None:
                 await unless(stop, self._tokens.wait_read)
             if mirror is not None:

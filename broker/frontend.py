@@ -20,10 +20,10 @@ from warmlog.broker.api.cluster.authentication import AuthenticationApi
 from warmlog.broker.api.cluster.cluster import ClusterApi
 from warmlog.broker.api.cluster.controller import ControllerApi
 from warmlog.broker.api.cluster.credentials import CredentialsApi
+from warmlog.broker.api.cluster.delegation_tokens import DelegationTokensApi
 from warmlog.broker.api.cluster.features import Features
 from warmlog.broker.api.cluster.greeting import GreetingApi
 from warmlog.broker.api.cluster.quotas import QuotasApi
-from warmlog.broker.api.cluster.security import SecurityApi
 from warmlog.broker.api.configs.configs import ConfigsApi
 from warmlog.broker.api.current_leaders import CurrentLeaders
 from warmlog.broker.api.dispatch import Dispatcher
@@ -68,11 +68,13 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.process import connections_limit
 from warmlog.broker.security.authorizer import Authorizer, parse_super_users
+from warmlog.broker.security.delegation_tokens import TokenSecret, token_lookup
 from warmlog.broker.security.principal import ANONYMOUS
 from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.broker.security.quotas.connection_rates import ConnectionRates
 from warmlog.broker.security.quotas.rates import MS, Windows
 from warmlog.broker.security.sasl import LoginRules
+from warmlog.broker.security.scram import TokenLookup
 from warmlog.broker.settings.listeners import (
     CONNECTION_RATE,
     KAFKA,
@@ -128,6 +130,8 @@ class Frontend:
         self._authorizer = authorizer_of(core.settings, core.node)
         self._guard = None if self._authorizer is None else Guard(self._authorizer, core.partitions)
         self._quotas = client_quotas(core.settings, core.node, core.metrics)
+        key = core.settings.delegation_token_secret_key
+        self._secret = TokenSecret(key) if key else None
         self._advertised = Advertised(lambda: core.partitions.settings, gateway=container_gateway(core.settings))
         self._audit = _audit_log(core.settings, core.metrics)
 
@@ -232,9 +236,15 @@ class Frontend:
             ClusterApi(partitions, cluster_id, advertised),
             ControllerApi(core.node, features, advertised, clock=wall_clock_ms, catalog=catalog),
             AssignmentsApi(partitions, core.node),
-            SecurityApi(),
             AclsApi(core.node, is_enabled=self._authorizer is not None),
-            AuthenticationApi(users_of(core.node), core.logins, self._audit),
+            AuthenticationApi(users_of(core.node, self._token_lookup()), core.logins, self._audit),
+            DelegationTokensApi(
+                core.node,
+                self._secret,
+                max_lifetime_ms=settings.delegation_token_max_lifetime_ms,
+                expiry_ms=settings.delegation_token_expiry_time_ms,
+                clock_ms=wall_clock_ms,
+            ),
             CredentialsApi(core.node),
             QuotasApi(core.node),
             OffsetsApi(partitions, core.metrics),
@@ -250,6 +260,13 @@ class Frontend:
             NativeProducersApi(partitions),
             MirrorsApi(partitions, core.mirror),
         ]
+
+    def _token_lookup(self) -> TokenLookup | None:
+        """Return what finds delegation tokens, None if they are not enabled."""
+        if self._secret is None:
+            return None
+        node = self._core.node
+        return token_lookup(self._secret, lambda: node.image.delegation_tokens, wall_clock_ms)
 
     def _newcomers(self) -> tuple[Newcomers, Newcomers]:
         """Return who may introduce producers, and transactional ids."""

@@ -29,6 +29,7 @@ from warmlog.broker.cluster.values import (
     is_good,
 )
 from warmlog.broker.security.acl_index import AclIndex
+from warmlog.broker.security.delegation_tokens import DelegationToken
 from warmlog.broker.security.quotas.entities import QuotaEntity, QuotaIndex
 from warmlog.broker.security.scram import ScramCredential, Shape
 
@@ -82,6 +83,9 @@ class ClusterImage:
         self.credentials: dict[tuple[str, str], ScramCredential] = {}  # by user and mechanism
         self.credential_shapes: dict[str, Counter[Shape]] = {}  # how many have each, by mechanism
         self.login_secret = b""
+        self.delegation_tokens: dict[str, DelegationToken] = {}  # by id
+        self.token_ids: dict[bytes, str] = {}  # by fingerprint
+        self.tokens_of = Counter[str]()  # how many each principal owns
         self.gone: dict[UUID, set[int]] = {}  # brokers that still have data of a deleted topic
         self.acls = AclIndex()
         self.quotas = QuotaIndex()
@@ -278,6 +282,18 @@ class ClusterImage:
     def _take_login_secret(self, _: str, value: bytes | None, __: int, ___: ImageDelta) -> None:
         self.login_secret = b"" if value is None else _decode(value, LoginSecret).secret
 
+    def _take_token(self, rest: str, value: bytes | None, _: int, __: ImageDelta) -> None:
+        old = self.delegation_tokens.pop(rest, None)
+        if old is not None:
+            self.token_ids.pop(old.fingerprint, None)
+            self.tokens_of[old.owner] -= 1
+            if not self.tokens_of[old.owner]:
+                del self.tokens_of[old.owner]
+        if value is not None:
+            new = self.delegation_tokens[rest] = _decode(value, DelegationToken)
+            self.token_ids[new.fingerprint] = rest
+            self.tokens_of[new.owner] += 1
+
     def _take_gone(self, rest: str, value: bytes | None, _: int, delta: ImageDelta) -> None:
         topic, broker = _split(rest)
         delta.gone.add(topic)
@@ -307,6 +323,7 @@ _TAKES: Mapping[str, Any] = {
     "acls": ClusterImage._take_acl,  # noqa: SLF001
     "quotas": ClusterImage._take_quotas,  # noqa: SLF001
     "scram": ClusterImage._take_scram,  # noqa: SLF001
+    "tokens": ClusterImage._take_token,  # noqa: SLF001
     "login-secret": ClusterImage._take_login_secret,  # noqa: SLF001
 }
 

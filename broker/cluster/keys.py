@@ -75,6 +75,11 @@ def quotas_key(entity: QuotaEntity) -> str:
     return f"quotas/{entity.text}"
 
 
+def token_key(token_id: str) -> str:
+    """Return the key of a delegation token."""
+    return f"tokens/{token_id}"
+
+
 def encode(value: msgspec.Struct) -> bytes:
     """Encode a value of the store. What its key's revision says, and what is as by default, is left out."""
     if getattr(value, "revision", 0):

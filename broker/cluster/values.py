@@ -20,6 +20,7 @@ this comparison.
     producer-ids        ProducerIds             the first producer id that is not allocated yet
     scram/USER/MECHANISM    ScramCredential (`security.scram`)
     login-secret        LoginSecret             written with the first credential
+    tokens/ID           DelegationToken (`security.delegation_tokens`)
     gone/ID/N           empty                   broker N still has data of a deleted topic
     acls/ID             StoredAcl               ID follows from the ACL (`keys.acl_id`), so that no ACL is there twice
     quotas/ENTITY       StoredQuotas            ENTITY is the text of a `QuotaEntity`

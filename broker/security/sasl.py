@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from warmlog.broker.security.oauthbearer import OAuthServer
 from warmlog.broker.security.principal import Principal
-from warmlog.broker.security.scram import Lookup, PlainServer, ScramServer, UnknownUsers
+from warmlog.broker.security.scram import Lookup, PlainServer, ScramServer, TokenLookup, UnknownUsers
 from warmlog.protocol.oauthbearer import OAUTHBEARER
 from warmlog.protocol.scram import MECHANISMS, PLAIN, SaslError
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 NO_MECHANISM: Final = "none"
 NONCE_BYTES: Final = 24
 MIN_SESSION_S: Final = 0.001
+MAX_SESSION_S: Final = 100 * 365 * 24 * 3600.0
 REAUTHENTICATION_PAUSE_S: Final = 1.0  # at least between two logins of a connection, as in Kafka
 
 Exchange = ScramServer | PlainServer | OAuthServer
@@ -60,6 +61,7 @@ class Users:
 
     lookup: Lookup
     unknown: UnknownUsers
+    tokens: TokenLookup | None = None  # delegation tokens, where they are enabled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +85,15 @@ class LoginRules:
 class Login:
     """The login of one connection."""
 
-    __slots__ = ("_authenticated_at", "_exchange", "_mechanism", "deadline", "expires_at", "is_raw", "principal",
-                 "rules", "session_s", "stage")  # fmt: skip
+    __slots__ = ("_authenticated_at", "_exchange", "_mechanism", "deadline", "expires_at", "is_by_token", "is_raw",
+                 "principal", "rules", "session_s", "stage")  # fmt: skip
 
     def __init__(self, rules: LoginRules) -> None:
         self.rules = rules
         self.stage = Stage.CHOOSING
         self.deadline = rules.clock() + rules.timeout_s
         self.expires_at: float | None = None
+        self.is_by_token = False  # whether the last login was one with a delegation token
         self.session_s = 0.0  # how long the last login is valid, 0 for ever
         self.is_raw = False  # whether tokens come without Kafka's headers (SaslHandshake v0)
         self.principal: Principal | None = None  # of the last complete exchange
@@ -147,7 +150,7 @@ class Login:
             self._exchange = OAuthServer(self.rules.tokens)
         else:
             nonce = token_urlsafe(NONCE_BYTES)
-            self._exchange = ScramServer(MECHANISMS[mechanism], users.lookup, users.unknown, nonce)
+            self._exchange = ScramServer(MECHANISMS[mechanism], users.lookup, users.unknown, nonce, users.tokens)
 
     @property
     def exchange(self) -> Exchange:
@@ -169,8 +172,14 @@ class Login:
         self.stage = Stage.COMPLETE
         self._authenticated_at = rules.clock()
         self.session_s = rules.session_s
+        ends_at = None
+        self.is_by_token = isinstance(exchange, ScramServer) and exchange.token is not None
         if isinstance(exchange, OAuthServer):
-            of_token = max(exchange.expires_at - rules.wall_clock(), MIN_SESSION_S)
+            ends_at = exchange.expires_at
+        elif isinstance(exchange, ScramServer) and exchange.token is not None:
+            ends_at = exchange.token.expires_at
+        if ends_at is not None:
+            of_token = min(max(ends_at - rules.wall_clock(), MIN_SESSION_S), MAX_SESSION_S)
             self.session_s = min(of_token, rules.session_s or of_token)
         self.expires_at = self._authenticated_at + self.session_s if self.session_s else None
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from warmlog.protocol.scram import (
     DEFAULT_ITERATIONS,
     MECHANISMS,
+    MIN_ITERATIONS,
     SALT_BYTES,
     Mechanism,
     SaslError,
@@ -65,9 +66,19 @@ class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
         return f"ScramCredential(iterations={self.iterations}, ...)"
 
 
+class TokenLogin(NamedTuple):
+    """What a login with a delegation token needs. `expires_at`: seconds since 1970."""
+
+    credential: ScramCredential
+    owner: str
+    expires_at: float
+
+
 Lookup = Callable[[str, str], ScramCredential | None]  # (user, mechanism)
+TokenLookup = Callable[[str, str], TokenLogin | None]  # (token id, mechanism)
 
 
+OF_TOKEN: Final = "tokenauth=true"  # noqa: S105  # the extension of a client that logs in with a delegation token
 USUAL: Final = Shape(DEFAULT_ITERATIONS, SALT_BYTES)
 
 
@@ -81,10 +92,17 @@ class UnknownUsers:
         self._secret = secret
         self._shapes = shapes
 
+    def of_tokens(self, token_id: str, mechanism: Mechanism) -> ScramCredential:
+        """Return the credential that a delegation token appears to have."""
+        return self._credential(token_id, mechanism, Shape(MIN_ITERATIONS, SALT_BYTES))
+
     def credential(self, user: str, mechanism: Mechanism) -> ScramCredential:
         """Return the credential that a user appears to have."""
         shapes = Counter[Shape]() if self._shapes is None else self._shapes(mechanism.name)
         usual = max(shapes, key=lambda each: (shapes[each], each), default=USUAL)
+        return self._credential(user, mechanism, usual)
+
+    def _credential(self, user: str, mechanism: Mechanism, usual: Shape) -> ScramCredential:
         seed = mechanism.mac(self._secret(), f"{mechanism.name} {user}".encode())
         blocks = -(-usual.salt_bytes // mechanism.key_bytes)
         salt = b"".join([mechanism.mac(seed, b"salt %d" % number) for number in range(blocks)])
@@ -102,12 +120,21 @@ class UnknownUsers:
 
 
 class ScramServer:
-    """One exchange: call `respond` with each message of the client. `user` is known when `is_complete`."""
+    """One exchange: call `respond` with each message of the client. `user` is known when `is_complete`.
 
-    __slots__ = ("_bare", "_binding", "_challenge", "_credential", "_lookup", "_mechanism", "_nonce", "_unknown",
-                 "is_complete", "user")  # fmt: skip
+    `token` is that of a client that logs in with a delegation token; `user` is its owner.
+    """
 
-    def __init__(self, mechanism: Mechanism, lookup: Lookup, unknown: UnknownUsers, nonce: str) -> None:
+    __slots__ = ("_bare", "_binding", "_challenge", "_credential", "_lookup", "_mechanism", "_nonce", "_tokens",
+                 "_unknown", "is_complete", "token", "user")  # fmt: skip
+
+    def __init__(
+        self, mechanism: Mechanism, lookup: Lookup, unknown: UnknownUsers, nonce: str,
+        tokens: TokenLookup | None = None,
+    ) -> None:  # fmt: skip
+        """`tokens` finds delegation tokens, where these are enabled."""
+        self._tokens = tokens
+        self.token: TokenLogin | None = None
         self._mechanism = mechanism
         self._lookup = lookup
         self._unknown = unknown
@@ -133,17 +160,31 @@ class ScramServer:
         user = unescape(fields["n"])
         if authorized and (not authorized.startswith("a=") or unescape(authorized[2:]) != user):
             raise SaslError("a client cannot act for another user")
-        if bare.count(",") > 1:
-            raise SaslError("extensions of SCRAM, such as delegation tokens, are not supported")
+        _, _, extensions = bare.partition(",")[2].partition(",")
+        if extensions not in {"", OF_TOKEN}:
+            raise SaslError("extensions of SCRAM are not supported, except for tokenauth=true")
+        if extensions and self._tokens is None:
+            raise SaslError("delegation tokens are not enabled")
         if len(user) > MAX_NAME or len(fields["r"]) > MAX_NAME:
             raise SaslError("a user name or a nonce is too long")
         self.user = user
         self._bare = bare
         self._binding = encode(f"{flag},{authorized},".encode())
         self._nonce = fields["r"] + self._nonce
-        self._credential = found = _known(self._lookup, self._unknown, user, self._mechanism)
+        found = self._of_token(user) if extensions else _known(self._lookup, self._unknown, user, self._mechanism)
+        self._credential = found
         self._challenge = f"r={self._nonce},s={encode(found.salt)},i={found.iterations}"
         return self._challenge.encode()
+
+    def _of_token(self, token_id: str) -> ScramCredential:
+        """Return the credential of a token, a false one if there is none with this id."""
+        assert self._tokens is not None
+        self.token = self._tokens(token_id, self._mechanism.name)
+        fake = self._unknown.of_tokens(token_id, self._mechanism)
+        if self.token is None:
+            return fake
+        self.user = self.token.owner
+        return self.token.credential
 
     def _final(self, message: str) -> bytes:
         """Check `c=HEADER,r=NONCE,p=PROOF`."""

@@ -148,6 +148,11 @@ BROKER_TEXTS: Mapping[str, str] = {
     "the system.",
     "warmlog.sasl.plain.without.tls": "Whether PLAIN and OAUTHBEARER may be enabled for SASL_PLAINTEXT, where "
     "passwords and tokens are sent in clear.",
+    "delegation.token.secret.key": "Secret from which delegation tokens are made, the same for all brokers of a "
+    "cluster. Empty: there are none.",
+    "delegation.token.max.lifetime.ms": "Longest time for which a delegation token can be renewed.",
+    "delegation.token.expiry.time.ms": "How long a delegation token is valid, and by how much a renewal extends that.",
+    "delegation.token.expiry.check.interval.ms": "How often expired delegation tokens are removed.",
     "warmlog.http.security.protocol": "SSL encrypts HTTP, with the settings of TLS (ssl.keystore.location and "
     "others), which listener.name.http.ssl.… replaces.",
     "warmlog.http.authentication": "How clients of HTTP show who they are before they read /metrics, separated by "

@@ -118,6 +118,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_sasl_plain_without_tls: bool = False
     warmlog_sasl_timeout_ms: PositiveMillis = 10_000
 
+    delegation_token_secret_key: str = ""  # there are no delegation tokens
+    delegation_token_max_lifetime_ms: PositiveMillis = 7 * 24 * 3_600_000
+    delegation_token_expiry_time_ms: PositiveMillis = 24 * 3_600_000
+    delegation_token_expiry_check_interval_ms: PositiveMillis = 3_600_000
+
     # HTTP
     warmlog_http_security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
     warmlog_http_authentication: str = ""  # basic, bearer, certificate, separated by commas

@@ -7,7 +7,7 @@ for. Source: kafka.server.KafkaApis, ControllerApis, AclApis, ConfigHelper; docs
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from warmlog.broker.api.authorization import cluster, groups, topics, transactions
+from warmlog.broker.api.authorization import cluster, groups, tokens, topics, transactions
 from warmlog.broker.api.authorization.parts import Check
 from warmlog.broker.security.acls import Operation as Op
 from warmlog.protocol.kafka.messages.configs import (
@@ -153,10 +153,12 @@ ROWS: Mapping[str, Row] = {
     "alter_client_quotas": _cluster("AlterClientQuotas", Op.ALTER_CONFIGS),
     "describe_user_scram_credentials": _cluster("DescribeUserScramCredentials", Op.DESCRIBE),
     "alter_user_scram_credentials": _cluster("AlterUserScramCredentials", Op.ALTER),
-    "create_delegation_token": _open("CreateDelegationToken", "nothing: delegation tokens are not served"),
-    "renew_delegation_token": _open("RenewDelegationToken", "nothing: delegation tokens are not served"),
-    "expire_delegation_token": _open("ExpireDelegationToken", "nothing: delegation tokens are not served"),
-    "describe_delegation_token": _open("DescribeDelegationToken", "nothing: delegation tokens are not served"),
+    "create_delegation_token": Row("CreateDelegationToken", "for another owner, CREATE_TOKENS User",
+                                   tokens.create),
+    "renew_delegation_token": _open("RenewDelegationToken", "nothing: for owners and renewers"),
+    "expire_delegation_token": _open("ExpireDelegationToken", "nothing: for owners and renewers"),
+    "describe_delegation_token": Row("DescribeDelegationToken", "for tokens of others, DESCRIBE "
+                                     "DelegationToken or DESCRIBE_TOKENS User", tokens.describe, _HIDDEN),
     # the connection
     "hello": _open("hello"),
     "api_versions": _open("ApiVersions"),

@@ -12,7 +12,7 @@ from warmlog.broker.cluster.store import Compare, Delete, Operation, Put, Transa
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import LoginSecret
 from warmlog.broker.security.sasl import Users
-from warmlog.broker.security.scram import ScramCredential, Shape, UnknownUsers
+from warmlog.broker.security.scram import ScramCredential, Shape, TokenLookup, UnknownUsers
 
 PER_TRANSACTION: Final = 100
 SECRET_BYTES: Final = 32
@@ -21,14 +21,18 @@ NONE: Final = Counter[Shape]()
 UserMechanism: TypeAlias = tuple[str, str]
 
 
-def users_of(node: StoreNode) -> Users:
-    """Return the users that a broker's image has. Before the first one is created, salts differ between brokers."""
+def users_of(node: StoreNode, tokens: TokenLookup | None = None) -> Users:
+    """Return the users that a broker's image has. Before the first one is created, salts differ between brokers.
+
+    `tokens` finds delegation tokens, where these are enabled.
+    """
     own = token_bytes(SECRET_BYTES)
     return Users(
         lookup=lambda user, mechanism: node.image.credentials.get((user, mechanism)),
         unknown=UnknownUsers(
             lambda: node.image.login_secret or own, lambda mechanism: node.image.credential_shapes.get(mechanism, NONE)
         ),
+        tokens=tokens,
     )
 
 

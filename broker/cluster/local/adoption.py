@@ -7,7 +7,7 @@
     acls/ID                       the same
     quotas/ENTITY                 the same, unless the cluster has quotas of that entity
     producer-ids                  the higher one
-    scram, login-secret           the same, unless the cluster has them: of a member as well
+    scram, login-secret, tokens   the same, unless the cluster has them: of a member as well
 
 Nothing is taken over from a broker that did not stop cleanly, as only a clean stop tells the leader epoch of each log;
 each begins the next one. The next attempt finds what was committed before a crash, and continues from there.
@@ -28,6 +28,7 @@ from warmlog.broker.cluster.keys import (
     partition_key,
     quotas_key,
     scram_key,
+    token_key,
     topic_key,
 )
 from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
@@ -103,6 +104,9 @@ def _credentials(own: ClusterImage, cluster: ClusterImage) -> Iterator[Put]:
     for key, credential in own.credentials.items():
         if key not in cluster.credentials:
             yield Put(scram_key(*key), encode(credential))
+    for token_id, token in own.delegation_tokens.items():
+        if token_id not in cluster.delegation_tokens:
+            yield Put(token_key(token_id), encode(token))
     if own.login_secret and not cluster.login_secret:
         yield Put(LOGIN_SECRET_KEY, encode(LoginSecret(secret=own.login_secret)))
 

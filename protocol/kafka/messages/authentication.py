@@ -1,14 +1,14 @@
-"""SASL, and delegation tokens, of which there are none.
+"""SASL, and delegation tokens.
 
 SaslHandshake (0 and 1), SaslAuthenticate (0 to 2), CreateDelegationToken, DescribeDelegationToken (1 to 3),
 RenewDelegationToken, ExpireDelegationToken (1 and 2).
 """
 
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import DATA, INT64, STRING, Array, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, ignored, refused
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, refused
 from warmlog.protocol.kafka.messages.security import Failure
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
@@ -47,36 +47,101 @@ class SaslAuthenticateResponse(Failure, frozen=True, kw_only=True, gc=False):
     session_lifetime_ms: int = 0
 
 
+Named: TypeAlias = tuple[str, str]  # the type and the name of a principal
+
+
 class CreateDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Create a delegation token for an owner (type, name), by default the requester."""
+    """Create a delegation token for an owner, by default the requester. `max_lifetime_ms`: -1 for the broker's."""
 
     api: ClassVar[str] = "create_delegation_token"
-    owner: tuple[str, str] = ANONYMOUS
+    owner: Named | None = None
+    renewers: tuple[Named, ...] = ()
+    max_lifetime_ms: int = -1
 
 
-class RenewDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Renew a delegation token."""
+class _WithHmac(Value, frozen=True, kw_only=True, gc=False):
+    hmac: bytes
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"  # who knows the hmac can log in
+
+
+class RenewDelegationTokenRequest(_WithHmac, frozen=True, kw_only=True, gc=False):
+    """Let a delegation token expire later. `period_ms`: -1 for the broker's."""
 
     api: ClassVar[str] = "renew_delegation_token"
+    period_ms: int = -1
 
 
-class ExpireDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Change when a delegation token expires."""
+class ExpireDelegationTokenRequest(_WithHmac, frozen=True, kw_only=True, gc=False):
+    """Let a delegation token expire after a time, at once if that is negative."""
 
     api: ClassVar[str] = "expire_delegation_token"
+    period_ms: int = -1
 
 
 class DescribeDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List delegation tokens."""
+    """List delegation tokens, of these owners only if there are any; None for all."""
 
     api: ClassVar[str] = "describe_delegation_token"
+    owners: tuple[Named, ...] | None = None
 
 
-class RefusedResponse(Failure, frozen=True, kw_only=True, gc=False):
-    """Rejects a request for delegation tokens."""
+class CreateDelegationTokenResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The new token. Times are in milliseconds since 1970."""
+
+    error: ErrorCode = ErrorCode.NONE
+    owner: Named = ANONYMOUS
+    requester: Named = ANONYMOUS
+    issued_at: int = -1
+    expires_at: int = -1
+    max_at: int = -1
+    token_id: str = ""
+    hmac: bytes = b""
+
+    def __repr__(self) -> str:
+        return "CreateDelegationTokenResponse(...)"
 
 
-failed = refused(RefusedResponse)
+class TokenExpiryResponse(Value, frozen=True, kw_only=True, gc=False):
+    """When a renewed or expired token expires."""
+
+    error: ErrorCode = ErrorCode.NONE
+    expires_at: int = -1
+
+
+class DescribedToken(Value, frozen=True, kw_only=True, gc=False):
+    """A token."""
+
+    owner: Named
+    requester: Named
+    issued_at: int
+    expires_at: int
+    max_at: int
+    token_id: str
+    hmac: bytes
+    renewers: tuple[Named, ...]
+
+    def __repr__(self) -> str:
+        return "DescribedToken(...)"
+
+
+class DescribeDelegationTokenResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The tokens that the sender may see."""
+
+    error: ErrorCode = ErrorCode.NONE
+    tokens: tuple[DescribedToken, ...] = ()
+
+
+failed_token_expiry = refused(TokenExpiryResponse)
+failed_describe_tokens = refused(DescribeDelegationTokenResponse)
+
+
+def failed_create_token(request: CreateDelegationTokenRequest, error: ErrorResponse) -> CreateDelegationTokenResponse:
+    """Refuse to create a token."""
+    return CreateDelegationTokenResponse(error=error.error, owner=request.owner or ANONYMOUS)
+
+
 failed_authenticate = refused(SaslAuthenticateResponse)
 
 
@@ -97,63 +162,69 @@ AUTHENTICATE_RESPONSE = Struct(
     into=SaslAuthenticateResponse,
 )
 
-# -- delegation tokens: -1 stands for the times of a token that there is not --
+# -- delegation tokens --
 
-_PRINCIPAL = (Field("principal_type", STRING), Field("principal_name", STRING))
-_REQUESTER = (
-    Field("token_requester_principal_type", STRING, since=3, per_reply=lambda *_: ANONYMOUS[0]),
-    Field("token_requester_principal_name", STRING, since=3, per_reply=lambda *_: ANONYMOUS[1]),
+
+def _named(principal_type: str, principal_name: str) -> Named:
+    return principal_type, principal_name
+
+
+def _create_token_request(
+    *, renewers: tuple[Named, ...], max_lifetime_ms: int, owner_type: str | None = None, owner_name: str | None = None
+) -> CreateDelegationTokenRequest:
+    owner = (owner_type or "", owner_name) if owner_name else None
+    return CreateDelegationTokenRequest(owner=owner, renewers=renewers, max_lifetime_ms=max_lifetime_ms)
+
+
+_PRINCIPALS = array(
+    Field("principal_type", STRING, get=lambda named, *_: named[0]),
+    Field("principal_name", STRING, get=lambda named, *_: named[1]),
+    into=_named,
 )
-_HMAC = Field("hmac", DATA, attr=None)
-
-
-def _create_token_request(*, owner_type: str | None, owner_name: str | None) -> CreateDelegationTokenRequest:
-    return CreateDelegationTokenRequest(owner=(owner_type or "", owner_name) if owner_name else ANONYMOUS)
-
-
-def _no_time(name: str) -> Field:
-    return Field(name, INT64, per_reply=lambda *_: -1)
-
+_OWNER = (
+    Field("principal_type", STRING, get=lambda token, *_: token.owner[0]),
+    Field("principal_name", STRING, get=lambda token, *_: token.owner[1]),
+    Field("token_requester_principal_type", STRING, since=3, get=lambda token, *_: token.requester[0]),
+    Field("token_requester_principal_name", STRING, since=3, get=lambda token, *_: token.requester[1]),
+)
+_HMAC = Field("hmac", DATA)
+_ID = (Field("token_id", STRING), _HMAC)
+_EXPIRY = Field("expiry_timestamp_ms", INT64, attr="expires_at")
 
 CREATE_TOKEN_REQUEST = Struct(
     Field("owner_principal_type", STRING, since=3, nullable=3, attr="owner_type"),
     Field("owner_principal_name", STRING, since=3, nullable=3, attr="owner_name"),
-    *ignored(Field("renewers", array(*_PRINCIPAL)), Field("max_lifetime_ms", INT64)),
+    Field("renewers", _PRINCIPALS),
+    Field("max_lifetime_ms", INT64),
     into=_create_token_request,
 )
 CREATE_TOKEN_RESPONSE = Struct(
     ERROR_CODE,
-    Field("principal_type", STRING, per_reply=lambda request, _: request.owner[0]),
-    Field("principal_name", STRING, per_reply=lambda request, _: request.owner[1]),
-    *_REQUESTER,
-    _no_time("issue_timestamp_ms"),
-    _no_time("expiry_timestamp_ms"),
-    _no_time("max_timestamp_ms"),
-    Field("token_id", STRING, attr=None),
-    _HMAC,
+    *_OWNER,
+    Field("issue_timestamp_ms", INT64, attr="issued_at"),
+    _EXPIRY,
+    Field("max_timestamp_ms", INT64, attr="max_at"),
+    *_ID,
     THROTTLE_TIME,
 )
-RENEW_TOKEN_REQUEST = Struct(_HMAC, *ignored(Field("renew_period_ms", INT64)), into=RenewDelegationTokenRequest)
-EXPIRE_TOKEN_REQUEST = Struct(_HMAC, *ignored(Field("expiry_time_period_ms", INT64)), into=ExpireDelegationTokenRequest)
-TOKEN_TIME_RESPONSE = Struct(ERROR_CODE, _no_time("expiry_timestamp_ms"), THROTTLE_TIME)
-DESCRIBE_TOKENS_REQUEST = Struct(
-    Field("owners", array(*_PRINCIPAL), nullable=0, attr=None), into=DescribeDelegationTokenRequest
+RENEW_TOKEN_REQUEST = Struct(_HMAC, Field("renew_period_ms", INT64, attr="period_ms"), into=RenewDelegationTokenRequest)
+EXPIRE_TOKEN_REQUEST = Struct(
+    _HMAC, Field("expiry_time_period_ms", INT64, attr="period_ms"), into=ExpireDelegationTokenRequest
 )
+TOKEN_TIME_RESPONSE = Struct(ERROR_CODE, _EXPIRY, THROTTLE_TIME)
+DESCRIBE_TOKENS_REQUEST = Struct(Field("owners", _PRINCIPALS, nullable=0), into=DescribeDelegationTokenRequest)
 DESCRIBE_TOKENS_RESPONSE = Struct(
     ERROR_CODE,
     Field(
         "tokens",
         array(
-            *_PRINCIPAL,
-            *_REQUESTER,
-            Field("issue_timestamp", INT64),
-            Field("expiry_timestamp", INT64),
-            Field("max_timestamp", INT64),
-            Field("token_id", STRING),
-            Field("hmac", DATA),
-            Field("renewers", array(*_PRINCIPAL)),
+            *_OWNER,
+            Field("issue_timestamp", INT64, attr="issued_at"),
+            Field("expiry_timestamp", INT64, attr="expires_at"),
+            Field("max_timestamp", INT64, attr="max_at"),
+            *_ID,
+            Field("renewers", _PRINCIPALS),
         ),
-        attr=None,
     ),
     THROTTLE_TIME,
 )

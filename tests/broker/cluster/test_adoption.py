@@ -20,10 +20,11 @@ from warmlog.broker.cluster.keys import (
     partition_key,
     quotas_key,
     scram_key,
+    token_key,
     topic_key,
 )
 from warmlog.broker.cluster.local.adoption import adopt, adopt_credentials, history_of_adopted
-from warmlog.broker.cluster.store import MAX_OPERATIONS, Put, Transaction
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Delete, Put, Transaction
 from warmlog.broker.cluster.values import (
     Configs,
     Features,
@@ -39,6 +40,7 @@ from warmlog.broker.cluster.values import (
 )
 from warmlog.broker.metadata.topic import Mirror
 from warmlog.broker.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from warmlog.broker.security.delegation_tokens import DelegationToken
 from warmlog.broker.security.quotas.entities import QuotaEntity
 from warmlog.broker.security.scram import ScramCredential
 
@@ -186,3 +188,28 @@ async def test_users_go_along_and_do_not_replace_those_of_the_cluster() -> None:
     assert {user: each.salt for (user, _), each in image.credentials.items()} == {"alice": b"mine", "bob": b"theirs"}
     assert image.login_secret == b"mine"
     assert not adopt_credentials(mine, image)
+
+
+async def test_delegation_tokens_go_along_and_do_not_replace_those_of_the_cluster() -> None:
+    def put(token_id: str, owner: str) -> Put:
+        token = DelegationToken(
+            owner=owner, requester=owner, renewers=(), issued_at=0, expires_at=1, max_at=1,
+            fingerprint=f"{token_id} {owner}".encode(), credentials={},
+        )  # fmt: skip
+        return Put(token_key(token_id), encode(token))
+
+    mine = own({}, put("1", "User:mine"), put("2", "User:mine"))
+    cluster = MemoryCluster()
+    cluster.commit(Transaction((), (put("2", "User:theirs"),)))
+    for step in adopt_credentials(mine, image_of(cluster)):
+        assert cluster.commit(step).succeeded
+    image = image_of(cluster)
+    assert {name: each.owner for name, each in image.delegation_tokens.items()} == {
+        "1": "User:mine",
+        "2": "User:theirs",
+    }
+    assert image.token_ids == {b"1 User:mine": "1", b"2 User:theirs": "2"}
+    assert image.tokens_of == {"User:mine": 1, "User:theirs": 1}
+    cluster.commit(Transaction((), (put("1", "User:another"), Delete(token_key("2")))))
+    image = image_of(cluster)
+    assert (image.token_ids, dict(image.tokens_of)) == ({b"1 User:another": "1"}, {"User:another": 1})

@@ -1,0 +1,71 @@
+"""Delegation tokens without a broker: how they are derived, found and expire, and SCRAM with them."""
+
+from base64 import b64encode
+
+import pytest
+from msgspec.structs import replace
+
+from warmlog.broker.security.delegation_tokens import DelegationToken, TokenSecret, fingerprint, token_lookup
+from warmlog.broker.security.scram import ScramServer, UnknownUsers
+from warmlog.protocol.scram import MECHANISMS, Mechanism, SaslError, ScramClient
+
+SECRET = TokenSecret("a secret")
+TOKEN = DelegationToken(
+    owner="User:a:b", requester="User:r", renewers=("User:n",), issued_at=0, expires_at=100, max_at=200,
+    fingerprint=fingerprint(SECRET.hmac("id")), credentials=SECRET.credentials("id"),
+)  # fmt: skip
+UNKNOWN = UnknownUsers(lambda: b"shared")
+
+
+def exchange(mechanism: Mechanism, token: DelegationToken, name: str, password: str, now_ms: int = 100) -> ScramServer:
+    lookup = token_lookup(SECRET, lambda: {"id": token}, lambda: now_ms)
+    server = ScramServer(mechanism, lambda *_: None, UNKNOWN, "server", lookup)
+    client = ScramClient(mechanism, name, password, "client")
+    client._bare += ",tokenauth=true"
+    client.verify(server.respond(client.final(server.respond(client.first()))))
+    return server
+
+
+PASSWORD = b64encode(SECRET.hmac("id")).decode()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=str)
+def test_a_token_logs_its_owner_in(mechanism: Mechanism) -> None:
+    server = exchange(mechanism, TOKEN, "id", PASSWORD)
+    assert (server.is_complete, server.user) == (True, "a:b")
+    assert server.token is not None
+    assert server.token.expires_at == 0.1
+
+
+@pytest.mark.parametrize(
+    ("token", "name", "password", "now_ms"),
+    [
+        (TOKEN, "id", PASSWORD, 101),
+        (replace(TOKEN, max_at=50), "id", PASSWORD, 51),
+        (TOKEN, "other", PASSWORD, 100),
+        (TOKEN, "id", "wrong", 100),
+        (replace(TOKEN, fingerprint=fingerprint(TokenSecret("another").hmac("id"))), "id", PASSWORD, 100),
+        (replace(TOKEN, credentials={}), "id", PASSWORD, 100),
+    ],
+)
+def test_others_do_not(token: DelegationToken, name: str, password: str, now_ms: int) -> None:
+    with pytest.raises(SaslError, match="invalid credentials"):
+        exchange(MECHANISMS["SCRAM-SHA-256"], token, name, password, now_ms)
+
+
+def test_an_unknown_token_looks_like_a_known_one() -> None:
+    lookup = token_lookup(SECRET, lambda: {"id": TOKEN}, lambda: 0)
+    answers = []
+    for name in ("id", "other", "other"):
+        server = ScramServer(MECHANISMS["SCRAM-SHA-256"], lambda *_: None, UNKNOWN, "server", lookup)
+        answers.append(server.respond(f"n,,n={name},r=client,tokenauth=true".encode()))
+    known, first, second = answers
+    assert first == second
+    assert len(known) == len(first)
+    assert known.rpartition(b",i=")[2] == first.rpartition(b",i=")[2] == b"4096"
+
+
+def test_owners_and_renewers_hold_it_and_nothing_secret_is_shown() -> None:
+    assert [TOKEN.is_of(name) for name in ("User:a:b", "User:n", "User:r", "User:a")] == [True, True, False, False]
+    assert "fingerprint" not in repr(TOKEN)
+    assert not TokenSecret("another").has_made("id", TOKEN)
