@@ -581,7 +581,7 @@ def _token_sources(wanted: Sequence[tuple[str, OAuthSettings]]) -> "tuple[TokenS
         from warmlog.broker.security.tokens import KeysError
     except ModuleNotFoundError as error:
         missing = error.name
-        raise StartError(f"OAUTHBEARER needs the package {missing}: pip install 'warmlog[oauth]'") from None
+        raise StartError(f"tokens need the package {missing}: pip install 'warmlog[oauth]'") from None
     try:
         return token_sources(wanted)
     except KeysError as error:

@@ -248,5 +248,7 @@ def _check_overrides(settings: "Settings", names: list[str]) -> None:
     """Raise SettingError for a setting of a listener that does not exist."""
     for name in settings.of_listeners:
         match = _PREFIXED.fullmatch(name)
+        if match is not None and match[1] == "http" and match[2] == "sasl.enabled.mechanisms":
+            raise SettingError(f"{name}: HTTP has no SASL: see warmlog.http.authentication")
         if match is not None and match[1] not in {*names, "http"}:
             raise SettingError(f"{name}: there is no listener {match[1]}: expected one of {', '.join(names)}")

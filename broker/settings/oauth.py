@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from warmlog.broker.settings.types import Delay, PositiveMillis, SettingError, check_value, parts
 
@@ -25,7 +25,7 @@ class JwksSettings:
     def path(self) -> str | None:
         """The file, None if the keys are fetched over HTTP."""
         parsed = urlsplit(self.url)
-        return parsed.path if parsed.scheme == "file" else None
+        return unquote(parsed.path) if parsed.scheme == "file" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

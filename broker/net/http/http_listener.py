@@ -9,7 +9,7 @@ Bounds, so that no client keeps another from an answer:
 - All connections together get an answer every `ANSWER_PAUSE_S` at most, in turns: a fifth of the event loop's time.
 - One scrape runs at a time, for all who wait for it, and then none for `REST` times as long as it took.
 - TLS handshakes, a millisecond of the event loop each, begin every `HANDSHAKE_PAUSE_S` at most, by turns of addresses,
-  and have `HANDSHAKE_S`.
+  and have `HANDSHAKE_S`. Of more than `MAX_CONNECTIONS`, the oldest one of the address that has most is ended.
 - Passwords and tokens are checked by `access`, in a worker, in turns.
 """
 
@@ -68,7 +68,7 @@ class HttpListener:
         self._tls = tls
         self._access = access
         self._handshakes = FairQueue(1)
-        self._shaking = 0  # connections that have not completed their handshake
+        self._shaking: dict[trio.CancelScope, str] = {}  # handshakes that are not complete, with addresses of peers
         self._sock = sock
         self._scrapes = _Scrapes(scrape)
         self._not_ready = not_ready
@@ -109,8 +109,6 @@ class HttpListener:
                 stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] = socket_stream
                 certified = ANONYMOUS
                 if self._tls is not None:
-                    if self._shaking >= MAX_CONNECTIONS:
-                        return
                     encrypted = await self._shake_hands(socket_stream, self._tls, peer[0])
                     certified = self._tls.principals.principal_of(encrypted.getpeercert(binary_form=True))
                     stream = encrypted
@@ -133,16 +131,28 @@ class HttpListener:
         self, stream: trio.SocketStream, tls: ServerTls, address: str
     ) -> "trio.SSLStream[trio.SocketStream]":
         """Return an encrypted stream. Raises BrokenResourceError, TooSlowError."""
-        self._shaking += 1
+        if len(self._shaking) >= MAX_CONNECTIONS:
+            self._abandon_one()
+        scope = trio.CancelScope()
+        self._shaking[scope] = address
         try:
-            async with self._handshakes.slot(address):
-                await trio.sleep(HANDSHAKE_PAUSE_S)
-            encrypted = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
-            with trio.fail_after(HANDSHAKE_S):
-                await encrypted.do_handshake()
+            with scope:
+                async with self._handshakes.slot(address):
+                    await trio.sleep(HANDSHAKE_PAUSE_S)
+                encrypted = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
+                with trio.fail_after(HANDSHAKE_S):
+                    await encrypted.do_handshake()
+                return encrypted
         finally:
-            self._shaking -= 1
-        return encrypted
+            self._shaking.pop(scope, None)
+        raise trio.BrokenResourceError("abandoned for the sake of others")
+
+    def _abandon_one(self) -> None:
+        """End the handshake that began first, of the address that has the most."""
+        (address, _), *_ = Counter(self._shaking.values()).most_common(1)
+        scope = next(each for each, peer in self._shaking.items() if peer == address)
+        del self._shaking[scope]
+        scope.cancel()
 
     def _close_one(self) -> None:
         """Close the connection that has waited longest, of the address that has the most connections."""

@@ -4,7 +4,7 @@ import logging
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,11 @@ from tests.broker.kafka_client import kafka_client
 from tests.broker.net.sasl import PASSWORD, upsertion
 from tests.broker.net.transport.conftest import key_store
 from tests.issuer import Issuer, running_issuer
+from warmlog.broker.net.http.http_listener import MAX_CONNECTIONS
 from warmlog.broker.security.authorizer import STANDARD_AUTHORIZER
 from warmlog.broker.settings.settings import load_settings
 from warmlog.broker.settings.types import SettingError
+from warmlog.broker.start_errors import first_of
 from warmlog.protocol.scram import SCRAM_SHA_256
 
 OPEN = ("/", "/healthz", "/readyz", "/nowhere")
@@ -205,6 +207,16 @@ async def test_http_is_encrypted(tmp_path: Path, authority: Authority) -> None:
             assert silent is not None
 
 
+async def test_handshakes_that_are_never_complete_keep_no_other_out(tmp_path: Path, authority: Authority) -> None:
+    tls = ssl.create_default_context(cafile=authority.ca)
+    async with serving(tmp_path, encrypted(tmp_path, authority)) as broker, AsyncExitStack() as stack:
+        host, _, port = broker.addresses.http.rpartition(":")
+        for _ in range(MAX_CONNECTIONS + 50):
+            await stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
+        with trio.fail_after(30):
+            assert (await get(broker, "/readyz", tls=tls))[0] == 200
+
+
 async def test_a_certificate_reads_metrics(tmp_path: Path, authority: Authority) -> None:
     given = encrypted(tmp_path, authority, warmlog_http_authentication="certificate", super_users="User:CN=alice",
                       authorizer_class_name=STANDARD_AUTHORIZER)  # fmt: skip
@@ -250,3 +262,11 @@ async def test_a_certificate_reads_metrics(tmp_path: Path, authority: Authority)
 def test_settings_that_lack_something_are_refused(given: dict[str, str], why: str) -> None:
     with pytest.raises(SettingError, match=why):
         load_settings(assignments=[f"{name}={value}" for name, value in given.items()])
+
+
+async def test_sasl_is_nothing_that_http_has(tmp_path: Path) -> None:
+    given = {"listener.name.http.sasl.enabled.mechanisms": "PLAIN"}
+    with pytest.raises(ExceptionGroup) as group:
+        async with running(tmp_path / "data", given, http="127.0.0.1:0"):
+            raise AssertionError("started")
+    assert "HTTP has no SASL: see warmlog.http.authentication" in str(first_of(group.value))

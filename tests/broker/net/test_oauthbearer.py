@@ -1,6 +1,8 @@
 """Log in with tokens: clients that have one, and some that do not."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -255,3 +257,24 @@ async def test_a_file_without_keys_stops_the_start(
     assert isinstance(error, StartError)
     assert str(error).startswith(f"sasl.oauthbearer.jwks.endpoint.url: file:{path}: ")
     assert why in str(error)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, issuer: Issuer) -> None:
+    settings = {"listener.security.protocol.map": "kafka:SASL_PLAINTEXT", **issuer.settings()}
+    options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    program = "import sys; sys.modules['joserfc'] = None; from warmlog.cli import main; sys.exit(main())"
+    addresses = ["--kafka", "127.0.0.1:0", "--native", "none", "--http", "none"]
+    command = [sys.executable, "-c", program, "serve", "--data-dir", str(tmp_path / "data"), *addresses, *options]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode != 0
+    assert "tokens need the package joserfc: pip install 'warmlog[oauth]'" in found.stderr
+
+
+async def test_a_file_of_keys_may_have_any_name(tmp_path: Path, issuer: Issuer) -> None:
+    path = tmp_path / "keys of ä%.json"
+    path.write_bytes(issuer.jwks)
+    async with (
+        accepting(tmp_path, issuer, sasl_oauthbearer_jwks_endpoint_url=path.as_uri()) as broker,
+        kafka_client(broker.addresses.named["sasl"]) as client,
+    ):
+        assert (await log_in(client, issuer.token()))["auth_bytes"] == b""
