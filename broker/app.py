@@ -364,6 +364,7 @@ class Broker:
             moves=self._moves,
             reads=self._reads,
             logins=self._logins,
+            http_tls=self._http_tls,
         )
         frontend = Frontend(core, turn)
         listeners = frontend.listeners(bound)
@@ -455,6 +456,7 @@ class Broker:
 
     def _http(self, web: Web | None, partitions: Partitions) -> HttpListener | None:
         self._http_address = address_of(None if web is None else web.sock)
+        self._http_tls = None if web is None else web.tls
 
         def why_not_ready() -> dict[str, object] | None:
             status = self._not_ready

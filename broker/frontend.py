@@ -62,6 +62,7 @@ from warmlog.broker.net.listener import Bound, Limits, Listener, declare_listene
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.services import Services
+from warmlog.broker.net.transport.certificates import ServerTls
 from warmlog.broker.net.turn import ServingTurn
 from warmlog.broker.net.wire import KafkaWire, NativeWire, Wire
 from warmlog.broker.partitions.partitions import Partitions
@@ -75,6 +76,7 @@ from warmlog.broker.security.quotas.connection_rates import ConnectionRates
 from warmlog.broker.security.quotas.rates import MS, Windows
 from warmlog.broker.security.sasl import LoginRules
 from warmlog.broker.security.scram import TokenLookup
+from warmlog.broker.settings.http import HTTP
 from warmlog.broker.settings.listeners import (
     CONNECTION_RATE,
     KAFKA,
@@ -118,6 +120,7 @@ class Core:
     moves: LogMoves
     reads: ReadAhead
     logins: Logins
+    http_tls: ServerTls | None
 
 
 class Frontend:
@@ -201,7 +204,10 @@ class Frontend:
             rate = partial(connection_rate, core.live_settings, each.plan.name)
             is_protected = len(bound) > 1 and each.plan.name == inter_broker_listener(settings)
             listeners.append(Listener(each, of_listener, limits, rate, is_protected=is_protected))
-        declare_listener_metrics(core.metrics, listeners, requests, replies)
+        certificates = {each.plan.name: each.tls for each in bound if each.tls is not None}
+        if core.http_tls is not None:
+            certificates[HTTP] = core.http_tls
+        declare_listener_metrics(core.metrics, listeners, requests, replies, certificates)
         _warn_of_open_listeners(bound, settings)
         if not core.node.image.credentials and any(
             each.plan.security.startswith("SASL") and each.tokens is None for each in bound

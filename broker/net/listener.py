@@ -5,7 +5,7 @@ import logging
 import math
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -332,9 +332,13 @@ class Listener:
 
 
 def declare_listener_metrics(
-    metrics: Metrics, listeners: Sequence[Listener], requests: MemoryBudget, replies: MemoryBudget
+    metrics: Metrics,
+    listeners: Sequence[Listener],
+    requests: MemoryBudget,
+    replies: MemoryBudget,
+    certificates: Mapping[str, ServerTls],
 ) -> None:
-    """Declare the metrics of connections and of the memory for large requests and replies."""
+    """Declare the metrics of connections, of certificates, and of the memory for large requests and replies."""
     metrics.gauge(
         "warmlog_connections",
         "Open connections.",
@@ -357,7 +361,7 @@ def declare_listener_metrics(
     metrics.gauge(
         "warmlog_tls_certificate_expiry_seconds",
         "Time at which the certificate of a listener expires, in seconds since 1970.",
-        lambda: [((each.name,), each.tls.expires_at) for each in encrypted if each.tls is not None],
+        lambda: [((name,), tls.expires_at) for name, tls in certificates.items()],
         ("listener",),
     )
     metrics.gauge(

@@ -193,7 +193,8 @@ async def test_http_is_encrypted(tmp_path: Path, authority: Authority) -> None:
     tls = ssl.create_default_context(cafile=authority.ca)
     async with serving(tmp_path, given) as broker:
         assert (await get(broker, "/healthz", tls=tls))[0] == 200
-        assert (await get(broker, authorization=basic("alice"), tls=tls))[0] == 200
+        status, text = await get(broker, authorization=basic("alice"), tls=tls)
+        assert (status, 'warmlog_tls_certificate_expiry_seconds{listener="http"}' in text) == (200, True)
         assert (await get(broker, tls=tls))[0] == 401
         host, _, port = broker.addresses.http.rpartition(":")
         async with await trio.open_tcp_stream(host, int(port)) as plain:
