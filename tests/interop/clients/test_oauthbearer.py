@@ -1,4 +1,4 @@
-"""Kafka's tools and kcat log in with tokens: from an issuer, and from a file."""
+"""Kafka's tools log in with tokens: from an issuer, and from a file."""
 
 from collections.abc import Iterator
 from pathlib import Path
