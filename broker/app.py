@@ -9,7 +9,7 @@ stop    stop accepting -> answer received requests, for at most `warmlog.stop.ti
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +31,7 @@ from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import NO_EPOCH
 from warmlog.broker.frontend import Core, Frontend, new_authorizer
 from warmlog.broker.groups.service import GroupService
+from warmlog.broker.listening import Listening, Web, listen
 from warmlog.broker.log.directory.belonging import METADATA_FILE
 from warmlog.broker.log.directory.condition import report_directories
 from warmlog.broker.log.directory.data_directories import DataDirectories
@@ -49,8 +50,7 @@ from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
 from warmlog.broker.net.http.access import HttpAccess
 from warmlog.broker.net.http.http_listener import HttpListener
-from warmlog.broker.net.listener import Bound, bind
-from warmlog.broker.net.transport.certificates import ServerTls, TlsError
+from warmlog.broker.net.listener import Bound
 from warmlog.broker.net.turn import ServingTurn
 from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.appends.writer import Writer
@@ -69,24 +69,14 @@ from warmlog.broker.process import (
     tune_garbage_collector,
     unless,
 )
-from warmlog.broker.settings.http import HTTP, HttpSettings
 from warmlog.broker.settings.listeners import (
-    DEFAULT_KAFKA,
-    DEFAULT_NATIVE,
     KAFKA,
     NATIVE,
-    ListenerPlan,
     inter_broker_listener,
     join_address,
-    parse_address,
-    plan_listeners,
 )
 from warmlog.broker.settings.live import LiveSettings
-from warmlog.broker.settings.oauth import OAuthSettings
-from warmlog.broker.settings.sasl import sasl_settings
-from warmlog.broker.settings.settings import Settings, http_of
-from warmlog.broker.settings.tls import tls_settings
-from warmlog.broker.settings.types import SettingError
+from warmlog.broker.settings.settings import Settings
 from warmlog.broker.start_errors import BrokenError, StartError, first_of, start_errors
 from warmlog.broker.transactions.markers import Marker, MarkerWriter, append_marker
 from warmlog.broker.transactions.producer_ids import ProducerIds
@@ -97,8 +87,6 @@ from warmlog.protocol.version import VERSION
 if TYPE_CHECKING:
     from warmlog.broker.clustered import ClusterMember, Reachable
     from warmlog.broker.mirror.service import Mirror
-    from warmlog.broker.net.jwks import TokenSources
-    from warmlog.broker.security.tokens import TokenChecker
 
 logger = logging.getLogger(__name__)
 
@@ -116,16 +104,6 @@ class Addresses:
         """Return the line that reports readiness."""
         known = {"kafka": self.kafka, "native": self.native, "http": self.http}
         return " ".join(["ready", *[f"{name}={address}" for name, address in {**known, **self.named}.items()]])
-
-
-@dataclass(frozen=True, slots=True)
-class Web:
-    """The socket of HTTP, and how its clients authenticate."""
-
-    sock: socket.socket
-    settings: HttpSettings
-    tls: ServerTls | None
-    tokens: "TokenChecker | None"
 
 
 def run(
@@ -186,51 +164,23 @@ async def serve(
     """
     raise_descriptor_limit()
     with ExitStack() as stack, start_errors():
-        plans = _plans(settings, kafka, native)
-        certificates = {plan.name: _certificate(settings, plan.name) for plan in plans if plan.is_tls}
-        sockets = {
-            plan.name: stack.enter_context(_bind(plan.name, plan.address, settings.socket_listen_backlog_size))
-            for plan in plans
-        }
-        web = None
-        if http != "none":
-            web = stack.enter_context(_bind("http", _parse(http), settings.socket_listen_backlog_size))
-        of_http = http_of(settings)
-        if web is not None and of_http.is_encrypted:
-            certificates[HTTP] = _certificate(settings, HTTP)
-        tokens = await _tokens(settings, plans, None if web is None else of_http.oauth)
-        peers = certificates.get(inter_broker_listener(settings))
-        broker = Broker(settings, stack, guard or LoopGuard(0.0), peers, None if tokens is None else tokens[0])
-        checkers = {} if tokens is None else tokens[1]
+        listening = await listen(settings, stack, kafka=kafka, native=native, http=http)
+        broker = Broker(settings, stack, guard or LoopGuard(0.0), listening)
         with broker.guard.watching():
-            bound = [
-                Bound(plan, sockets[plan.name], certificates.get(plan.name), checkers.get(plan.name)) for plan in plans
-            ]
-            served = None if web is None else Web(web, of_http, certificates.get(HTTP), checkers.get(HTTP))
-            await broker.serve(bound, served, ready, stop)
+            await broker.serve(ready, stop)
 
 
 class Broker:
     """Constructs the objects of one broker in dependency order; `serve` runs them."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        stack: ExitStack,
-        guard: LoopGuard,
-        peers: ServerTls | None = None,
-        tokens: "TokenSources | None" = None,
-    ) -> None:
+    def __init__(self, settings: Settings, stack: ExitStack, guard: LoopGuard, listening: Listening) -> None:
         """Lock the data directories and open the metadata; `stack` releases them.
-
-        `peers`: the certificate of the listener for brokers, if that encrypts. `tokens`: the keys of their issuers, if
-        a listener accepts them.
 
         Raises LogError, MetadataError, OSError.
         """
         self._settings = settings
-        self._peers = peers
-        self._tokens = tokens
+        self._listening = listening
+        self._tokens = listening.tokens
         self._directories = stack.enter_context(self._open_directories())
         self._metadata = MetadataFile(
             settings.data_paths[0] / METADATA_FILE, settings.node_id, make_room=self._directories.first.make_room
@@ -268,7 +218,7 @@ class Broker:
         from warmlog.broker.clustered import ClusterMember  # a broker by itself needs none of this
 
         self._own = None if alone.is_empty else alone
-        peers = self._peers
+        peers = self._listening.peers
         tls = None if peers is None else (lambda: peers.client_context)
         member = ClusterMember(self._settings, self._directories, self._metrics, Disk(), tls)
         stack.callback(member.close)
@@ -290,13 +240,7 @@ class Broker:
         if directories.remembered() != known:
             self._metadata.set_directories(directories.remembered())
 
-    async def serve(
-        self,
-        bound: Sequence[Bound],
-        http: Web | None,
-        ready: Callable[[Addresses], None],
-        stop: trio.Event,
-    ) -> None:
+    async def serve(self, ready: Callable[[Addresses], None], stop: trio.Event) -> None:
         """Open the logs, serve on the bound sockets until `stop` is set, close the logs."""
         async with trio.open_nursery() as background:
             writer = Writer(
@@ -306,7 +250,7 @@ class Broker:
             )
             self._reads = self._read_ahead(background)
             partitions = self._partitions(writer)
-            web = self._http(http, partitions)
+            web = self._http(self._listening.web, partitions)
             if web is not None:
                 background.start_soon(web.serve)
             if self._tokens is not None:
@@ -315,7 +259,7 @@ class Broker:
                 await unless(stop, partial(self._open, partitions), gave_up=partitions.progress.cancel)
                 if not stop.is_set():
                     await self._close_gate()
-                    await self._accept(bound, partitions, writer, ready, stop)
+                    await self._accept(partitions, writer, ready, stop)
             finally:
                 with trio.CancelScope(shield=True):
                     await partitions.close_all()
@@ -339,13 +283,9 @@ class Broker:
         await partitions.open_all()
 
     async def _accept(
-        self,
-        bound: Sequence[Bound],
-        partitions: Partitions,
-        writer: Writer,
-        ready: Callable[[Addresses], None],
-        stop: trio.Event,
+        self, partitions: Partitions, writer: Writer, ready: Callable[[Addresses], None], stop: trio.Event
     ) -> None:
+        bound = self._listening.bound
         groups = self._groups(partitions, writer)
         transactions = self._transactions(partitions, writer, groups)
         mirror = self._mirror(partitions, groups)
@@ -544,62 +484,3 @@ def address_of(sock: socket.socket | None) -> str:
         return "none"
     host, port = sock.getsockname()[:2]
     return join_address(host, port)
-
-
-def _plans(settings: Settings, kafka: str | None, native: str | None) -> tuple[ListenerPlan, ...]:
-    """Return the listeners to open. Raises StartError."""
-    for option, given in (("--kafka", kafka), ("--native", native)):
-        if settings.listeners and given is not None:
-            raise StartError(f"{option}: cannot be combined with the setting `listeners`; add it there")
-    try:
-        return plan_listeners(settings, kafka=kafka or DEFAULT_KAFKA, native=native or DEFAULT_NATIVE)
-    except SettingError as error:
-        raise StartError(str(error)) from None
-
-
-def _certificate(settings: Settings, listener: str) -> ServerTls:
-    """Load what a listener needs for TLS. Raises StartError."""
-    try:
-        return ServerTls(listener, tls_settings(settings, listener))
-    except (SettingError, TlsError) as error:
-        raise StartError(str(error)) from None
-
-
-async def _tokens(
-    settings: Settings, plans: Iterable[ListenerPlan], of_http: OAuthSettings | None
-) -> "tuple[TokenSources, dict[str, TokenChecker]] | None":
-    """Return what checks the tokens of listeners that accept them, None without any. Raises StartError."""
-    found = [(plan.name, sasl_settings(settings, plan.name)) for plan in plans]
-    wanted = [(name, sasl.oauth) for name, sasl in found if sasl is not None and sasl.oauth is not None]
-    if of_http is not None:
-        wanted.append((HTTP, of_http))
-    return await trio.to_thread.run_sync(_token_sources, wanted) if wanted else None
-
-
-def _token_sources(wanted: Sequence[tuple[str, OAuthSettings]]) -> "tuple[TokenSources, dict[str, TokenChecker]]":
-    """Import joserfc and read files of keys, in a thread. Raises StartError."""
-    try:
-        from warmlog.broker.net.jwks import token_sources
-        from warmlog.broker.security.tokens import KeysError
-    except ModuleNotFoundError as error:
-        missing = error.name
-        raise StartError(f"tokens need the package {missing}: pip install 'warmlog[oauth]'") from None
-    try:
-        return token_sources(wanted)
-    except KeysError as error:
-        raise StartError(str(error)) from None
-
-
-def _parse(address: str) -> tuple[str, int]:
-    """Parse "host:port" or "[v6]:port". Raises StartError."""
-    try:
-        return parse_address(address)
-    except SettingError as error:
-        raise StartError(str(error)) from None
-
-
-def _bind(name: str, address: tuple[str, int], backlog: int) -> socket.socket:
-    try:
-        return bind(address, backlog)
-    except OSError as error:
-        raise StartError(f"{name} listener: cannot listen on {join_address(*address)}: {error.strerror}") from None

@@ -1,0 +1,137 @@
+"""What a broker listens on: sockets, certificates, and what checks the tokens of clients. It is opened first."""
+
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from warmlog.broker.net.listener import Bound, bind
+from warmlog.broker.net.transport.certificates import ServerTls, TlsError
+from warmlog.broker.settings.http import HTTP, HttpSettings
+from warmlog.broker.settings.listeners import (
+    DEFAULT_KAFKA,
+    DEFAULT_NATIVE,
+    ListenerPlan,
+    inter_broker_listener,
+    join_address,
+    parse_address,
+    plan_listeners,
+)
+from warmlog.broker.settings.oauth import OAuthSettings
+from warmlog.broker.settings.sasl import sasl_settings
+from warmlog.broker.settings.settings import Settings, http_of
+from warmlog.broker.settings.tls import tls_settings
+from warmlog.broker.settings.types import SettingError
+from warmlog.broker.start_errors import StartError
+
+if TYPE_CHECKING:
+    from warmlog.broker.net.http.jwks import TokenSources
+    from warmlog.broker.security.tokens import TokenChecker
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """The socket of HTTP, and how its clients authenticate."""
+
+    sock: socket.socket
+    settings: HttpSettings
+    tls: ServerTls | None
+    tokens: "TokenChecker | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """The sockets of a broker.
+
+    `peers`: the certificate of the listener for brokers, if that encrypts. `tokens`: the keys of the issuers of tokens,
+    if a listener accepts them.
+    """
+
+    bound: Sequence[Bound]
+    web: Web | None
+    peers: ServerTls | None
+    tokens: "TokenSources | None"
+
+
+async def listen(
+    settings: Settings, stack: ExitStack, *, kafka: str | None, native: str | None, http: str
+) -> Listening:
+    """Bind all sockets, which `stack` closes, and load certificates and keys. Raises StartError."""
+    plans = _plans(settings, kafka, native)
+    certificates = {plan.name: _certificate(settings, plan.name) for plan in plans if plan.is_tls}
+    backlog = settings.socket_listen_backlog_size
+    sockets = {plan.name: stack.enter_context(_bind(plan.name, plan.address, backlog)) for plan in plans}
+    sock = None if http == "none" else stack.enter_context(_bind(HTTP, _parse(http), backlog))
+    of_http = http_of(settings)
+    if sock is not None and of_http.is_encrypted:
+        certificates[HTTP] = _certificate(settings, HTTP)
+    tokens = await _tokens(settings, plans, None if sock is None else of_http.oauth)
+    checkers = {} if tokens is None else tokens[1]
+    return Listening(
+        bound=[Bound(plan, sockets[plan.name], certificates.get(plan.name), checkers.get(plan.name)) for plan in plans],
+        web=None if sock is None else Web(sock, of_http, certificates.get(HTTP), checkers.get(HTTP)),
+        peers=certificates.get(inter_broker_listener(settings)),
+        tokens=None if tokens is None else tokens[0],
+    )
+
+
+def _plans(settings: Settings, kafka: str | None, native: str | None) -> tuple[ListenerPlan, ...]:
+    """Return the listeners to open. Raises StartError."""
+    for option, given in (("--kafka", kafka), ("--native", native)):
+        if settings.listeners and given is not None:
+            raise StartError(f"{option}: cannot be combined with the setting `listeners`; add it there")
+    try:
+        return plan_listeners(settings, kafka=kafka or DEFAULT_KAFKA, native=native or DEFAULT_NATIVE)
+    except SettingError as error:
+        raise StartError(str(error)) from None
+
+
+def _certificate(settings: Settings, listener: str) -> ServerTls:
+    """Load what a listener needs for TLS. Raises StartError."""
+    try:
+        return ServerTls(listener, tls_settings(settings, listener))
+    except (SettingError, TlsError) as error:
+        raise StartError(str(error)) from None
+
+
+async def _tokens(
+    settings: Settings, plans: Iterable[ListenerPlan], of_http: OAuthSettings | None
+) -> "tuple[TokenSources, dict[str, TokenChecker]] | None":
+    """Return what checks the tokens of listeners that accept them, None without any. Raises StartError."""
+    found = [(plan.name, sasl_settings(settings, plan.name)) for plan in plans]
+    wanted = [(name, sasl.oauth) for name, sasl in found if sasl is not None and sasl.oauth is not None]
+    if of_http is not None:
+        wanted.append((HTTP, of_http))
+    return await trio.to_thread.run_sync(_token_sources, wanted) if wanted else None
+
+
+def _token_sources(wanted: Sequence[tuple[str, OAuthSettings]]) -> "tuple[TokenSources, dict[str, TokenChecker]]":
+    """Import joserfc and read files of keys, in a thread. Raises StartError."""
+    try:
+        from warmlog.broker.net.http.jwks import token_sources
+        from warmlog.broker.security.tokens import KeysError
+    except ModuleNotFoundError as error:
+        missing = error.name
+        raise StartError(f"tokens need the package {missing}: pip install 'warmlog[oauth]'") from None
+    try:
+        return token_sources(wanted)
+    except KeysError as error:
+        raise StartError(str(error)) from None
+
+
+def _parse(address: str) -> tuple[str, int]:
+    """Parse "host:port" or "[v6]:port". Raises StartError."""
+    try:
+        return parse_address(address)
+    except SettingError as error:
+        raise StartError(str(error)) from None
+
+
+def _bind(name: str, address: tuple[str, int], backlog: int) -> socket.socket:
+    try:
+        return bind(address, backlog)
+    except OSError as error:
+        raise StartError(f"{name} listener: cannot listen on {join_address(*address)}: {error.strerror}") from None
