@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,9 +44,9 @@ def schemas() -> Path:
 
 
 @pytest.fixture(scope="session")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+def podman() -> Iterator[Podman]:
     """An engine that holds the base image and has been seen to run it."""
-    directory = tmp_path_factory.mktemp("podman")
+    directory = Path(tempfile.mkdtemp(prefix="podman-"))  # podman takes no longer path than 50 characters
     name, suite = base_image((ROOT / "Dockerfile").read_text())
     with podman_at(directory, f"warmlog-{os.getpid()}") as engine:
         make_base(engine, directory, name, suite)
@@ -54,6 +55,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
         except (PodmanError, subprocess.TimeoutExpired) as error:
             lacks(f"podman cannot run a container on this machine (mounts, namespaces, cgroups?): {error}")
         yield engine
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

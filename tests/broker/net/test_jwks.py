@@ -16,7 +16,7 @@ from trio.testing import MockClock
 
 from tests.broker.cluster.certificates import Authority
 from tests.issuer import Issuer, running_issuer
-from warmlog.broker.net import jwks
+from warmlog.broker.net.http import jwks
 from warmlog.broker.net.http.jwks import MAX_BYTES, KeyKeeper
 from warmlog.broker.security.tokens import KeysError
 from warmlog.broker.settings.oauth import JwksSettings
