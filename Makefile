@@ -161,7 +161,7 @@ lock: $(TOOLS)
 	echo "uv" | $(UV_COMPILE) - --output-file requirements/uv.lock
 	$(UV_COMPILE) pyproject.toml --output-file requirements/runtime.lock
 	$(UV_COMPILE) pyproject.toml --all-extras --constraint requirements/runtime.lock --output-file requirements/dev.lock
-	$(UV_COMPILE) pyproject.toml --extra tls --constraint requirements/dev.lock --output-file requirements/secure.lock
+	$(UV_COMPILE) pyproject.toml --extra tls --extra oauth --constraint requirements/dev.lock --output-file requirements/secure.lock
 	$(UV_COMPILE) --group build --constraint requirements/dev.lock --output-file requirements/build.lock
 
 dist: setup
