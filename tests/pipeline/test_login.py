@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.issuer import Issuer
 from tests.warmlog.cli.test_secure import served
 from tests.warmlog.cli.test_tls import run
 from warmlog.pipeline.brokers import Brokers
@@ -14,6 +15,7 @@ from warmlog.pipeline.sink.options import write_options
 from warmlog.pipeline.source.input import plan_batch
 from warmlog.pipeline.source.options import read_options
 from warmlog.pipeline.source.ranges import Bounds
+from warmlog.testing import Broker
 
 RECORDS = 50
 
@@ -146,6 +148,7 @@ def test_what_keeps_a_read_out_is_told(secured: Secured, given: dict[str, str], 
         ({"user": "bob", "password": "a", "passwordFile": "b"}, "option user needs either passwordFile or password"),
         ({"password": "secret"}, "option password needs user"),
         ({"mechanism": "PLAIN"}, "option mechanism needs user"),
+        ({"user": "bob", "password": "a", "tokenFile": "t"}, "options user and tokenFile exclude each other"),
         ({"tlsCertificate": "c.pem"}, "option tlsCertificate needs tlsCa"),
         ({"user": "bob", "password": "a", "mechanism": "GSSAPI"}, "option mechanism: 'GSSAPI' is not SCRAM-SHA-256"),
         ({"user": "bob", "password": " "}, "option password: what was given is not a password"),
@@ -163,6 +166,32 @@ def test_a_login_needs_brokers() -> None:
     for given in ({"user": "bob", "password": "secret"}, {"tlsCa": "ca.pem"}):
         with pytest.raises(PipelineError, match=f"option {next(iter(given))} needs bootstrap"):
             read_options({"path": "/data", "topic": "t", **given})
+
+
+def test_a_token_is_read_for_each_login(tmp_path: Path) -> None:
+    issuer = Issuer()
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0,NATIVE://127.0.0.1:0",
+        "listener.security.protocol.map": "NATIVE:SASL_PLAINTEXT",
+        **issuer.settings(),
+    }
+    (tmp_path / "keys.json").write_bytes(issuer.jwks)
+    settings["sasl.oauthbearer.jwks.endpoint.url"] = (tmp_path / "keys.json").as_uri()
+    with Broker(settings=settings) as broker:
+        token = tmp_path / "token"
+        options = {"bootstrap": broker.native, "tokenFile": str(token), "topic": "orders"}
+        with pytest.raises(PipelineError, match=f"{token}: No such file"):
+            plan_batch(read_options(options), Bounds())
+        token.write_text(issuer.token())
+        status, shown = run("--token-file", token, "topic", "create", "orders", "--native", broker.native)
+        assert status == 0, shown
+        assert plan_batch(read_options(options), Bounds()).splits == []
+        status, shown = run(
+            "--token-file", token, "pipeline", "compact-report", "--topic", "orders", "--bootstrap", broker.native
+        )
+        assert status == 0, shown
+        other = run("pipeline", "compact-report", "--topic", "orders", "--bootstrap", broker.native, WARMLOG_TOKEN="x")
+        assert (other[0], "--token-file only" in other[1]) == (2, True)
 
 
 def test_a_password_is_not_shown() -> None:

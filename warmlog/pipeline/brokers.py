@@ -26,6 +26,7 @@ BROKERS_TABLE: Mapping[str, str] = {
     "user": "the name of a user",
     "password": "a password",
     "passwordFile": "a file with a password",
+    "tokenFile": "a file with an access token",
     "mechanism": ", ".join(_MECHANISMS[:-1]) + f" or {PLAIN}",
 }
 
@@ -40,6 +41,7 @@ class Brokers:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     password_file: str | None = None
+    token_file: str | None = None
     mechanism: str = DEFAULT_MECHANISM
 
     def at(self, addresses: str) -> "Brokers":
@@ -61,6 +63,10 @@ class Brokers:
                 settings = replace(
                     settings, username=self.user, password=password, mechanism=cast("Mechanism", self.mechanism)
                 )
+            if self.token_file is not None:
+                from warmlog.client.tokens import TokenFile
+
+                settings = replace(settings, token=TokenFile(self.token_file))
         except ValueError as error:
             raise PipelineError(str(error)) from None
         return settings
@@ -76,11 +82,14 @@ def parse_brokers(texts: OptionTexts) -> Brokers | None:
         ("password", "user"),
         ("passwordFile", "user"),
         ("mechanism", "user"),
+        ("tokenFile", "bootstrap"),
     ):
         if name in texts and needed not in texts:
             raise PipelineError(f"option {name} needs {needed}")
     if "user" in texts and ("password" in texts) == ("passwordFile" in texts):
         raise PipelineError("option user needs either passwordFile or password")
+    if "user" in texts and "tokenFile" in texts:
+        raise PipelineError("options user and tokenFile exclude each other")
     if addresses is None:
         return None
     return Brokers(
@@ -90,6 +99,7 @@ def parse_brokers(texts: OptionTexts) -> Brokers | None:
         user=texts.parsed("user", nonempty, None),
         password=texts.parsed("password", nonempty, None),
         password_file=texts.parsed("passwordFile", nonempty, None),
+        token_file=texts.parsed("tokenFile", nonempty, None),
         mechanism=texts.parsed("mechanism", _mechanism, DEFAULT_MECHANISM),
     )
 

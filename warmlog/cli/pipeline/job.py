@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from warmlog.cli.connection.login import MECHANISM, PASSWORD, PASSWORD_FILE, USER
+from warmlog.cli.connection.login import MECHANISM, PASSWORD, PASSWORD_FILE, TOKEN, TOKEN_FILE, TOKEN_URL, USER
 from warmlog.cli.connection.tls import CA, CERTIFICATE, SYSTEM
-from warmlog.cli.failure import Failure
+from warmlog.cli.failure import CannotStart, Failure
 from warmlog.cli.options import assignment, bootstrap
 from warmlog.cli.output import binary_size, print_line
 from warmlog.cli.progress import ERASE_LINE
@@ -28,7 +28,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Assignments = tuple[tuple[str, str], ...]
 
 DEFAULT_PATH = "data"
-_FILES = frozenset({"tlsCa", "tlsCertificate", "passwordFile"})
+_FILES = frozenset({"tlsCa", "tlsCertificate", "passwordFile", "tokenFile"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,17 @@ class JobOptions:
 
 
 def login_options() -> dict[str, str]:
-    """Return the options of `warmlog` itself for encryption and login, as options of the data source."""
+    """Return the options of `warmlog` itself for encryption and login, as options of the data source.
+
+    Raises CannotStart for a login that tasks in other processes could not repeat.
+    """
     environ = os.environ
-    names = {"tlsCa": CA, "tlsCertificate": CERTIFICATE, "user": USER, "mechanism": MECHANISM}
+    for name in (TOKEN, TOKEN_URL):
+        if environ.get(name):
+            raise CannotStart(f"{name}: jobs of the pipeline take a token from --token-file only")
+    names = {
+        "tlsCa": CA, "tlsCertificate": CERTIFICATE, "user": USER, "mechanism": MECHANISM, "tokenFile": TOKEN_FILE
+    }  # fmt: skip
     found = {name: environ[variable] for name, variable in names.items() if environ.get(variable)}
     if environ.get(PASSWORD_FILE):
         found["passwordFile"] = environ[PASSWORD_FILE]
