@@ -76,10 +76,13 @@ from warmlog.broker.security.quotas.connection_rates import ConnectionRates
 from warmlog.broker.security.quotas.rates import MS, Windows
 from warmlog.broker.security.sasl import LoginRules
 from warmlog.broker.security.scram import TokenLookup
+from warmlog.broker.settings.connections import MAX_CONNECTIONS as UNLIMITED
+from warmlog.broker.settings.connections import address_key, parse_overrides
 from warmlog.broker.settings.http import HTTP
 from warmlog.broker.settings.listeners import (
     CONNECTION_RATE,
     KAFKA,
+    MAX_CONNECTIONS,
     NATIVE,
     inter_broker_listener,
     join_address,
@@ -166,7 +169,7 @@ class Frontend:
         )
         limits = Limits(
             max_connections=lambda: connections_limit(core.live_settings.current),
-            max_connections_per_address=lambda: core.live_settings.current.max_connections_per_ip,
+            max_connections_per_address=partial(connections_of_address, core.live_settings),
             max_idle_s=settings.connections_max_idle_ms / 1000,
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,
@@ -203,7 +206,8 @@ class Frontend:
             )
             rate = partial(connection_rate, core.live_settings, each.plan.name)
             is_protected = len(bound) > 1 and each.plan.name == inter_broker_listener(settings)
-            listeners.append(Listener(each, of_listener, limits, rate, is_protected=is_protected))
+            most = int(settings.of_listeners.get(f"listener.name.{each.plan.name}.{MAX_CONNECTIONS}", UNLIMITED))
+            listeners.append(Listener(each, of_listener, limits, rate, is_protected=is_protected, max_connections=most))
         certificates = {each.plan.name: each.tls for each in bound if each.tls is not None}
         if core.http_tls is not None:
             certificates[HTTP] = core.http_tls
@@ -345,6 +349,14 @@ def connection_rate(settings: LiveSettings, listener: str) -> int:
     current = settings.current
     own = current.of_listeners.get(f"listener.name.{listener}.{CONNECTION_RATE}")
     return current.max_connection_creation_rate if own is None else int(own)
+
+
+def connections_of_address(settings: LiveSettings, address: str) -> int:
+    """Return how many connections an address may have."""
+    current = settings.current
+    overrides = parse_overrides(current.max_connections_per_ip_overrides)
+    own = overrides.get(address_key(address)) if overrides else None
+    return current.max_connections_per_ip if own is None else own
 
 
 def client_quotas(settings: Settings, node: StoreNode, metrics: Metrics) -> ClientQuotas:

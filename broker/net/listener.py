@@ -25,6 +25,7 @@ from warmlog.broker.net.transport.transport import PlainTransport, Transport
 from warmlog.broker.security.distinguished_names import CertificateError
 from warmlog.broker.security.quotas.connection_rates import ConnectionRates
 from warmlog.broker.security.sasl import Login
+from warmlog.broker.settings.connections import MAX_CONNECTIONS
 from warmlog.broker.settings.listeners import ListenerPlan
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Limits:
     """
 
     max_connections: Callable[[], int]  # the current setting
-    max_connections_per_address: Callable[[], int]
+    max_connections_per_address: Callable[[str], int]
     max_idle_s: float
     send_buffer_bytes: int
     receive_buffer_bytes: int
@@ -109,9 +110,19 @@ class Listener:
     """Accepts on a bound socket until stopped, and closes it."""
 
     def __init__(
-        self, bound: Bound, services: Services, limits: Limits, rate: Callable[[], int], *, is_protected: bool
+        self,
+        bound: Bound,
+        services: Services,
+        limits: Limits,
+        rate: Callable[[], int],
+        *,
+        is_protected: bool,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
-        """`rate`: of connections per second. `is_protected`: the broker's limit of all listeners does not apply."""
+        """`rate`: of connections per second. `is_protected`: the broker's limit of all listeners does not apply.
+
+        `max_connections`: of this listener, besides the limit that all have.
+        """
         self._sock = bound.sock
         self.name = bound.plan.name
         self.tls = bound.tls
@@ -121,6 +132,7 @@ class Listener:
         self._services = services
         self._limits = limits
         self._rate = rate
+        self._max_connections = max_connections
         self._is_protected = is_protected
         self._held: set[HeldSocket] = set()  # of addresses that connect too often
         self.paused_s = 0.0  # in which connections waited, because of their rate
@@ -235,10 +247,10 @@ class Listener:
     def _open(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         limits, address = self._limits, peer[0]
         open_count, of_address = len(self._channels) + len(self._handshakes), limits.addresses[address]
-        if open_count >= limits.max_connections():
+        if open_count >= min(limits.max_connections(), self._max_connections):
             self._refuse(sock, peer, "max_connections", f"{open_count} connections are open, the maximum")
             return
-        if of_address >= limits.max_connections_per_address():
+        if of_address >= limits.max_connections_per_address(address):
             self._refuse(sock, peer, "max_connections_per_ip", f"its address has {of_address}, the maximum of one")
             return
         if self.tls is not None and (why := self._handshakes.refusal(address)):

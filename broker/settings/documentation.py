@@ -214,6 +214,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "quota.window.size.seconds": "Length of each of these windows in seconds; a pause for request time is no longer.",
     "max.connection.creation.rate": "Maximum number of new connections per second, of all listeners together and of "
     "each; further ones wait. Connections of other brokers on a listener of their own count there only.",
+    "max.connections.per.ip.overrides": "The same for some addresses, as ADDRESS:NUMBER separated by commas.",
     "max.connections.per.ip": "Maximum number of connections of each address, of all listeners together; further ones "
     "are refused.",
     "max.incremental.fetch.session.cache.slots": "Maximum number of incremental fetch sessions.",

@@ -4,7 +4,8 @@
 line. Names are compared without regard to case, and kept in lower case.
 
 A setting of the form `listener.name.NAME.ssl.…` replaces `ssl.…` for one listener; likewise
-`sasl.enabled.mechanisms`, `sasl.oauthbearer.…` and `max.connection.creation.rate`.
+`sasl.enabled.mechanisms`, `sasl.oauthbearer.…` `max.connections` and
+`max.connection.creation.rate`.
 """
 
 import re
@@ -35,9 +36,11 @@ DEFAULT_PROTOCOLS: Final[Mapping[str, str]] = {
 }
 RESERVED: Final = frozenset({"http", "none"})
 CONNECTION_RATE: Final = "max.connection.creation.rate"
+MAX_CONNECTIONS: Final = "max.connections"
 #: Settings that may be given for one listener.
 OF_ONE_LISTENER: Final = frozenset({
     CONNECTION_RATE,
+    MAX_CONNECTIONS,
     "sasl.enabled.mechanisms",
     "sasl.oauthbearer.clock.skew.seconds",
     "sasl.oauthbearer.expected.audience",

@@ -61,6 +61,7 @@ DYNAMIC_SETTINGS = frozenset({
     "max.connection.creation.rate",
     "max.connections",
     "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
     "message.max.bytes",
     "min.insync.replicas",
     "producer.id.expiration.ms",

@@ -18,10 +18,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from warmlog.broker.settings.connections import parse_overrides
 from warmlog.broker.settings.http import HTTP, HttpSettings, http_settings
 from warmlog.broker.settings.kafka_settings import check_at_startup
 from warmlog.broker.settings.listeners import (
     CONNECTION_RATE,
+    MAX_CONNECTIONS,
     advertised_addresses,
     check_listeners,
     is_of_listener,
@@ -241,6 +243,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket_listen_backlog_size: Count = 4096  # Kafka: 50, which resets some of 200 simultaneous connections
     max_connections: Count = MAX_INT32
     max_connections_per_ip: Count = MAX_INT32
+    max_connections_per_ip_overrides: str = ""
     max_connection_creation_rate: Count = MAX_INT32
     quota_window_num: Annotated[int, Meta(ge=1, le=100)] = 11
     quota_window_size_seconds: Annotated[int, Meta(ge=1, le=3_600)] = 1
@@ -452,8 +455,9 @@ def load_settings(
 
 def check_of_listener(name: str, value: Any, origin: str) -> str:
     """Return the text of a listener's setting. Raises SettingError for a wrong one of those that are numbers."""
-    if name.endswith(f".{CONNECTION_RATE}"):
-        return str(check_value(name, value, FIELDS[CONNECTION_RATE].type, origin=origin))
+    for number in (CONNECTION_RATE, MAX_CONNECTIONS):
+        if name.endswith(f".{number}"):
+            return str(check_value(name, value, FIELDS[number].type, origin=origin))
     return str(check_value(name, value, str, origin=origin))
 
 
@@ -539,6 +543,7 @@ def check_together(settings: Settings) -> None:
     _check_super_users(settings.super_users)
     check_sasl(settings)
     http_of(settings)
+    parse_overrides(settings.max_connections_per_ip_overrides)
     check_mirror(settings.effective)
     _check_etcd(settings)
     if settings.retention_ms == 0:

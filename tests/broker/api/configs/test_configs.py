@@ -12,6 +12,8 @@ from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from warmlog.broker.api.configs import configs
 from warmlog.broker.settings import kafka_settings
+from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.types import SettingError
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.configs import ConfigOperation, ConfigSource, ConfigType, ResourceType
 
@@ -317,6 +319,42 @@ async def test_an_address_has_a_number_of_connections(broker: Running, client: K
     assert await incremental(client, BROKER, "", ("max.connections.per.ip", SET, "100")) == NONE
     async with kafka_client(broker.addresses.kafka) as third:
         assert (await third.ask("Metadata", topics=()))["topics"] == ()
+
+
+async def test_some_addresses_have_another_number_of_connections(tmp_path: Path) -> None:
+    settings = {"max.connections.per.ip": 1, "max.connections.per.ip.overrides": "127.0.0.3:0, [::ffff:127.0.0.1]:2"}
+    async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.kafka) as first:
+        wrong = ("max.connections.per.ip.overrides", SET, "h:1")
+        assert await incremental(first, BROKER, "", wrong) == ErrorCode.INVALID_REQUEST
+        async with kafka_client(broker.addresses.kafka) as second:
+            assert (await second.ask("Metadata", topics=()))["topics"] == ()
+            async with kafka_client(broker.addresses.kafka) as third:
+                assert await third.stream.receive_some() == b""
+        host, _, port = broker.addresses.kafka.rpartition(":")
+        async with await trio.open_tcp_stream(host, int(port), local_address="127.0.0.3") as shut_out:
+            assert await shut_out.receive_some() == b""
+        assert await incremental(first, BROKER, "", ("max.connections.per.ip.overrides", SET, "127.0.0.3:1")) == NONE
+        async with await trio.open_tcp_stream(host, int(port), local_address="127.0.0.3") as let_in:
+            assert (await KafkaClient(let_in).ask("Metadata", topics=()))["topics"] == ()
+
+
+async def test_a_listener_has_a_number_of_connections(tmp_path: Path) -> None:
+    settings = {
+        "listeners": "FEW://127.0.0.1:0,MANY://127.0.0.1:0",
+        "listener.security.protocol.map": "FEW:PLAINTEXT,MANY:PLAINTEXT",
+        "listener.name.few.max.connections": 1,
+    }
+    async with running(tmp_path, settings) as broker, kafka_client(broker.addresses.named["few"]):
+        async with kafka_client(broker.addresses.named["few"]) as second:
+            assert await second.stream.receive_some() == b""
+        async with kafka_client(broker.addresses.named["many"]), kafka_client(broker.addresses.named["many"]) as other:
+            assert (await other.ask("Metadata", topics=()))["topics"] == ()
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:x", "host:3", "10.0.0.1:-1", "10.0.0.1:9999999999"])
+def test_overrides_that_are_none(text: str) -> None:
+    with pytest.raises(SettingError, match=r"max\.connections\.per\.ip\.overrides: expected"):
+        load_settings(assignments=[f"max.connections.per.ip.overrides={text}"])
 
 
 async def test_what_was_changed_holds_after_a_restart(tmp_path: Path) -> None:
