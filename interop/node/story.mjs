@@ -1,5 +1,6 @@
 // The story of interop/go/story with kafkajs: `node story.mjs BOOTSTRAP NAME` prints what was seen as one JSON object, or
 // says what failed and ends with status 1. The codecs that kafkajs leaves to its user are given to it here.
+import { readFileSync } from 'node:fs'
 import kafkajs from 'kafkajs'
 import snappy from 'kafkajs-snappy'
 import lz4 from 'lz4js'
@@ -109,7 +110,11 @@ async function topics(admin, name, report) {
 }
 
 async function main(bootstrap, name) {
-  const kafka = new Kafka({ brokers: [bootstrap], clientId: 'kafkajs', logLevel: logLevel.NOTHING })
+  const { STORY_USER: username, STORY_PASSWORD: password, STORY_CA: ca } = process.env
+  const login = username
+    ? { ssl: { ca: readFileSync(ca) }, sasl: { mechanism: 'scram-sha-512', username, password } }
+    : {}
+  const kafka = new Kafka({ brokers: [bootstrap], clientId: 'kafkajs', logLevel: logLevel.NOTHING, ...login })
   const admin = kafka.admin()
   const report = {}
   await admin.connect()

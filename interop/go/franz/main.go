@@ -6,6 +6,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"warmlog/interop/story"
 )
@@ -18,7 +19,7 @@ func main() {
 	bootstrap, name := story.Arguments()
 	ctx, cancel := context.WithTimeout(context.Background(), story.Limit)
 	defer cancel()
-	client := story.Got(kgo.NewClient(kgo.SeedBrokers(bootstrap)))
+	client := story.Got(kgo.NewClient(options(bootstrap)...))
 	defer client.Close()
 	admin := kadm.NewClient(client)
 	report := story.Report{}
@@ -42,11 +43,10 @@ func main() {
 }
 
 func produce(ctx context.Context, bootstrap, topic string, codec int) {
-	client := story.Got(kgo.NewClient(
-		kgo.SeedBrokers(bootstrap),
+	client := story.Got(kgo.NewClient(append(options(bootstrap),
 		kgo.ProducerBatchCompression(compressions[codec]),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-	))
+	)...))
 	defer client.Close()
 	var records []*kgo.Record
 	for _, row := range story.Rows(codec) {
@@ -59,13 +59,12 @@ func produce(ctx context.Context, bootstrap, topic string, codec int) {
 }
 
 func consume(ctx context.Context, bootstrap, name string) int {
-	client := story.Got(kgo.NewClient(
-		kgo.SeedBrokers(bootstrap),
+	client := story.Got(kgo.NewClient(append(options(bootstrap),
 		kgo.ConsumerGroup(name),
 		kgo.ConsumeTopics(name),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(),
-	))
+	)...))
 	defer client.Close()
 	var tally story.Tally
 	for tally.Missing() > 0 {
@@ -149,6 +148,15 @@ func offsets(listed kadm.ListedOffsets, topic string) []int64 {
 	for i := range found {
 		each, _ := listed.Lookup(topic, int32(i))
 		found[i] = each.Offset
+	}
+	return found
+}
+
+func options(bootstrap string) []kgo.Opt {
+	found := []kgo.Opt{kgo.SeedBrokers(bootstrap)}
+	if login := story.TheLogin(); login != nil {
+		auth := scram.Auth{User: login.User, Pass: login.Password}
+		found = append(found, kgo.DialTLSConfig(login.TLS), kgo.SASL(auth.AsSha512Mechanism()))
 	}
 	return found
 }

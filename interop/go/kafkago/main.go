@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl/scram"
 
 	"warmlog/interop/story"
 )
@@ -13,12 +14,17 @@ import (
 // Left to itself it tells the name of the machine.
 const clientID = "kafka-go"
 
-var transport = &kafka.Transport{ClientID: clientID}
+var transport, dialer = &kafka.Transport{ClientID: clientID}, &kafka.Dialer{ClientID: clientID}
 
 var compressions = []kafka.Compression{0, kafka.Gzip, kafka.Snappy, kafka.Lz4, kafka.Zstd}
 
 func main() {
 	bootstrap, name := story.Arguments()
+	if login := story.TheLogin(); login != nil {
+		mechanism := story.Got(scram.Mechanism(scram.SHA512, login.User, login.Password))
+		transport.TLS, transport.SASL = login.TLS, mechanism
+		dialer.TLS, dialer.SASLMechanism = login.TLS, mechanism
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), story.Limit)
 	defer cancel()
 	client := &kafka.Client{Addr: kafka.TCP(bootstrap), Transport: transport}
@@ -64,7 +70,7 @@ func produce(ctx context.Context, bootstrap, topic string, codec int) {
 func consume(ctx context.Context, bootstrap, name string) int {
 	reader := kafka.NewReader(kafka.ReaderConfig{
 		Brokers: []string{bootstrap}, GroupID: name, Topic: name, StartOffset: kafka.FirstOffset,
-		MaxWait: 100 * time.Millisecond, Dialer: &kafka.Dialer{ClientID: clientID},
+		MaxWait: 100 * time.Millisecond, Dialer: dialer,
 	})
 	var tally story.Tally
 	for tally.Missing() > 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
 
 	"warmlog/interop/story"
 )
@@ -48,6 +49,12 @@ func config() *sarama.Config {
 	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Offsets.AutoCommit.Enable = false
+	if login := story.TheLogin(); login != nil {
+		config.Net.TLS.Enable, config.Net.TLS.Config = true, login.TLS
+		config.Net.SASL.Enable, config.Net.SASL.Mechanism = true, sarama.SASLTypeSCRAMSHA512
+		config.Net.SASL.User, config.Net.SASL.Password = login.User, login.Password
+		config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &conversation{} }
+	}
 	return config
 }
 
@@ -175,4 +182,17 @@ func offsets(client sarama.Client, topic string, at int64) []int64 {
 		found[i] = story.Got(client.GetOffset(topic, int32(i), at))
 	}
 	return found
+}
+
+// conversation is a login with SCRAM, which sarama leaves to its user.
+type conversation struct {
+	*scram.ClientConversation
+}
+
+func (c *conversation) Begin(user, password, authzID string) error {
+	client, err := scram.SHA512.NewClient(user, password, authzID)
+	if err == nil {
+		c.ClientConversation = client.NewConversation()
+	}
+	return err
 }

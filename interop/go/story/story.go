@@ -7,6 +7,8 @@ package story
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -122,4 +124,23 @@ func Arguments() (bootstrap, name string) {
 		Fail(fmt.Errorf("usage: %s BOOTSTRAP NAME", os.Args[0]))
 	}
 	return os.Args[1], os.Args[2]
+}
+
+// Login is how a broker that encrypts and asks for a login is used: from the environment of the program.
+type Login struct {
+	User, Password string
+	TLS            *tls.Config
+}
+
+// TheLogin of this program, or nil for a broker without.
+func TheLogin() *Login {
+	user := os.Getenv("STORY_USER")
+	if user == "" {
+		return nil
+	}
+	trusted := x509.NewCertPool()
+	if !trusted.AppendCertsFromPEM(Got(os.ReadFile(os.Getenv("STORY_CA")))) {
+		Fail(fmt.Errorf("no certificate in STORY_CA"))
+	}
+	return &Login{User: user, Password: os.Getenv("STORY_PASSWORD"), TLS: &tls.Config{RootCAs: trusted}}
 }

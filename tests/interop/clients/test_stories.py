@@ -5,7 +5,7 @@ Create, produce with every codec, consume in a group, ask for offsets and settin
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import interop.kafka_node
 from interop.kafka_node import MissingToolError
 from tests.interop.clients.programs import GO_DIRECTORY, program, run
 from tests.requires import lacks
+from tests.warmlog.cli.test_secure import served
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -86,4 +87,31 @@ def test_a_client_of_go_tells_the_whole_story(bootstrap: str, go_programs: Path,
 
 def test_kafkajs_tells_the_whole_story(bootstrap: str, kafkajs: list[str]) -> None:
     report = json.loads(run([*kafkajs, bootstrap, "story-kafkajs"]))
+    assert report == {**EXPECTED, **MORE["kafkajs"]}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
+    """The address of a broker that was started with --secure, and the login of its administrator."""
+    directory = tmp_path_factory.mktemp("secured")
+    with served(directory, "--set", "group.initial.rebalance.delay.ms=0", "--set", "log.retention.ms=-1") as (_, found):
+        secrets = directory / "data-secrets"
+        login = {
+            "STORY_CA": str(secrets / "ca.pem"),
+            "STORY_USER": "admin",
+            "STORY_PASSWORD": (secrets / "admin.password").read_text().strip(),
+        }
+        yield found["kafka"], login
+
+
+@pytest.mark.parametrize("client", ["franz", "sarama", "kafkago"])
+def test_a_client_of_go_logs_in(secured: tuple[str, dict[str, str]], go_programs: Path, client: str) -> None:
+    bootstrap, login = secured
+    report = json.loads(run([str(go_programs / client), bootstrap, f"story-{client}"], environment=login))
+    assert report == {**EXPECTED, **MORE[client]}
+
+
+def test_kafkajs_logs_in(secured: tuple[str, dict[str, str]], kafkajs: list[str]) -> None:
+    bootstrap, login = secured
+    report = json.loads(run([*kafkajs, bootstrap, "story-kafkajs"], environment=login))
     assert report == {**EXPECTED, **MORE["kafkajs"]}
