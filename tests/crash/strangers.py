@@ -26,6 +26,7 @@ from struct import pack
 from typing import Final
 
 from tests.cluster.report import conclude
+from tests.issuer import Issuer
 from warmlog import Client
 from warmlog.cli.security.certificates import make
 from warmlog.protocol.native.codec import encode_request
@@ -52,23 +53,23 @@ def request(key: int, version: int, body: bytes) -> bytes:
     return pack(">i", len(header) + len(body)) + header + body
 
 
-def conversations() -> list[list[bytes]]:
+def conversations(token: str) -> list[list[bytes]]:
     """What well-behaved clients send before and during a login, message by message."""
     tokens = {
         b"PLAIN": b"\0alice\0open sesame",
         b"SCRAM-SHA-256": b"n,,n=alice,r=fyko+d2lbbFgONRv9qkxdawL",
         b"SCRAM-SHA-512": b"n,,n=alice,r=fyko+d2lbbFgONRv9qkxdawL,tokenauth=true",
-        b"OAUTHBEARER": b"n,a=alice,\x01auth=Bearer eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln\x01\x01",
+        b"OAUTHBEARER": b"n,a=alice,\x01auth=Bearer " + token.encode() + b"\x01\x01",
     }
     found = [[request(API_VERSIONS, version, b"") for version in (0, 1, 2)]]
     final = b"c=biws,r=fyko+d2lbbFgONRv9qkxdawL,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
-    for mechanism, token in tokens.items():
+    for mechanism, first in tokens.items():
         hand = request(SASL_HANDSHAKE, 1, text(mechanism))
-        found.append([hand, *[request(SASL_AUTHENTICATE, 0, pack(">i", len(each)) + each) for each in (token, final)]])
-        raw = [pack(">i", len(each)) + each for each in (token, final)]
+        found.append([hand, *[request(SASL_AUTHENTICATE, 0, pack(">i", len(each)) + each) for each in (first, final)]])
+        raw = [pack(">i", len(each)) + each for each in (first, final)]
         found.append([request(SASL_HANDSHAKE, 0, text(mechanism)), *raw])
         native = [HelloRequest(versions=(1,), client="stranger")]
-        sent = [AuthenticateRequest(mechanism=mechanism.decode(), token=each) for each in (token, final)]
+        sent = [AuthenticateRequest(mechanism=mechanism.decode(), token=each) for each in (first, final)]
         found.append([bytes(encode_request(number, each)) for number, each in enumerate([*native, *sent])])
     return found
 
@@ -109,10 +110,10 @@ def mutated(data: bytes, choose: random.Random) -> bytes:
 class Strangers:
     """The threads that send, and what they did."""
 
-    def __init__(self, addresses: dict[str, tuple[str, int]], seed: int, ca: Path) -> None:
+    def __init__(self, addresses: dict[str, tuple[str, int]], seed: int, ca: Path, token: str) -> None:
         self._addresses = addresses
         self._seed = seed
-        self._conversations = conversations()
+        self._conversations = conversations(token)
         self._hello = client_hello()
         self._context = ssl.create_default_context(cafile=str(ca))
         self.counts: Counter[str] = Counter()
@@ -165,9 +166,10 @@ def resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def serve(directory: Path) -> tuple["subprocess.Popen[str]", dict[str, tuple[str, int]]]:
+def serve(directory: Path, issuer: Issuer) -> tuple["subprocess.Popen[str]", dict[str, tuple[str, int]]]:
     """Start a broker with a listener of each kind."""
     make(directory / "tls", hosts=["localhost", "127.0.0.1"])
+    (directory / "keys.json").write_bytes(issuer.jwks)
     names = ("open", *LISTENERS)
     protocols = {"open": "PLAINTEXT", "sasl": "SASL_PLAINTEXT", "mutual": "SSL", "nativesasl": "SASL_PLAINTEXT"}
     settings = {
@@ -181,8 +183,9 @@ def serve(directory: Path) -> tuple["subprocess.Popen[str]", dict[str, tuple[str
         "ssl.keystore.location": directory / "tls" / "broker.pem",
         "ssl.truststore.location": directory / "tls" / "ca.pem",
         "listener.name.mutual.ssl.client.auth": "required",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
-        "warmlog.sasl.plain.without.tls": "true",
+        **issuer.settings(),
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN,OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": (directory / "keys.json").as_uri(),
         "connection.failed.authentication.delay.ms": "0",
         "warmlog.sasl.timeout.ms": "2000",
         "log.retention.ms": "-1",
@@ -211,8 +214,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="warmlog-strangers-"))
-    broker, addresses = serve(directory)
-    strangers = Strangers(addresses, options.seed, directory / "tls" / "ca.pem")
+    issuer = Issuer()
+    broker, addresses = serve(directory, issuer)
+    strangers = Strangers(addresses, options.seed, directory / "tls" / "ca.pem", issuer.token())
     threads = [threading.Thread(target=strangers.send, args=(number,)) for number in range(options.threads)]
     for thread in threads:
         thread.start()
