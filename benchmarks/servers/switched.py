@@ -22,17 +22,15 @@ import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT, SystemClock  # nothing public changes the clock of a loop that runs
 
 from warmlog.broker.app import Addresses, Broker
+from warmlog.broker.listening import listen
 from warmlog.broker.log.io.page_cache import Off
 from warmlog.broker.log.io.page_faults import PageFaults, Where
 from warmlog.broker.metrics.families import Counter, Histogram
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.metrics.registry import RequestMetrics
 from warmlog.broker.metrics.requests import Staged
-from warmlog.broker.net.listener import Bound, bind
-from warmlog.broker.settings.listeners import plan_listeners
 from warmlog.broker.settings.settings import Settings, load_settings
 
-BACKLOG = 16
 TRIOS_CLOCK = SystemClock(offset=0.0)  # the same time as the guard's, so that deadlines hold on either side
 
 
@@ -122,10 +120,9 @@ def become(other: dict[type, type], objects: Iterable[Any]) -> int:
 async def serve(settings: Settings, guard: LoopGuard) -> None:
     """Serve until standard input ends."""
     with ExitStack() as stack:
-        plans = plan_listeners(settings, kafka="127.0.0.1:0", native="127.0.0.1:0")
-        bound = [Bound(plan, stack.enter_context(bind(plan.address, BACKLOG))) for plan in plans]
-        http = stack.enter_context(bind(("127.0.0.1", 0), BACKLOG))
-        broker, stop = Broker(settings, stack, guard), trio.Event()
+        free = "127.0.0.1:0"
+        listening = await listen(settings, stack, kafka=free, native=free, http=free)
+        broker, stop = Broker(settings, stack, guard, listening), trio.Event()
 
         async def obey() -> None:
             await started.wait()
@@ -145,7 +142,7 @@ async def serve(settings: Settings, guard: LoopGuard) -> None:
         with broker.guard.watching():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(obey)
-                await broker.serve(bound, http, ready, stop)
+                await broker.serve(ready, stop)
 
 
 def main() -> None:

@@ -8,11 +8,12 @@ Time that a client costs is added to `Client.worked_s` by whoever spends it, and
 Source: org.apache.kafka.server.quota.ClientQuotaManager; kafka.server.ClientRequestQuotaManager.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from warmlog.broker.security.principal import Principal
+from warmlog.broker.security.principal import ANONYMOUS, Principal
 from warmlog.broker.security.quotas.entities import (
     CLIENT_QUOTAS,
     CONSUMER_BYTE_RATE,
@@ -24,6 +25,8 @@ from warmlog.broker.security.quotas.entities import (
 )
 from warmlog.broker.security.quotas.rates import MS, Rate, TokenBucket, Windows
 
+MAX_OF_USER: Final = 1_000  # shares; one user with many client ids does not displace those of others
+TRIES: Final = 16  # shares that are looked at to find one whose client does not pause
 MAX_SHARES: Final = 10_000  # about 2 KiB each; the least recently used ones are forgotten first
 IDLE_MS: Final = 3_600_000  # after which a share is forgotten
 MAX_SERIES: Final = 100  # shares with metrics of their own: those that were throttled last
@@ -48,14 +51,18 @@ class Client(Protocol):
 
 
 class _Share:
-    """What a share has used, and when it was used last. `bucket`: of partitions that it creates and deletes."""
+    """What a share has used, when it was used last, and until when its client pauses.
 
-    __slots__ = ("bucket", "rate", "used_at")
+    `user`: the principal for which it was made. `bucket`: of partitions that it creates and deletes.
+    """
 
-    def __init__(self, windows: Windows) -> None:
+    __slots__ = ("bucket", "paused_until", "rate", "used_at", "user")
+
+    def __init__(self, windows: Windows, user: str) -> None:
         self.rate = Rate(windows)
         self.bucket: TokenBucket | None = None
-        self.used_at = 0
+        self.used_at = self.paused_until = 0
+        self.user = user
 
 
 class _Found(NamedTuple):
@@ -90,6 +97,7 @@ class ClientQuotas:
         self._mutation_windows = mutation_windows
         self._clock = clock
         self._shares: dict[ShareKey, _Share] = {}  # the least recently used first
+        self._of_users: dict[str, dict[ShareKey, None]] = {}  # the keys of each user, in the same order
         self._series: dict[ShareKey, float] = {}  # seconds, by the share that was throttled; the oldest first
         self._throttled = dict.fromkeys(CLIENT_QUOTAS, 0)  # replies
         self._throttled_s = dict.fromkeys(CLIENT_QUOTAS, 0.0)
@@ -156,6 +164,7 @@ class ClientQuotas:
         if not is_strict:
             share.bucket.record(partitions, limit.bound, now)
         throttle_ms = share.bucket.throttle_ms(limit.bound, now)
+        share.paused_until = now + throttle_ms
         if is_strict and not throttle_ms:
             share.bucket.record(partitions, limit.bound, now)
         if throttle_ms > client.throttle_ms:
@@ -180,7 +189,9 @@ class ClientQuotas:
         limit, share, key = found
         was_idle = share.rate.total(now) <= 0
         share.rate.record(value, now)
-        return _Found(share.rate.throttle_ms(limit.bound, now), was_idle, key)
+        throttle_ms = share.rate.throttle_ms(limit.bound, now)
+        share.paused_until = now + throttle_ms
+        return _Found(throttle_ms, was_idle, key)
 
     def _share(self, kind: str, client: Client, now: int) -> tuple[Limit, _Share, ShareKey] | None:
         """Return a client's quota of a kind, and the share to which that belongs; None if it has none."""
@@ -190,19 +201,41 @@ class ClientQuotas:
         key = kind, _bounded(limit.user), _bounded(limit.client_id)
         share = self._shares.pop(key, None)
         if share is None:
-            self._forget(now)
-            share = _Share(self._windows)
+            user = _bounded(client.principal.name) or ""
+            self._forget(user, now)
+            share = _Share(self._windows, user)
+            self._of_users.setdefault(user, {})[key] = None
+        else:
+            of_user = self._of_users[share.user]
+            del of_user[key]
+            of_user[key] = None
         self._shares[key] = share  # as the most recently used one
         share.used_at = now
         return limit, share, key
 
-    def _forget(self, now: int) -> None:
-        """Forget shares that are idle, and the least recently used one if there are too many."""
-        while self._shares:
-            key = next(iter(self._shares))
-            if len(self._shares) < MAX_SHARES and now - self._shares[key].used_at < IDLE_MS:
-                return
-            del self._shares[key]
+    def _forget(self, user: str, now: int) -> None:
+        """Forget shares that are idle, and, if there are too many, one that has not been used for long.
+
+        If the user has many, that is one of them. A client that pauses keeps its share, unless many pause.
+        """
+        while self._shares and now - self._shares[key := next(iter(self._shares))].used_at >= IDLE_MS:
+            self._remove(key)
+        of_user = self._of_users.get(user, {})
+        if user != ANONYMOUS.name and len(of_user) >= MAX_OF_USER:
+            self._remove(self._forgettable(of_user, now))
+        elif len(self._shares) >= MAX_SHARES:
+            self._remove(self._forgettable(self._shares, now))
+
+    def _forgettable(self, keys: Iterable[ShareKey], now: int) -> ShareKey:
+        """Return one of the least recently used shares, of a client that does not pause if there is one."""
+        oldest = list(islice(keys, TRIES))
+        return next((key for key in oldest if self._shares[key].paused_until <= now), oldest[0])
+
+    def _remove(self, key: ShareKey) -> None:
+        of_user = self._of_users[user := self._shares.pop(key).user]
+        del of_user[key]
+        if not of_user:
+            del self._of_users[user]
 
     # -- metrics --
 

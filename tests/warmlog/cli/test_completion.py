@@ -23,6 +23,7 @@ def test_the_script_of_each_shell_calls_the_command(shell: str) -> None:
                 "records",
                 "broker",
                 "acl",
+                "audit-log",
                 "quota",
                 "config",
                 "transaction",

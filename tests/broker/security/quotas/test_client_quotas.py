@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from warmlog.broker.security.principal import ANONYMOUS, Principal
-from warmlog.broker.security.quotas.client_quotas import IDLE_MS, MAX_SERIES, MAX_SHARES, ClientQuotas
+from warmlog.broker.security.quotas.client_quotas import IDLE_MS, MAX_OF_USER, MAX_SERIES, MAX_SHARES, ClientQuotas
 from warmlog.broker.security.quotas.entities import DEFAULT, QuotaEntity, QuotaIndex
 from warmlog.broker.security.quotas.rates import Windows
 
@@ -124,6 +124,24 @@ def test_shares_are_bounded_and_forgotten_when_idle() -> None:
     measured.now_s += IDLE_MS / 1000
     quotas.produced(Sender("late"), 1, is_timed=True)
     assert len(quotas) == 1
+
+
+def test_a_user_with_many_client_ids_forgets_none_of_others() -> None:
+    measured = Measured(**RATES)
+    bob, eve = Principal("bob"), Principal("eve")
+    assert measured.quotas.produced(Sender("app", bob), 5_000, is_timed=True) == 0
+    for number in range(MAX_SHARES + 1):
+        measured.quotas.produced(Sender(f"id-{number}", eve), 1, is_timed=True)
+    assert len(measured.quotas) == MAX_OF_USER + 1
+    assert measured.quotas.produced(Sender("app", bob), 6_000, is_timed=True) == 1_000
+
+
+def test_a_client_that_pauses_keeps_its_share() -> None:
+    measured = Measured(**RATES)
+    assert measured.quotas.produced(Sender("greedy"), 20_000, is_timed=True) == 10_000
+    for number in range(2 * MAX_SHARES):
+        measured.quotas.produced(Sender(f"other-{number}"), 1, is_timed=True)
+    assert measured.quotas.produced(Sender("greedy"), 0, is_timed=True) == 10_000
 
 
 def test_long_names_do_not_fill_memory_and_stay_apart() -> None:
