@@ -4,13 +4,15 @@ Invariants:
 1. A request that changes something is answered after its event is in the file (not: on the disk). Such events are
    never left out, unless the file cannot be written; then the broker serves on, logs it and counts it.
 2. Logins and refusals do not wait for the file. At most MAX_WAITING_BYTES of them wait; further ones are counted.
-3. A refusal that is repeated within REPEAT_S is counted, and the next event of its kind has the count. The memory for
-   that is bounded.
+3. A refusal or a failed login that is repeated within REPEAT_S is counted, and written with the count afterwards. A
+   user at an address, and an address with failed logins, has MAX_OF_SENDER such events in that time; further ones are
+   counted together. So nobody can fill the file, or memory, with what is refused.
 """
 
 import errno
 import json
 import logging
+import math
 import os
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
@@ -21,13 +23,15 @@ from typing import Any, Final
 import trio
 
 from warmlog.broker.api.audit import events
-from warmlog.broker.api.audit.events import Event
+from warmlog.broker.api.audit.events import DENIED_ACTION, Event
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
 
 MAX_WAITING_BYTES: Final = 16 << 20
-MAX_KEPT: Final = 10_000  # kinds of refusals of which repetitions are counted
+MAX_KEPT: Final = 2_000  # kinds of refusals of which repetitions are counted, about 3 KiB each
+MAX_OF_SENDER: Final = 100
+MAX_SENDERS: Final = 2_000
 REPEAT_S: Final = 60.0
 LOG_PAUSE_S: Final = 60.0
 
@@ -40,15 +44,16 @@ class AuditLog:
     def __init__(self, path: Path, *, max_bytes: int, files: int, metrics: Metrics) -> None:
         """Open the file. Raises OSError."""
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._lines = _Lines(path, max_bytes=max_bytes, files=files)
         self._waiting: list[Event] = []
         self._waiting_bytes = 0
         self._changed = trio.Event()
         self._written = trio.Event()
-        self._recent: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
+        self._recent: OrderedDict[bytes, _Repeated] = OrderedDict()
+        self._senders: OrderedDict[tuple[str, str], _Sender] = OrderedDict()
         self._counts: Counter[str] = Counter()
         self._failed_at = -LOG_PAUSE_S
+        self._has_failed = False
         metrics.counter(
             "warmlog_audit_events_total",
             "Events for the audit log: written, repeated (counted in a later one), dropped, failed.",
@@ -60,20 +65,39 @@ class AuditLog:
         """Write what is added, until cancelled; then write what is left."""
         try:
             while True:
-                await self._changed.wait()
+                with trio.move_on_after(REPEAT_S / 4):
+                    await self._changed.wait()
+                self._flush(trio.current_time() - REPEAT_S)
                 await self._write()
         finally:
             with trio.CancelScope(shield=True):
+                self._flush(math.inf)
                 await self._write()
                 self._lines.close()
+
+    def _flush(self, before: float) -> None:
+        """Add what was counted of refusals that were first seen before a time, and forget these."""
+        while self._recent and next(iter(self._recent.values())).since <= before:
+            _, repeated = self._recent.popitem(last=False)
+            if repeated.count:
+                self._append({**repeated.event, "time": wall_clock_ms(), "count": repeated.count})
+        while self._senders and next(iter(self._senders.values())).since <= before:
+            _, sender = self._senders.popitem(last=False)
+            if sender.event is not None:
+                about = {"time": wall_clock_ms(), "count": sender.more, "resources": [], "message": "further refusals"}
+                self._append({**sender.event, **about})
 
     async def _write(self) -> None:
         taken, self._waiting, self._waiting_bytes = self._waiting, [], 0
         self._changed, written, self._written = trio.Event(), self._written, trio.Event()
         if taken:
             try:
-                await trio.to_thread.run_sync(self._lines.write, taken)
+                with trio.CancelScope(shield=True):  # what was taken is written
+                    await trio.to_thread.run_sync(self._lines.write, taken)
                 self._counts["written"] += len(taken)
+                if self._has_failed:
+                    self._has_failed = False
+                    logger.info("audit log: %s is written again", self._path)
             except OSError as error:
                 self._counts["failed"] += len(taken)
                 self._report(error)
@@ -81,6 +105,7 @@ class AuditLog:
 
     def _report(self, error: OSError) -> None:
         now = trio.current_time()
+        self._has_failed = True
         if now - self._failed_at >= LOG_PAUSE_S:
             self._failed_at = now
             logger.error("audit log: cannot write %s: %s", self._path, error.strerror)
@@ -93,8 +118,15 @@ class AuditLog:
         self._add(event)
 
     async def changed(self, api: str, request: Any, response: Any, context: Context) -> None:
-        """Add a request of an API in CHANGES that was answered, and wait until it is written."""
-        self._waiting.append(events.change(api, request, response, context.session, time_ms=wall_clock_ms()))
+        """Add a request of an API in CHANGES that was answered, and wait until it is written.
+
+        A request that was refused as a whole has changed nothing, and is one of the refusals.
+        """
+        event = events.change(api, request, response, context.session, time_ms=wall_clock_ms())
+        if event["action_id"] == DENIED_ACTION:
+            self._add(event)
+            return
+        self._waiting.append(event)
         self._changed.set()
         await context.wait(self._written.wait())
 
@@ -105,9 +137,13 @@ class AuditLog:
             self._add(event)
 
     def _add(self, event: Event) -> None:
-        if event["status_id"] != 1 and self._is_repeated(event):
+        """Add an event that need not be waited for."""
+        if event["status_id"] == 1 or not (self._is_repeated(event) or self._is_one_of_many(event)):
+            self._append(event)
+        else:
             self._counts["repeated"] += 1
-            return
+
+    def _append(self, event: Event) -> None:
         size = events.size_of(event)
         if self._waiting_bytes + size > MAX_WAITING_BYTES:
             self._counts["dropped"] += 1
@@ -117,20 +153,54 @@ class AuditLog:
         self._changed.set()
 
     def _is_repeated(self, event: Event) -> bool:
-        """Return whether to count an event only. An event that is written gets the count of the ones before it."""
+        """Return whether an event of this kind was added a short time ago; it is counted then."""
+        self._flush(trio.current_time() - REPEAT_S)
         key = events.kind_of(event)
-        now = trio.current_time()
-        since, count = self._recent.get(key, (-REPEAT_S, 0))
-        if now - since < REPEAT_S:
-            self._recent[key] = since, count + 1
+        known = self._recent.get(key)
+        if known is not None:
+            known.count += 1
+            known.event = event
             return True
-        if count:
-            event["count"] = count + 1
-        self._recent[key] = now, 0
-        self._recent.move_to_end(key)
-        if len(self._recent) > MAX_KEPT:
-            self._recent.popitem(last=False)
+        if len(self._recent) < MAX_KEPT:
+            self._recent[key] = _Repeated(event, trio.current_time())
         return False
+
+    def _is_one_of_many(self, event: Event) -> bool:
+        """Return whether its sender had many events a short time ago; it is counted then."""
+        key = event["actor"]["user"]["name"], event["src_endpoint"]["ip"]
+        sender = self._senders.get(key)
+        if sender is None:
+            if len(self._senders) >= MAX_SENDERS:
+                return True
+            sender = self._senders[key] = _Sender(trio.current_time())
+        sender.events += 1
+        if sender.events <= MAX_OF_SENDER:
+            return False
+        sender.event = {name: event[name] for name in event if name not in {"resources", "api"}}
+        sender.more += 1
+        return True
+
+
+class _Repeated:
+    """An event, when the first of its kind was added, and how many others there were since."""
+
+    __slots__ = ("count", "event", "since")
+
+    def __init__(self, event: Event, since: float) -> None:
+        self.event = event
+        self.since = since
+        self.count = 0
+
+
+class _Sender:
+    """How many events a sender has had since a time, and how many more were only counted, the last of which is kept."""
+
+    __slots__ = ("event", "events", "more", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.events = self.more = 0
+        self.event: Event | None = None
 
 
 class _Lines:
@@ -148,6 +218,10 @@ class _Lines:
 
     def write(self, taken: Sequence[Event]) -> None:
         """Append events. Raises OSError; the file has whole lines all the same."""
+        if not self._is_in_place():
+            opened = self._opened()
+            os.close(self._descriptor)
+            self._descriptor = opened
         for event in taken:
             line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
             size = os.fstat(self._descriptor).st_size
@@ -158,6 +232,14 @@ class _Lines:
             if written < len(line):  # the disk is full
                 os.ftruncate(self._descriptor, size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _is_in_place(self) -> bool:
+        """Whether the file is still where it was opened: it may have been moved or removed."""
+        try:
+            found, own = os.stat(self._path), os.fstat(self._descriptor)
+        except FileNotFoundError:
+            return False
+        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
 
     def _begin_another(self) -> None:
         for number in range(self._files - 1, 0, -1):

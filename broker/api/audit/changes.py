@@ -32,7 +32,7 @@ class Resource(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A request that changes something: how to read its items, which are in `fields` of the request."""
+    """A request that changes something: how to read its items, which are in `fields`, or the request itself."""
 
     activity: Activity
     fields: tuple[str, ...]
@@ -106,6 +106,21 @@ def _node(node_id: Any) -> Resource:
     return Resource("broker", str(node_id))
 
 
+def _new_token(request: Any) -> Resource:
+    """Describe a token that is asked for: the name of its owner, if that is another principal, and who may renew it."""
+    owner = "" if request.owner is None else _principal(request.owner)
+    return Resource("delegation token", owner, {"renewers": [_principal(each) for each in request.renewers]})
+
+
+def _principal(named: Any) -> str:
+    return f"{named.type}:{named.name}"
+
+
+def _token(request: Any) -> Resource:
+    """Describe a token by how long it is to be valid from now on; its HMAC is a secret."""
+    return Resource("delegation token", "", {"period_ms": request.period_ms})
+
+
 #: By API. A test compares the keys with the APIs that the table of rights knows.
 CHANGES: Final[Mapping[str, Change]] = {
     "create_topics": Change(Activity.CREATE, ("topics",), _topic),
@@ -126,12 +141,17 @@ CHANGES: Final[Mapping[str, Change]] = {
     "alter_client_quotas": Change(Activity.UPDATE, ("alterations",), _quota),
     "update_features": Change(Activity.UPDATE, ("updates",), _feature),
     "unregister_broker": Change(Activity.DELETE, ("broker_id",), _node),
+    "create_delegation_token": Change(Activity.CREATE, (), _new_token),
+    "renew_delegation_token": Change(Activity.UPDATE, (), _token),
+    "expire_delegation_token": Change(Activity.DELETE, (), _token),
     "unregister_controller": Change(Activity.DELETE, ("controller_id",), _node),
 }
 
 
 def changed(api: str, request: Any) -> list[Any]:
     """Return the items of a request of an API in CHANGES, in their order; its `describe` describes each."""
+    if not CHANGES[api].fields:
+        return [request]
     found: list[Any] = []
     for field in CHANGES[api].fields:
         value = getattr(request, field)

@@ -21,7 +21,7 @@ EVENT_BYTES: Final = 2500
 RESOURCE_BYTES: Final = 300
 OCSF_VERSION: Final = "1.3.0"
 MAX_RESOURCES: Final = 1000  # named by the event of a change; it counts the others
-MAX_REFUSED: Final = 100  # named by the event of a refusal
+MAX_REFUSED: Final = 20  # named by the event of a refusal
 MAX_SCANNED: Final = 10_000  # results of a response that are searched for refusals
 MAX_DETAILS: Final = 20
 MAX_TEXT: Final = 300  # characters of a name that a client has sent
@@ -35,6 +35,7 @@ DENIED: Final = frozenset(
 )
 # Where a response has its results, and a request what it is about.
 _RESULTS: Final = ("topics", "partitions", "results", "resources", "groups", "coordinators", "transactions", "acls")
+_KINDS: Final = {"topics": "topic", "groups": "group"}
 _NAMES: Final = (
     ("topic", "topic"),
     ("group", "group"),
@@ -44,6 +45,9 @@ _NAMES: Final = (
 )
 
 Event = dict[str, Any]
+ALLOWED_ACTION: Final = {"action": "Allowed", "action_id": 1}
+DENIED_ACTION: Final = 2  # the id
+_DENIED_ACTION: Final = {"action": "Denied", "action_id": DENIED_ACTION}
 
 
 class Class(IntEnum):
@@ -68,7 +72,7 @@ def denied(api: str, request: Any, response: Any, session: Session, *, time_ms: 
     if not refused:
         return None
     event = _event(Class.API_ACTIVITY, _activity(api), session, is_ok=False, time_ms=time_ms)
-    return event | _about(api, refused, (), total=len(refused)) | {"action": "Denied", "action_id": 2}
+    return event | _about(api, refused, (), total=len(refused)) | _DENIED_ACTION
 
 
 def change(api: str, request: Any, response: Any, session: Session, *, time_ms: int) -> Event:
@@ -77,10 +81,10 @@ def change(api: str, request: Any, response: Any, session: Session, *, time_ms: 
     errors = _errors(response, len(items))
     is_ok = all(code is ErrorCode.NONE for code in errors)
     event = _event(Class.API_ACTIVITY, _activity(api), session, is_ok=is_ok, time_ms=time_ms)
-    resources = [CHANGES[api].describe(item) for item in items[:MAX_RESOURCES]]
-    event |= _about(api, resources, errors, total=len(items))
     is_denied = all(code in DENIED for code in errors)
-    event |= {"action": "Denied", "action_id": 2} if is_denied else {"action": "Allowed", "action_id": 1}
+    named = items[: MAX_REFUSED if is_denied else MAX_RESOURCES]
+    event |= _about(api, [CHANGES[api].describe(item) for item in named], errors, total=len(items))
+    event |= _DENIED_ACTION if is_denied else ALLOWED_ACTION
     if getattr(request, "validate_only", False):
         event["unmapped"]["validate_only"] = True
     return event
@@ -154,7 +158,7 @@ def _refused(request: Any, response: Any) -> Iterator[Resource]:
         if isinstance(results, tuple | list):
             for each in islice(results, MAX_SCANNED):
                 if getattr(each, "error", None) in DENIED:
-                    yield _resource(each)
+                    yield _resource(each, _KINDS.get(name, "resource"))
 
 
 def _named(request: Any) -> Resource:
@@ -166,15 +170,15 @@ def _named(request: Any) -> Resource:
     return Resource("cluster", "kafka-cluster")
 
 
-def _resource(item: Any) -> Resource:
+def _resource(item: Any, plain: str) -> Resource:
     for field, kind in _NAMES:
         value = getattr(item, field, None)
         if isinstance(value, str):
             partition = getattr(item, "partition", None)
             if field == "topic" and isinstance(partition, int):
                 return Resource("partition", f"{value}-{partition}")
-            return Resource(kind, value)
-    return Resource("resource", "")
+            return Resource(plain if field == "name" else kind, value)
+    return Resource(plain, "")
 
 
 def size_of(event: Event) -> int:
@@ -184,6 +188,6 @@ def size_of(event: Event) -> int:
 
 def kind_of(event: Event) -> bytes:
     """Return what is equal for events of which only the first is written, and the others are counted."""
-    names = ("class_uid", "api", "resources", "actor", "auth_protocol")
+    names = ("class_uid", "api", "resources", "actor", "auth_protocol", "status_detail")
     same = [*map(event.get, names), event["src_endpoint"]["ip"]]
     return blake2b(json.dumps(same).encode(), digest_size=16).digest()
