@@ -130,7 +130,7 @@ def serve_with(
     """Run a broker with the values of `serve_options`. Raises CannotStart, Failure."""
     _check_secure(is_secure=is_secure, secrets_dir=secrets_dir, hosts=hosts)
     log_to_stderr(log_level, as_json=log_json)
-    settings = read_settings(config, data_dir, assignments)
+    settings = read_settings(config, data_dir, assignments, is_secure=is_secure)
     if os.path.exists(settings.data_paths[0] / STORE):  # False if it cannot be read, which the broker reports
         raise CannotStart(f"{settings.data_paths[0]}: holds the nodes of a cluster; serve it with --nodes")
     if is_secure:
@@ -159,7 +159,7 @@ def serve_nodes(
     """Run a cluster of brokers on this machine. Raises CannotStart, Failure."""
     _check_secure(is_secure=is_secure, secrets_dir=secrets_dir, hosts=hosts)
     log_to_stderr(log_level, as_json=log_json)
-    settings = read_settings(config, data_dir, assignments)
+    settings = read_settings(config, data_dir, assignments, is_secure=is_secure)
     with importing():
         from warmlog.broker.settings.durability import durability_sentence
         from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE
@@ -199,8 +199,17 @@ def _check_secure(*, is_secure: bool, secrets_dir: Path | None, hosts: tuple[str
             raise CannotStart(f"{option}: needs --secure")
 
 
-def read_settings(config: Path | None, data_dir: str | None, assignments: tuple[str, ...]) -> "Settings":
-    """Read the settings from all sources. Raises CannotStart."""
+def read_settings(
+    config: Path | None, data_dir: str | None, assignments: tuple[str, ...], *, is_secure: bool = False
+) -> "Settings":
+    """Read the settings from all sources. Raises CannotStart.
+
+    `is_secure`: `assignments` will come after those of --secure.
+    """
+    if is_secure:
+        from warmlog.cli.security.secure import OF_HTTP
+
+        assignments = (*OF_HTTP, *assignments)
     with importing():
         from warmlog.broker.settings.settings import load_settings
         from warmlog.broker.settings.types import SettingError

@@ -147,6 +147,46 @@ def test_what_it_cannot_secure_is_named(tmp_path: Path, options: tuple[str, ...]
     assert not (tmp_path / "data-secrets").exists()
 
 
+def test_what_does_not_fit_any_more_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with served(tmp_path):
+        pass
+    secrets = tmp_path / "data-secrets"
+    settings = load_settings(data_dir=tmp_path / "data")
+
+    def warnings() -> str:
+        caplog.clear()
+        secure(settings, kafka="127.0.0.1:0", native="none", http="none")
+        return "\n".join(caplog.messages)
+
+    assert warnings() == ""
+    (secrets / "admin.password").write_text("another\n")
+    assert "admin.properties does not fit admin.password" in warnings()
+    (secrets / "admin.password").unlink()
+    assert "admin.properties does not fit admin.password" in warnings()
+    (secrets / "ca-key.pem").chmod(0o644)
+    assert f"chmod 600 {secrets / 'ca-key.pem'}" in warnings()
+    (secrets / "ca.pem").unlink()
+    assert "ca.pem is missing" in warnings()
+
+
+def test_passwords_are_quoted_for_javas_properties(tmp_path: Path) -> None:
+    (tmp_path / "data-secrets").mkdir()
+    password = tmp_path / "data-secrets" / "admin.password"
+    password.write_text('p"a\\ss wörd\n')
+    password.chmod(0o600)
+    with served(tmp_path):
+        pass
+    text = (tmp_path / "data-secrets" / "admin.properties").read_text()
+    assert 'password="p\\\\"a\\\\\\\\ss w\\u00f6rd";' in text
+
+
+def test_http_of_a_secured_broker_may_be_changed(tmp_path: Path) -> None:
+    with served(tmp_path, "--set", "warmlog.http.authentication=basic"):
+        pass
+    with served(tmp_path, "--set", "warmlog.http.authentication="):
+        pass
+
+
 def test_secrets_are_kept_apart_from_logs(tmp_path: Path) -> None:
     data = ("--data-dir", tmp_path / "data")
     status, printed = run("serve", "--secure", *data, "--secrets-dir", tmp_path / "data" / "secrets")
@@ -186,7 +226,10 @@ def test_what_signs_may_be_elsewhere_and_an_unfit_certificate_is_named(
     assert not caplog.messages
     secure(settings, kafka="127.0.0.9:0", native="none", http="none")
     assert caplog.messages == [
-        f"{secrets / 'broker.pem'} is not for 127.0.0.9: clients will refuse it; remove it to have it made again"
+        (
+            f"{secrets / 'broker.pem'} is not for 127.0.0.9: clients will refuse this broker; restore it, or remove"
+            f" {secrets / 'broker.pem'} to have it made again"
+        )
     ]
     make(tmp_path / "other")
     (secrets / "ca.pem").write_bytes((tmp_path / "other" / "ca.pem").read_bytes())

@@ -189,8 +189,10 @@ def lacking(broker_file: Path, ca: Path, hosts: Sequence[str]) -> str | None:
         names = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
         names = set()
-    except Exception as error:  # noqa: BLE001  # InvalidSignature of a module of its own, ValueError, TypeError
-        return f"{broker_file} was not issued by {ca} ({type(error).__name__})"
+    except FileNotFoundError as error:
+        return f"{error.filename} is missing"
+    except Exception:  # noqa: BLE001  # InvalidSignature of a module of its own, ValueError, TypeError
+        return f"{broker_file} was not issued by {ca}, or one of them is damaged"
     missing = [host for host in hosts if _general_name(host) not in names]
     return f"{broker_file} is not for {', '.join(missing)}" if missing else None
 

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 ADMIN: Final = "admin"
 BROKER: Final = "broker"  # by which the nodes of a cluster log in to each other
 MECHANISM: Final = "SCRAM-SHA-512"
+OF_HTTP: Final = ("warmlog.http.security.protocol=SSL", "warmlog.http.authentication=basic")
 PASSWORD_BYTES: Final = 24
 logger = logging.getLogger(__name__)
 
+SECRETS: Final = frozenset({"admin.password", "admin.properties", "broker.password", "broker.pem", "ca-key.pem"})
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # no client connects to these
 
 
@@ -87,7 +89,11 @@ def secure(
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         make(directory, hosts=() if broker_file.exists() else sorted({*own_hosts(), *given}))
         if (problem := lacking(broker_file, directory / "ca.pem", given)) is not None:
-            logger.warning("%s: clients will refuse it; remove it to have it made again", problem)
+            logger.warning(
+                "%s: clients will refuse this broker; restore it, or remove %s to have it made again",
+                problem,
+                broker_file,
+            )
     except OSError as error:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
     properties = directory / f"{ADMIN}.properties"
@@ -95,14 +101,15 @@ def secure(
     users = Users(settings, data if node is None else node, directory, is_of_cluster=node is not None)
     if is_new:
         _make_users(users, properties)
+    else:
+        _warn_of_changes(directory, properties)
     assignments = [
         "listener.security.protocol.map=kafka:SASL_SSL,native:SASL_SSL",
         f"ssl.keystore.location={directory / 'broker.pem'}",
         f"authorizer.class.name={STANDARD_AUTHORIZER}",
         f"super.users=User:{ADMIN}",
         f"warmlog.audit.file={directory / 'audit.jsonl'}",
-        "warmlog.http.security.protocol=SSL",
-        "warmlog.http.authentication=basic",
+        *OF_HTTP,
     ]
     if node is not None:
         assignments += [
@@ -142,6 +149,30 @@ def _hosts(settings: "Settings", *addresses: str) -> list[str]:
     return sorted({*given, *[host for host, _ in advertised.values()]} - WILDCARDS)
 
 
+def _warn_of_changes(directory: Path, properties: Path) -> None:
+    """Warn of secrets that every user may read, and of a file for clients that does not fit them. Raises Failure."""
+    try:
+        exposed = [path for path in sorted(directory.iterdir()) if path.name in SECRETS and path.stat().st_mode & 0o007]
+        if exposed:
+            names = " ".join(map(str, exposed))
+            logger.warning("every user of this machine may read secrets: chmod 600 %s", names)
+        password = (directory / f"{ADMIN}.password").read_text(encoding="utf-8").partition("\n")[0]
+        fits = properties.read_text(encoding="utf-8") == _properties(password, directory / "ca.pem")
+    except UnicodeDecodeError:
+        fits = False
+    except FileNotFoundError:
+        fits = False
+    except OSError as error:
+        raise Failure(f"{error.filename}: {error.strerror}") from None
+    if not fits:
+        logger.warning(
+            "%s does not fit %s.password, or was moved: remove it to have it made again, with that password for %s",
+            properties,
+            ADMIN,
+            ADMIN,
+        )
+
+
 def _make_users(users: "Users", properties: Path) -> None:
     """Create the users, and the file for clients last. Raises CannotStart, Failure."""
     if users.is_of_cluster:
@@ -179,7 +210,10 @@ class Users(NamedTuple):
             raise Failure(f"{error.filename or self.directory}: {error.strerror}") from None
         except UserExistsError:
             file.unlink()
-            raise Failure(f"{self.data} has a user {user} already: write its password to {file} (mode 600)") from None
+            raise Failure(
+                f"{self.data} has a user {user} already, and {self.directory} does not have its password: restore that"
+                f" directory, or write a new password to {file} (mode 600), and give clients the new ca.pem"
+            ) from None
         except (LogError, MetadataError) as error:
             raise Failure(str(error)) from error
         return password
@@ -196,7 +230,22 @@ def _properties(password: str, ca: Path) -> str:
     return (
         "security.protocol=SASL_SSL\n"
         f"sasl.mechanism={MECHANISM}\n"
-        f'sasl.jaas.config={module} required username="{ADMIN}" password="{password}";\n'
+        f'sasl.jaas.config={module} required username="{ADMIN}" password="{_quoted(password)}";\n'
         "ssl.truststore.type=PEM\n"
         f"ssl.truststore.location={ca}\n"
     )
+
+
+def _quoted(password: str) -> str:
+    """Return a password for a JAAS configuration in a file of Java's properties, which both have escapes."""
+    jaas = password.replace("\\", "\\\\").replace('"', '\\"')
+    return "".join(
+        each if " " <= each <= "~" else "".join(f"\\u{unit:04x}" for unit in _units(each))
+        for each in jaas.replace("\\", "\\\\")
+    )
+
+
+def _units(character: str) -> list[int]:
+    """Return the units of a character in UTF-16."""
+    data = character.encode("utf-16-be")
+    return [int.from_bytes(data[at : at + 2]) for at in range(0, len(data), 2)]
