@@ -84,6 +84,7 @@ class Settings:
     token: Token | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        _check_tls(self.tls)
         if self.acks not in {0, 1, -1, "all"}:
             raise ValueError(f"acks must be 0, 1 or 'all', not {self.acks!r}")
         if self.compression.upper() not in Codec.__members__:
@@ -118,6 +119,12 @@ class Settings:
     def codec(self) -> Codec:
         """`compression` as encoded in a batch."""
         return Codec[self.compression.upper()]
+
+
+def _check_tls(tls: object) -> None:
+    """Raise ValueError for what is no context, such as the name of a file."""
+    if tls is not None and not isinstance(tls, ssl.SSLContext):
+        raise ValueError("tls must be an ssl.SSLContext, such as ssl.create_default_context(cafile='ca.pem')")
 
 
 _POSITIVE = (

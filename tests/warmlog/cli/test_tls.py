@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_explained(authority: Authority, tmp_path: Path) ->
         assert "its certificate is not valid: " in printed
         status, printed = run(*words)
         assert status
-        assert "is it the native listener (port 9091 by default), and not encrypted?" in printed
+        assert "is it the native listener (port 9091 by default), and without encryption (tls, --tls-ca)?" in printed
     with encrypting(authority, tmp_path, **{"ssl.keystore.location": elsewhere}) as broker:
         status, printed = run("--tls-ca", authority.ca, "topic", "list", "--native", broker.native)
         assert status

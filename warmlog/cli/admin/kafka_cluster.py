@@ -128,7 +128,9 @@ class _Connection:
             return self._protocol.decode(self._protocol.match(frame), frame)
         except (TimeoutError, EOFError) as error:
             reason = str(error) or "the broker closed the connection"
-            raise Failure(f"no reply from {self._address}: {reason}; is it the Kafka listener?") from error
+            raise Failure(
+                f"no reply from {self._address}: {reason}; is it the Kafka listener, without --tls-ca and login?"
+            ) from error
         except ProtocolError as error:
             hint = "" if self._protocol.is_ready else "no Kafka listener (--native is for the other one): "
             raise Failure(f"{self._address}: {hint}{error}") from error

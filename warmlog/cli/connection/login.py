@@ -57,6 +57,8 @@ def login_from(environ: Mapping[str, str]) -> Login | None:
     mechanism = environ.get(MECHANISM) or DEFAULT_MECHANISM
     token = _token_from(environ)
     if token is not None:
+        if (environ.get(MECHANISM) or OAUTHBEARER) != OAUTHBEARER:
+            raise CannotStart(f"--mechanism: {mechanism} conflicts with a token, which needs {OAUTHBEARER}")
         if user:
             raise CannotStart(f"--user: conflicts with a token ({TOKEN}, {TOKEN_FILE} or {TOKEN_URL})")
         return Login("", "", OAUTHBEARER, token)

@@ -150,7 +150,8 @@ class Connection:
         except ConnectionLostError as problem:
             error = ConnectError(
                 f"no warmlog broker at {address}: {problem.message}; is it the native listener"
-                f" (port {DEFAULT_PORT} by default)" + (", and not encrypted?" if settings.tls is None else "?")
+                f" (port {DEFAULT_PORT} by default)"
+                + (", and without encryption (tls, --tls-ca)?" if settings.tls is None else "?")
             )
             error.is_final = isinstance(problem.__cause__, ProtocolError)  # another program listens there
             raise error from problem
