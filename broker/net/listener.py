@@ -253,9 +253,6 @@ class Listener:
         if of_address >= limits.max_connections_per_address(address):
             self._refuse(sock, peer, "max_connections_per_ip", f"its address has {of_address}, the maximum of one")
             return
-        if self.tls is not None and (why := self._handshakes.refusal(address)):
-            self._refuse(sock, peer, "handshakes", why)
-            return
         try:
             local = sock.getsockname()
             self._tune(sock, is_local=peer[0] == local[0])
@@ -268,8 +265,8 @@ class Listener:
             session.login = Login(self._services.login_rules)
         if self.tls is None:
             self._serve_client(PlainTransport(sock), session, b"")
-        else:
-            self._handshakes.begin(sock, self.tls.context, address, partial(self._shaken, session))
+        elif self._handshakes.begin(sock, self.tls.context, address, partial(self._shaken, session)):
+            self._services.metrics.refused_connections["handshakes"].add()
 
     def _shaken(self, session: Session, transport: Transport | None, received: bytes, failure: str) -> None:
         """Serve a client whose handshake is complete."""

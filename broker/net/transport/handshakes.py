@@ -3,7 +3,9 @@
 A handshake takes 0.6 to 1 ms of a processor, most of it in OpenSSL without the GIL. Each thread polls its sockets, so
 that the event loop has no work before a handshake is complete, however many or slow they are.
 
-Limits: so many at a time, so many of one address, and `LIMIT_S` for each.
+Limits: so many at a time, so many of one address, and `LIMIT_S` for each. A client beyond them takes the place of the
+oldest handshake of its address, or of the address that has most. So whoever opens connections and sends nothing, from
+however many addresses, keeps nobody out whose handshake takes its usual milliseconds.
 """
 
 import logging
@@ -12,7 +14,7 @@ import select
 import socket
 import ssl
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
@@ -38,9 +40,12 @@ Done = Callable[[TlsTransport | None, bytes, str], None]
 class _Handshake:
     """One in progress."""
 
-    __slots__ = ("address", "context", "data", "done", "due_at", "failure", "is_shaken", "sock", "transport")
+    __slots__ = ("address", "context", "data", "done", "due_at", "failure", "is_shaken", "sock", "transport", "worker")
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, address: str, done: Done) -> None:
+    def __init__(
+        self, sock: socket.socket, context: ssl.SSLContext, address: str, done: Done, worker: "_Worker"
+    ) -> None:
+        self.worker = worker
         self.sock = sock
         self.context = context
         self.address = address
@@ -58,30 +63,51 @@ class Handshakes:
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
         self._next = 0
-        self._addresses: Counter[str] = Counter()
+        self._in_progress: dict[str, dict[_Handshake, None]] = {}  # by address, the oldest first
+        self._count = 0
         self._finished: deque[_Handshake] = deque()
         self._token: trio.lowlevel.TrioToken | None = None
         self._is_closed = False
 
     def __len__(self) -> int:
-        return self._addresses.total()
+        return self._count
 
-    def refusal(self, address: str) -> str:
-        """Return why another handshake of an address cannot begin now, or an empty string."""
-        if len(self) >= MAX_IN_PROGRESS:
-            return f"{MAX_IN_PROGRESS} TLS handshakes are in progress, the maximum"
-        if self._addresses[address] >= MAX_OF_ADDRESS:
-            return f"its address has {MAX_OF_ADDRESS} TLS handshakes in progress, the maximum of one"
-        return ""
+    def begin(self, sock: socket.socket, context: ssl.SSLContext, address: str, done: Done) -> bool:
+        """Begin a handshake with a client. `done` gets the transport, or the socket is closed.
 
-    def begin(self, sock: socket.socket, context: ssl.SSLContext, address: str, done: Done) -> None:
-        """Begin a handshake with a client. `done` gets the transport, or the socket is closed."""
+        If there are too many, the oldest one of this address or of the one with most ends. Returns whether one did.
+        """
         if not self._workers:
             self._token = trio.lowlevel.current_trio_token()
             self._workers = [_Worker(self._finish) for _ in range(THREADS)]
-        self._addresses[address] += 1
+        greedy = ""
+        if len(self._in_progress.get(address, ())) >= MAX_OF_ADDRESS:
+            greedy = address
+        elif self._count >= MAX_IN_PROGRESS:
+            greedy = max(self._in_progress, key=lambda each: len(self._in_progress[each]))
+        if greedy:
+            self._end_oldest(greedy)
         self._next = (self._next + 1) % len(self._workers)
-        self._workers[self._next].put(_Handshake(sock, context, address, done))
+        worker = self._workers[self._next]
+        handshake = _Handshake(sock, context, address, done, worker)
+        self._in_progress.setdefault(address, {})[handshake] = None
+        self._count += 1
+        worker.put(handshake)
+        return bool(greedy)
+
+    def _end_oldest(self, address: str) -> None:
+        oldest = next(iter(self._in_progress[address]))
+        self._forget(oldest)
+        oldest.worker.end(oldest)
+
+    def _forget(self, handshake: _Handshake) -> None:
+        """Count a handshake no longer as being in progress."""
+        of_address = self._in_progress.get(handshake.address)
+        if of_address is not None and handshake in of_address:
+            del of_address[handshake]
+            self._count -= 1
+            if not of_address:
+                del self._in_progress[handshake.address]
 
     def close(self) -> None:
         """End the threads, and close the sockets of handshakes that are not complete."""
@@ -107,9 +133,7 @@ class Handshakes:
                 self._token.run_sync_soon(self._deliver, idempotent=True)
                 return
             each = self._finished.popleft()
-            self._addresses[each.address] -= 1
-            if not self._addresses[each.address]:
-                del self._addresses[each.address]
+            self._forget(each)
             each.done(each.transport, each.data, each.failure)
 
 
@@ -122,6 +146,7 @@ class _Worker:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, _READ)
         self._new: deque[_Handshake] = deque()
+        self._unwanted: deque[_Handshake] = deque()
         self._served: dict[int, _Handshake] = {}  # by descriptor, the oldest first
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="warmlog-handshakes", daemon=True)
@@ -130,6 +155,11 @@ class _Worker:
     def put(self, handshake: _Handshake) -> None:
         """Begin a handshake."""
         self._new.append(handshake)
+        os.eventfd_write(self._wake, 1)
+
+    def end(self, handshake: _Handshake) -> None:
+        """End a handshake if it is still in progress."""
+        self._unwanted.append(handshake)
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
@@ -150,6 +180,7 @@ class _Worker:
                 if fd == self._wake:
                     os.eventfd_read(self._wake)
                     self._begin_new()
+                    self._end_unwanted()
                 elif (found := self._served.get(fd)) is not None:
                     self._step(found, events)
             self._end_overdue()
@@ -163,6 +194,12 @@ class _Worker:
                 self._served[each.transport.fd] = each
             except OSError as error:
                 self._end(each, reason(error))
+
+    def _end_unwanted(self) -> None:
+        while self._unwanted:
+            each = self._unwanted.popleft()
+            if each.transport is not None and self._served.get(each.transport.fd) is each:
+                self._end(each, "too many TLS handshakes are in progress, and it is the oldest of its address")
 
     def _end_overdue(self) -> None:
         now = perf_counter()

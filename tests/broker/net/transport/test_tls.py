@@ -177,23 +177,50 @@ async def test_slow_handshakes_end(store: Path, tmp_path: Path, monkeypatch: pyt
         assert await end_of(silent) == await end_of(slow) == b""
 
 
-async def test_handshakes_of_an_address_are_limited(
-    authority: Authority, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limit", "addresses"),
+    [("MAX_OF_ADDRESS", ("127.0.0.1",) * 3), ("MAX_IN_PROGRESS", ("127.0.0.2",) * 2 + ("127.0.0.3",))],
+)
+async def test_a_handshake_takes_the_place_of_one_that_is_greedy(
+    authority: Authority,
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    addresses: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr(handshakes, "MAX_OF_ADDRESS", 2)
+    monkeypatch.setattr(handshakes, limit, 3)
     async with running(tmp_path / "data", settings(store), http="127.0.0.1:0") as broker:
-        silent = [await broker.open_stream() for _ in range(3)]
-        assert await end_of(silent[2]) == b""
+        host, _, port = broker.addresses.native.rpartition(":")
+        silent = [await trio.open_tcp_stream(host, int(port), local_address=each) for each in addresses]
+        with trio.fail_after(LIMIT_S):
+            await (await broker.connect(tls=context_of(authority))).create("orders")
+        assert await end_of(silent[0]) == b""  # the oldest of the address with most
         samples = await broker.scrape()
         assert samples['warmlog_connections_refused_total{reason="handshakes"}'] == 1
-        await silent[0].aclose()
-        with trio.fail_after(LIMIT_S):
+        for each in silent:
+            await each.aclose()
+
+
+async def test_many_silent_addresses_keep_nobody_out(
+    authority: Authority, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "MAX_IN_PROGRESS", 20)
+    async with running(tmp_path / "data", settings(store)) as broker, trio.open_nursery() as nursery:
+        host, _, port = broker.addresses.native.rpartition(":")
+
+        async def keep_silent(address: str) -> None:
             while True:
-                try:
-                    await broker.connect(tls=context_of(authority))
-                    break
-                except REFUSED:  # the end of the other one is still on its way
-                    await trio.lowlevel.checkpoint()
+                async with await trio.open_tcp_stream(host, int(port), local_address=address) as stream:
+                    await end_of(stream)
+
+        for number in range(40):
+            nursery.start_soon(keep_silent, f"127.0.1.{number % 4 + 1}")
+        with trio.fail_after(LIMIT_S):
+            for number in range(10):
+                client = await broker.connect(tls=context_of(authority))
+                await client.create(f"orders-{number}")
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_stop_ends_handshakes_and_connections(authority: Authority, store: Path, tmp_path: Path) -> None:
