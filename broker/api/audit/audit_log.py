@@ -6,7 +6,7 @@ Invariants:
 2. Logins and refusals do not wait for the file. At most MAX_WAITING_BYTES of them wait; further ones are counted.
 3. A refusal or a failed login that is repeated within REPEAT_S is counted, and written with the count afterwards. A
    user at an address, and an address with failed logins, has MAX_OF_SENDER such events in that time; further ones are
-   counted together. So nobody can fill the file, or memory, with what is refused.
+   counted together. So refusals cannot fill the file or memory.
 """
 
 import errno

@@ -5,7 +5,7 @@ that the event loop has no work before a handshake is complete, however many or 
 
 Limits: so many at a time, so many of one address, and `LIMIT_S` for each. A client beyond them takes the place of the
 oldest handshake of its address, or of the address that has most. So whoever opens connections and sends nothing, from
-however many addresses, keeps nobody out whose handshake takes its usual milliseconds.
+however many addresses, does not keep out a client whose handshake takes its usual milliseconds.
 """
 
 import logging
