@@ -131,7 +131,7 @@ class Dispatcher:
     def fetch_now(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse | ErrorResponse:
         """Serve from the data available now, or return a pending `Fetch`; `Fetch.abandon` gives it up."""
         context.start()
-        denials = _denials(context.session)
+        denials = 0 if self._audit is None else _denials(context.session)
         began = perf_counter() if self._quotas.is_on else 0.0
         try:
             found = self._with_leaders(self._fetches.begin(request, context), context)
