@@ -16,7 +16,7 @@ class EffectLoop(Generic[E]):
         self._is_running = False
 
     def put(self, effects: Iterable[E]) -> None:
-        """Carry out effects, and those that they cause.
+        """Carry out effects, and the effects that follow from them.
 
         If an effect that is being carried out calls this, the new ones follow when those before them are done.
         """

@@ -64,7 +64,7 @@ class CoordinatorRuntime(Generic[S]):
         self._appends = CoordinatorAppends(writer, clock, topic.keeps)
         self._count = 0
         self._terms: dict[int, Term] = {}
-        self._shards: dict[int, S] = {}  # those that are loaded or served
+        self._shards: dict[int, S] = {}  # loaded or being served
         self._coordinator: Coordinator[S] | None = None
         self._unloaded: list[S] = []  # shards to load
         self._has_unloaded = trio.Event()

@@ -38,7 +38,7 @@ class OffsetWriter:
         then: Callable[[Sequence[int]], None],
         producer: LogProducer | None = None,
     ) -> OffsetWrite:
-        """Append records, and call `then` with the offsets of those that are written, even if no task waits for it."""
+        """Append records, and call `then` with the offsets of the written ones, even if no task waits for it."""
         write = begun_write()
 
         def settled(error: ErrorCode, record_offsets: Sequence[int]) -> None:

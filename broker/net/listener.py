@@ -91,7 +91,7 @@ def bind(address: tuple[str, int], backlog: int) -> socket.socket:
 
 
 class HeldSocket:
-    """A socket that is closed at a deadline. `held` has those that are open."""
+    """A socket that is closed at a deadline. `held`: the open ones of a listener."""
 
     __slots__ = ("_held", "_sock")
 
