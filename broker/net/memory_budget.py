@@ -10,19 +10,23 @@ its way, the slowest first:
 | closed if its message moves below | for at least | and                                                              |
 |-----------------------------------|--------------|------------------------------------------------------------------|
 | `SLOW_RATE`                       | `SLOW_S`     |                                                                  |
-| `FAIR_RATE`                       | `UNFAIR_S`   | it holds more than a fair share, and the waiting one wants less  |
-| `FAIR_RATE`                       | `UNFAIR_S`   | its address holds more than a fair share of an address, and the  |
-|                                   |              | waiting one has another address                                  |
+| `FAIR_RATE`                       | `UNFAIR_S`   | it is greedy                                                     |
+| any rate                          | `LONG_S`     | it is greedy; the time that it waits for memory itself counts    |
 
-A message that is complete is in nobody's way: the broker works on it, and frees its memory.
+A connection is greedy if it holds more than a fair share and the waiting one wants less, or if its address holds more
+than a fair share of an address and the waiting one has another address. Without the third row, peers that send endless
+large messages quickly would fill the budget, then wait for each other, and keep everyone else out.
+
+A message that is complete is in no one's way: the broker works on it, and frees its memory.
 
 Invariants:
 1. The shares stay within the budget, except for the oldest share, which never waits: its message arrives, is answered,
    and frees its memory. So incomplete messages cannot block each other. What is held already is counted even if it
    exceeds the budget (`charge`); then the slowest connections are closed until it does not.
-2. Messages of more than `LARGE_BYTES` leave a quarter of the budget to others, and the smallest share that waits is
-   served first: a few large messages never delay small ones.
-3. A share waits for nothing but messages that move at a stated rate, and those that the broker is working on.
+2. Large messages, of more than 1/64 of the budget (`LARGE_BYTES` at least), leave a quarter of the budget to others,
+   and the smallest share that waits is served first: a few large messages never delay small ones.
+3. A share that wants less than a fair share waits at most `LONG_S` and two checks for messages of others, and for those
+   that the broker is working on.
 """
 
 import math
@@ -39,6 +43,7 @@ SLOW_RATE = 64 << 10  # bytes per second
 SLOW_S = 1.0
 FAIR_RATE = 4 << 20
 UNFAIR_S = 0.1
+LONG_S = 2.0
 CHECK_S = 0.025  # between two checks for connections to close, while a share waits
 EVICTIONS = 32  # at each check: closing a connection takes some 50 us
 
@@ -119,6 +124,7 @@ class MemoryBudget:
     ) -> None:
         """`max_bytes` of -1 means unlimited. `spawn` starts a task in the background."""
         self._max_bytes = max_bytes if max_bytes >= 0 else math.inf
+        self._large_bytes = max(LARGE_BYTES, self._max_bytes / 64)
         self._spawn = spawn
         self._clock = clock
         self._held_bytes = 0
@@ -207,7 +213,7 @@ class MemoryBudget:
         self._held_bytes += size
 
     def _fits(self, share: Share, size: int) -> bool:
-        limit = self._max_bytes if share.size + size <= LARGE_BYTES else self._max_bytes * 0.75
+        limit = self._max_bytes if share.size + size <= self._large_bytes else self._max_bytes * 0.75
         return self._held_bytes + size <= limit or next(iter(self._shares)) is share
 
     def _grant_waiting(self) -> None:
@@ -247,12 +253,12 @@ class MemoryBudget:
                 continue
             rate = share.progress.moved / moving_s
             is_slow = rate < SLOW_RATE and moving_s >= SLOW_S
-            is_unfair = rate < FAIR_RATE and (
+            is_greedy = (
                 first is None
                 or share.size > fair >= first.total
                 or (share.address != first.address and held[share.address] > fair_of_address)
             )
-            if is_slow or is_unfair:
+            if is_slow or (is_greedy and (rate < FAIR_RATE or now - share.progress.since >= LONG_S)):
                 found.append((share, rate))
         return sorted(found, key=_rate)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.broker.clients import batch, running
-from warmlog.broker.net.memory_budget import CHECK_S, LARGE_BYTES, MemoryBudget, Progress, Share
+from warmlog.broker.net.memory_budget import CHECK_S, LARGE_BYTES, LONG_S, MemoryBudget, Progress, Share
 
 MIB = 1 << 20
 
@@ -158,6 +158,32 @@ def test_an_address_with_many_connections_gives_way_to_another_one() -> None:
     assert sum(bool(peer.evicted) for peer in many) == 2
     assert not any(peer.evicted for peer in others)
     assert granted
+
+
+def test_endless_messages_that_wait_for_each_other_give_way_to_who_wants_less() -> None:
+    clock = Clock()
+    found = budget(128 * MIB, clock)
+    endless = [moving(found, clock, 12 * MIB, moved=12 * MIB, for_s=1.0, address=f"10.0.1.{at % 3}") for at in range(8)]
+    for peer in endless[1:]:
+        assert not found.grow(peer.share, 4 * MIB, lambda: None)
+    assert found.grow(endless[0].share, 32 * MIB, lambda: None)
+    granted: list[bool] = []
+    assert not found.grow(Peer().share, MIB, lambda: granted.append(True))
+    found.make_room()
+    assert not any(peer.evicted for peer in endless), "each has moved faster than anyone must"
+    clock.now += LONG_S
+    found.make_room()
+    assert granted
+    assert sum(bool(peer.evicted) for peer in endless) == 1
+
+
+def test_no_long_message_gives_way_to_an_equal_one() -> None:
+    clock = Clock()
+    found = budget(100 * MIB, clock)
+    uploads = [moving(found, clock, 20 * MIB, moved=20 * MIB, for_s=3.0) for _ in range(3)]
+    assert not found.grow(Peer().share, 40 * MIB, lambda: None)
+    found.make_room()
+    assert not any(peer.evicted for peer in uploads)
 
 
 def test_waiting_for_memory_does_not_make_a_message_slow() -> None:
