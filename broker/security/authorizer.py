@@ -41,7 +41,7 @@ class Decisions:
         self.is_super = is_super
         self.revision = revision
         self.denials = 0  # answers "no" so far
-        self.known: dict[tuple[Operation, ResourceType, str | None], bool] = {}
+        self.known: dict[tuple[int, str | None], bool] = {}  # by operation and type of resource, and by name
 
 
 class Authorizer:
@@ -65,7 +65,7 @@ class Authorizer:
         """Return whether an operation on a resource is allowed, from `decisions` if it was asked before."""
         if decisions.is_super:
             return True
-        question = operation, resource_type, name
+        question: tuple[int, str | None] = (operation << 8 | resource_type, name)  # enums are hashed in Python
         answer = decisions.known.get(question)
         if answer is None:
             found = self._acls.decide(decisions.name, decisions.host, operation, resource_type, name)
@@ -81,7 +81,7 @@ class Authorizer:
         """Return whether an operation is allowed on at least one resource of a type."""
         if self.allows(decisions, operation, resource_type, "hardcode"):  # Kafka asks for this name, too
             return True
-        question = operation, resource_type, None
+        question = (operation << 8 | resource_type, None)
         answer = decisions.known.get(question)
         if answer is None:
             answer = self._acls.allows_some(decisions.name, decisions.host, operation, resource_type)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from tests.broker.api.authorization.test_walk import GROUP, ID, OPEN, TOPIC, api
 from tests.protocol.kafka.messages import VERSIONS
 from warmlog.broker.api.access import Access
 from warmlog.broker.api.authorization.table import ROWS
-from warmlog.broker.security.acls import Operation, ResourceType
-from warmlog.broker.security.authorizer import Authorizer, Decisions
+from warmlog.broker.security.acl_index import AclIndex
+from warmlog.broker.security.acls import Host, Operation
 
 WORDS = re.compile(r"\b[A-Z]+(?:_[A-Z]+)*\b")
 #: Asked for only where the request differs from that of the walk.
@@ -30,17 +31,13 @@ UNSEEN = {
 
 
 class Asked:
-    """What an authorizer was asked: allowed or denied everything, as `answer` says."""
+    """What the ACLs were asked: they allow or deny everything, as `answer` says."""
 
     def __init__(self, answer: bool) -> None:
         self.answer = answer
         self.operations: set[str] = set()
 
-    def allows(self, _: Authorizer, decisions: Decisions, operation: Operation, __: ResourceType, ___: str) -> bool:
-        self.operations.add(operation.name)
-        return self.answer or decisions.is_super
-
-    def allows_some(self, _: Authorizer, decisions: Decisions, operation: Operation, __: ResourceType) -> bool:
+    def decide(self, _: AclIndex, __: str, ___: Host, operation: Operation, *____: object) -> bool:
         self.operations.add(operation.name)
         return self.answer
 
@@ -60,6 +57,7 @@ async def test_each_check_asks_for_the_rights_in_its_row(
     certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: dict[str, set[str]] = {}
+    revisions = count(1)
     apis = {api.name: api for api, _ in VERSIONS}
     async with secured(certificates, tmp_path / "data") as broker:
         await broker.prepare(TOPIC, GROUP, ID)
@@ -70,9 +68,11 @@ async def test_each_check_asks_for_the_rights_in_its_row(
                     continue  # others need them
                 recorder = Asked(answer)
                 with monkeypatch.context() as patch:
-                    patch.setattr(Authorizer, "allows", lambda *each, seen=recorder: seen.allows(*each))
+                    patch.setattr(AclIndex, "decide", lambda *each, seen=recorder: seen.decide(*each))
                     patch.setattr(Access, "operations", lambda *_: 0)  # asks for all, and shows them
-                    patch.setattr(Authorizer, "allows_some", lambda *each, seen=recorder: seen.allows_some(*each))
+                    patch.setattr(AclIndex, "allows_some", lambda *each, seen=recorder: seen.decide(*each))
+                    revision = property(lambda _: next(revisions), lambda *_: None)  # so that no decision is kept
+                    patch.setattr(AclIndex, "revision", revision, raising=False)
                     for version in versions if not answer else versions[-1:]:
                         values = asked(apis[name], version, TOPIC, GROUP, ID, bytes(16))
                         values = {key: False if key.startswith("include_") else each for key, each in values.items()}
