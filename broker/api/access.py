@@ -1,7 +1,7 @@
 """What the sender of a request may do: the authorizer, asked for one session."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from warmlog.broker.api.context import Session
 from warmlog.broker.api.errors import RequestError
@@ -94,5 +94,11 @@ class Access:
 
 def refusal(operation: Operation, resource_type: ResourceType) -> RequestError:
     """Return the error for a request that lacks a right. It names no resource."""
+    code, message = lacking(operation, resource_type).values()
+    return RequestError(code, message)
+
+
+def lacking(operation: Operation, resource_type: ResourceType) -> dict[str, Any]:
+    """Return the fields `error` and `message` of a result that lacks a right."""
     code, what = _REFUSALS[resource_type]
-    return RequestError(code, f"not authorized: {operation.name} on the {what}")
+    return {"error": code, "message": f"not authorized: {operation.name} on the {what}"}

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from warmlog.broker.api.access import Access
-from warmlog.broker.api.authorization.parts import NOT_AUTHORIZED, Asked, Check, answer_allowed
+from warmlog.broker.api.access import Access, lacking
+from warmlog.broker.api.authorization.parts import Asked, Check, answer_allowed
 from warmlog.broker.security.acls import Operation
 from warmlog.broker.security.acls import ResourceType as Kind
-from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.cluster import AuthorizedCluster
 from warmlog.protocol.kafka.messages.configs import ResourceType
 
@@ -43,12 +42,9 @@ def each_resource(operation: Operation, result: Callable[..., Any], response: Ca
     """Return a check of each topic or group with settings; brokers, loggers and client metrics are the cluster's."""
 
     def refuse(item: Any) -> Any:
-        codes = {
-            ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        }
-        code = codes.get(item.resource_type, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return result(resource_type=item.resource_type, name=item.name, error=code, message=NOT_AUTHORIZED)
+        kinds = {ResourceType.TOPIC: Kind.TOPIC, ResourceType.GROUP: Kind.GROUP}
+        kind = kinds.get(item.resource_type, Kind.CLUSTER)
+        return result(resource_type=item.resource_type, name=item.name, **lacking(operation, kind))
 
     async def check(asked: Asked) -> Any:
         access = asked.access

@@ -6,10 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from warmlog.broker.api.access import Access, refusal
+from warmlog.broker.api.access import Access, lacking, refusal
 from warmlog.broker.api.authorization.parts import (
-    NOT_AUTHORIZED,
-    UNAUTHORIZED_TOPIC,
     Asked,
     Check,
     answer_allowed,
@@ -38,8 +36,6 @@ from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
 from warmlog.protocol.kafka.messages.group_admin import AuthorizedGroup
 from warmlog.protocol.native.groups import DescribeConsumerGroupsResponse, DescribedConsumerGroup
 
-UNAUTHORIZED_GROUP = {"error": ErrorCode.GROUP_AUTHORIZATION_FAILED, "message": NOT_AUTHORIZED}
-
 
 def one_group(operation: Operation) -> Check:
     """Return a check of the only group of a request."""
@@ -61,10 +57,9 @@ async def find_coordinator(asked: Asked) -> Any:
     if not is_group and request.key_type != CoordinatorType.TRANSACTION:
         return await asked.answer()
     kind = ResourceType.GROUP if is_group else ResourceType.TRANSACTIONAL_ID
-    code = ErrorCode.GROUP_AUTHORIZATION_FAILED if is_group else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
     def refuse(key: str) -> FoundCoordinator:
-        return FoundCoordinator(key=key, error=code, message=NOT_AUTHORIZED)
+        return FoundCoordinator(key=key, **lacking(Operation.DESCRIBE, kind))
 
     may = partial(access.may, Operation.DESCRIBE, kind)
     return await answer_allowed(
@@ -93,7 +88,9 @@ def offsets_of_group(operation: Operation, response: Callable[..., Any]) -> Chec
     """Return a check of an operation on the group, and of READ on the topic of each partition."""
 
     def refuse(item: Any) -> CommittedPartition:
-        return CommittedPartition(topic=item.topic, partition=item.partition, **UNAUTHORIZED_TOPIC)  # type: ignore[arg-type]
+        return CommittedPartition(
+            topic=item.topic, partition=item.partition, **lacking(Operation.READ, ResourceType.TOPIC)
+        )
 
     async def check(asked: Asked) -> Any:
         access = asked.access
@@ -119,7 +116,7 @@ async def fetch_offsets(asked: Asked) -> Any:
     flags: list[tuple[bool, ...] | None] = []
     for group in asked.request.groups:
         if not access.group(Operation.DESCRIBE, group.group):
-            groups.append(FetchedOffsets(group=group.group, **UNAUTHORIZED_GROUP))  # type: ignore[arg-type]
+            groups.append(FetchedOffsets(group=group.group, **lacking(Operation.DESCRIBE, ResourceType.GROUP)))
             continue
         groups.append(None)
         if group.partitions is None:
@@ -150,7 +147,7 @@ def _may_fetch(access: Access, item: Any) -> bool:
 
 
 def _refused_offset(item: Any) -> FetchedOffset:
-    return FetchedOffset(topic=item.topic, partition=item.partition, **UNAUTHORIZED_TOPIC)  # type: ignore[arg-type]
+    return FetchedOffset(topic=item.topic, partition=item.partition, **lacking(Operation.DESCRIBE, ResourceType.TOPIC))
 
 
 async def _merged(
@@ -187,7 +184,7 @@ async def describe(asked: Asked) -> Any:
     access = asked.access
 
     def refuse(group: str) -> DescribedGroup:
-        return DescribedGroup(group=group, state="", **UNAUTHORIZED_GROUP)  # type: ignore[arg-type]
+        return DescribedGroup(group=group, state="", **lacking(Operation.DESCRIBE, ResourceType.GROUP))
 
     may = partial(access.group, Operation.DESCRIBE)
     response = await answer_allowed(asked, "groups", may, refuse, DescribeGroupsResponse(groups=()))
@@ -206,7 +203,7 @@ async def describe_native(asked: Asked) -> Any:
     access = asked.access
 
     def refuse(group: str) -> DescribedConsumerGroup:
-        return DescribedConsumerGroup(group=group, state="", **UNAUTHORIZED_GROUP)  # type: ignore[arg-type]
+        return DescribedConsumerGroup(group=group, state="", **lacking(Operation.DESCRIBE, ResourceType.GROUP))
 
     may, empty = partial(access.group, Operation.DESCRIBE), DescribeConsumerGroupsResponse(groups=())
     response = await answer_allowed(asked, "groups", may, refuse, empty)
@@ -228,7 +225,7 @@ async def delete(asked: Asked) -> Any:
     """Check DELETE on each group; one result per group, even if it is named repeatedly."""
 
     def refuse(group: str) -> DeletedGroup:
-        return DeletedGroup(group=group, **UNAUTHORIZED_GROUP)  # type: ignore[arg-type]
+        return DeletedGroup(group=group, **lacking(Operation.DELETE, ResourceType.GROUP))
 
     may, empty = partial(asked.access.group, Operation.DELETE), DeleteGroupsResponse(groups=())
     return await answer_allowed(asked, "groups", may, refuse, empty, keeps_each=False)

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from warmlog.broker.api.access import Access
-from warmlog.broker.api.authorization.parts import NOT_AUTHORIZED, Asked, Check
+from warmlog.broker.api.access import Access, lacking
+from warmlog.broker.api.authorization.parts import Asked, Check
 from warmlog.broker.api.authorization.table import ROWS
 from warmlog.broker.api.authorization.topics import may_create
 from warmlog.broker.api.context import Context, Session
@@ -14,9 +14,8 @@ from warmlog.broker.api.handler import Handler
 from warmlog.broker.api.records.produce import ADMIN_CLIENT_ID
 from warmlog.broker.metadata.topic import INTERNAL_TOPICS
 from warmlog.broker.partitions.partitions import Partitions
-from warmlog.broker.security.acls import Operation
+from warmlog.broker.security.acls import Operation, ResourceType
 from warmlog.broker.security.authorizer import Authorizer
-from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
 from warmlog.protocol.response import ProducedPartition
 
@@ -97,8 +96,8 @@ def without(request: ProduceRequest, refused: Refused) -> ProduceRequest:
 
 
 def _refused(asked: PartitionRecords, *, is_open: bool) -> ProducedPartition:
-    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_open else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return ProducedPartition(topic=asked.topic, partition=asked.partition, error=code, message=NOT_AUTHORIZED)
+    kind = ResourceType.TOPIC if is_open else ResourceType.TRANSACTIONAL_ID
+    return ProducedPartition(topic=asked.topic, partition=asked.partition, **lacking(WRITE, kind))
 
 
 def _check_of(api: str) -> Check:

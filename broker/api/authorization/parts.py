@@ -9,10 +9,6 @@ from warmlog.broker.api.access import Access
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.partitions.partitions import Partitions
-from warmlog.protocol.errors import ErrorCode
-
-NOT_AUTHORIZED = "not authorized"
-UNAUTHORIZED_TOPIC = {"error": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "message": NOT_AUTHORIZED}
 
 
 class Asked(NamedTuple):

@@ -6,9 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from warmlog.broker.api.access import Access
+from warmlog.broker.api.access import Access, lacking
 from warmlog.broker.api.authorization.parts import (
-    UNAUTHORIZED_TOPIC,
     Asked,
     Check,
     answer_allowed,
@@ -47,7 +46,7 @@ def each_partition(operation: Operation, result: Callable[..., Any], response: C
     """Return a check of the topic of each partition in a request."""
 
     def refuse(item: Any) -> Any:
-        return result(topic=item.topic, partition=item.partition, **UNAUTHORIZED_TOPIC)
+        return result(topic=item.topic, partition=item.partition, **lacking(operation, ResourceType.TOPIC))
 
     async def check(asked: Asked) -> Any:
         access = asked.access
@@ -112,9 +111,9 @@ async def metadata(asked: Asked) -> Any:
                     name=UNKNOWN_TOPIC_NAME, topic_id=topic_id_text(topic_id), error=ErrorCode.UNKNOWN_TOPIC_ID
                 )
             else:
-                refused[name] = _unauthorized(name)
+                refused[name] = _unauthorized(Operation.DESCRIBE, name)
         elif creates and name and not asked.partitions.has(name) and not may_create(asked.access, name):
-            refused[name] = _unauthorized(name)
+            refused[name] = _unauthorized(Operation.CREATE, name)
         else:
             names.append(name)
             topic_ids.append(topic_id)
@@ -130,8 +129,8 @@ def _is_shown(access: Access, topic: TopicMetadata) -> bool:
     return access.topic(Operation.DESCRIBE, topic.name)
 
 
-def _unauthorized(name: str) -> TopicMetadata:
-    return TopicMetadata(name=name, **UNAUTHORIZED_TOPIC)  # type: ignore[arg-type]
+def _unauthorized(operation: Operation, name: str) -> TopicMetadata:
+    return TopicMetadata(name=name, **lacking(operation, ResourceType.TOPIC))
 
 
 async def _with_operations(asked: Asked, response: MetadataResponse) -> MetadataResponse:
@@ -167,7 +166,7 @@ async def describe_partitions(asked: Asked) -> Any:
             if not is_all or name >= start:
                 allowed.append(name)
         elif not is_all and name >= start:
-            refused[name] = _unauthorized(name)
+            refused[name] = _unauthorized(Operation.DESCRIBE, name)
     if not is_all and not refused:
         return await _page(asked, request)
     if not allowed:
@@ -193,7 +192,7 @@ async def create(asked: Asked) -> Any:
     access = asked.access
 
     def refuse(topic: Any) -> CreatedTopic:
-        return CreatedTopic(name=topic.name, **UNAUTHORIZED_TOPIC)  # type: ignore[arg-type]
+        return CreatedTopic(name=topic.name, **lacking(Operation.CREATE, ResourceType.TOPIC))
 
     def may(topic: Any) -> bool:
         return may_create(access, topic.name)
@@ -226,7 +225,7 @@ async def delete(asked: Asked) -> Any:
         elif topic_ids and topic_ids[place] != NO_TOPIC_ID and not access.topic(Operation.DESCRIBE, name):
             results.append(TopicResult(name=UNKNOWN_TOPIC_NAME, error=ErrorCode.UNKNOWN_TOPIC_ID))
         else:
-            results.append(TopicResult(name=name, **UNAUTHORIZED_TOPIC))  # type: ignore[arg-type]
+            results.append(TopicResult(name=name, **lacking(Operation.DELETE, ResourceType.TOPIC)))
     kept = [place for place, result in enumerate(results) if result is None]
     if len(kept) == len(results):
         return await asked.answer()
@@ -250,13 +249,12 @@ def each_named(operation: Operation, response: Callable[..., Any]) -> Check:
         def may(item: Any) -> bool:
             return access.topic(operation, item.name)
 
-        return await answer_allowed(asked, "topics", may, _refused, response(topics=()))
+        def refuse(item: Any) -> TopicResult:
+            return TopicResult(name=item.name, **lacking(operation, ResourceType.TOPIC))
+
+        return await answer_allowed(asked, "topics", may, refuse, response(topics=()))
 
     return check
-
-
-def _refused(item: Any) -> TopicResult:
-    return TopicResult(name=item.name, **UNAUTHORIZED_TOPIC)  # type: ignore[arg-type]
 
 
 async def alter(asked: Asked) -> Any:
@@ -268,7 +266,12 @@ async def alter(asked: Asked) -> Any:
             (not item.configs and item.partitions is not None) or access.topic(Operation.ALTER_CONFIGS, item.name)
         )
 
-    return await answer_allowed(asked, "topics", may, _refused, AlterTopicsResponse(topics=()))
+    def refuse(item: TopicAlteration) -> TopicResult:
+        lacks_alter = item.partitions is not None and not access.topic(Operation.ALTER, item.name)
+        operation = Operation.ALTER if lacks_alter else Operation.ALTER_CONFIGS
+        return TopicResult(name=item.name, **lacking(operation, ResourceType.TOPIC))
+
+    return await answer_allowed(asked, "topics", may, refuse, AlterTopicsResponse(topics=()))
 
 
 async def describe(asked: Asked) -> Any:
@@ -279,6 +282,7 @@ async def describe(asked: Asked) -> Any:
         return access.topic(Operation.DESCRIBE, name) and access.topic(Operation.DESCRIBE_CONFIGS, name)
 
     def refuse(name: str) -> TopicDescription:
-        return TopicDescription(name=name, **UNAUTHORIZED_TOPIC)  # type: ignore[arg-type]
+        operation = Operation.DESCRIBE_CONFIGS if access.topic(Operation.DESCRIBE, name) else Operation.DESCRIBE
+        return TopicDescription(name=name, **lacking(operation, ResourceType.TOPIC))
 
     return await answer_allowed(asked, "topics", may, refuse, DescribeTopicsResponse(topics=()), keeps_each=False)
