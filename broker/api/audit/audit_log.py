@@ -5,8 +5,9 @@ Invariants:
    never left out, unless the file cannot be written; then the broker serves on, logs it and counts it.
 2. Logins and refusals do not wait for the file. At most MAX_WAITING_BYTES of them wait; further ones are counted.
 3. A refusal or a failed login that is repeated within REPEAT_S is counted, and written with the count afterwards. A
-   user at an address, and an address with failed logins, has MAX_OF_SENDER such events in that time; further ones are
-   counted together. So refusals cannot fill the file or memory.
+   user at an address has MAX_OF_SENDER refusals, and as many logins, in that time; further ones are counted together,
+   also those of an address with failed logins, and of all senders beyond MAX_SENDERS. So they cannot fill the file or
+   memory.
 """
 
 import errno
@@ -23,7 +24,7 @@ from typing import Any, Final
 import trio
 
 from warmlog.broker.api.audit import events
-from warmlog.broker.api.audit.events import DENIED_ACTION, Event
+from warmlog.broker.api.audit.events import DENIED_ACTION, SUCCESS, Event
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
@@ -50,7 +51,7 @@ class AuditLog:
         self._changed = trio.Event()
         self._written = trio.Event()
         self._recent: OrderedDict[bytes, _Repeated] = OrderedDict()
-        self._senders: OrderedDict[tuple[str, str], _Sender] = OrderedDict()
+        self._senders: OrderedDict[tuple[int, str, str], _Sender] = OrderedDict()
         self._counts: Counter[str] = Counter()
         self._failed_at = -LOG_PAUSE_S
         self._has_failed = False
@@ -84,7 +85,8 @@ class AuditLog:
         while self._senders and next(iter(self._senders.values())).since <= before:
             _, sender = self._senders.popitem(last=False)
             if sender.event is not None:
-                about = {"time": wall_clock_ms(), "count": sender.more, "resources": [], "message": "further refusals"}
+                kind = "logins" if sender.event["status_id"] == SUCCESS else "refusals"
+                about = {"time": wall_clock_ms(), "count": sender.more, "resources": [], "message": f"further {kind}"}
                 self._append({**sender.event, **about})
 
     async def _write(self) -> None:
@@ -138,10 +140,11 @@ class AuditLog:
 
     def _add(self, event: Event) -> None:
         """Add an event that need not be waited for."""
-        if event["status_id"] == 1 or not (self._is_repeated(event) or self._is_one_of_many(event)):
-            self._append(event)
-        else:
+        is_repeated = event["status_id"] != SUCCESS and self._is_repeated(event)
+        if is_repeated or self._is_one_of_many(event):
             self._counts["repeated"] += 1
+        else:
+            self._append(event)
 
     def _append(self, event: Event) -> None:
         size = events.size_of(event)
@@ -167,12 +170,15 @@ class AuditLog:
 
     def _is_one_of_many(self, event: Event) -> bool:
         """Return whether its sender had many events a short time ago; it is counted then."""
-        key = event["actor"]["user"]["name"], event["src_endpoint"]["ip"]
+        now = trio.current_time()
+        self._flush(now - REPEAT_S)
+        status = event["status_id"]
+        key = status, event["actor"]["user"]["name"], event["src_endpoint"]["ip"]
+        if key not in self._senders and len(self._senders) >= MAX_SENDERS:
+            key = status, "", ""  # of all further senders
         sender = self._senders.get(key)
         if sender is None:
-            if len(self._senders) >= MAX_SENDERS:
-                return True
-            sender = self._senders[key] = _Sender(trio.current_time())
+            sender = self._senders[key] = _Sender(now)
         sender.events += 1
         if sender.events <= MAX_OF_SENDER:
             return False

@@ -45,6 +45,7 @@ _NAMES: Final = (
 )
 
 Event = dict[str, Any]
+SUCCESS: Final = 1  # a status_id
 ALLOWED_ACTION: Final = {"action": "Allowed", "action_id": 1}
 DENIED_ACTION: Final = 2  # the id
 _DENIED_ACTION: Final = {"action": "Denied", "action_id": DENIED_ACTION}
@@ -99,7 +100,7 @@ def _event(kind: Class, activity: Activity, session: Session, *, is_ok: bool, ti
         "type_uid": int(kind) * 100 + int(activity),
         "severity_id": 1 if is_ok else 3,  # informational, medium
         "status": "Success" if is_ok else "Failure",
-        "status_id": 1 if is_ok else 2,
+        "status_id": SUCCESS if is_ok else 2,
         "actor": {"user": {"name": str(session.principal)}},
         "src_endpoint": {"ip": session.peer[0], "port": session.peer[1]},
         "metadata": {"version": OCSF_VERSION, "product": {"name": "warmlog"}},

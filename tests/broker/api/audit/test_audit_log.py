@@ -228,6 +228,42 @@ async def test_who_is_refused_cannot_fill_the_file(tmp_path: Path, mock_clock: t
     assert len(log._recent) == len(log._senders) == 0
 
 
+async def test_who_logs_in_again_and_again_cannot_fill_the_file(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path, max_bytes=1 << 20, files=2, metrics=Metrics())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        for _ in range(10_000):
+            log.login(SESSION, "User:bob", "PLAIN", is_ok=True)
+        log.refused("produce", None, refused("t"), SESSION)
+        mock_clock.jump(2 * REPEAT_S)
+        await until_written(path, MAX_OF_SENDER + 2)
+        nursery.cancel_scope.cancel()
+    found = events(path)
+    assert named(found[MAX_OF_SENDER]) == "t-0", "logins hide no refusal"
+    assert (found[-1]["count"], found[-1]["message"]) == (10_000 - MAX_OF_SENDER, "further logins")
+
+
+async def test_senders_beyond_the_bound_are_counted_together(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path, max_bytes=16 << 20, files=2, metrics=Metrics())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        for number in range(MAX_SENDERS + 1000):
+            session = Session(
+                listener="kafka", peer=(f"10.0.{number // 256}.{number % 256}", 1), local=("127.0.0.1", 2)
+            )
+            log.login(session, "User:bob", "PLAIN", is_ok=True)
+        mock_clock.jump(2 * REPEAT_S)
+        await until_written(path, MAX_SENDERS + MAX_OF_SENDER + 1)
+        nursery.cancel_scope.cancel()
+    assert events(path)[-1]["count"] == 1000 - MAX_OF_SENDER
+
+
 async def test_a_file_that_is_moved_or_removed_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path, max_bytes=1 << 20, files=2, metrics=Metrics())
@@ -250,7 +286,7 @@ async def test_memory_is_bounded_while_nothing_is_written(tmp_path: Path) -> Non
         for topic in range(10):
             log.refused("produce", None, refused(str(topic)), sender)
     assert len(log._waiting) <= MAX_WAITING_BYTES // EVENT_BYTES
-    assert (len(log._recent), len(log._senders)) == (MAX_KEPT, MAX_SENDERS)
+    assert (len(log._recent), len(log._senders)) == (MAX_KEPT, MAX_SENDERS + 1)
     await written(log)
 
 
