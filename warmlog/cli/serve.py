@@ -135,8 +135,10 @@ def serve_with(
         raise CannotStart(f"{settings.data_paths[0]}: holds the nodes of a cluster; serve it with --nodes")
     if is_secure:
         settings = read_settings(
-            config, data_dir, (*secured(settings, kafka, native, http, hosts, secrets_dir), *assignments)
+            config, data_dir, secured(settings, kafka, native, http, hosts, secrets_dir, assignments)
         )
+    else:
+        warn_if_open(settings)
     run_broker(settings, kafka=kafka, native=native, http=http, until_eof=until_eof)
 
 
@@ -172,8 +174,10 @@ def serve_nodes(
     Plan(settings=settings, count=count, addresses=addresses, options=(), logs_json=log_json).check()
     if is_secure:
         first = settings.data_paths[0] / NODES / str(settings.node_id)
-        assignments = (*secured(settings, kafka, native, http, hosts, secrets_dir, first), *assignments)
+        assignments = secured(settings, kafka, native, http, hosts, secrets_dir, assignments, first)
         settings = read_settings(config, data_dir, assignments)
+    else:
+        warn_if_open(settings)
     options = ["--log-level", log_level, *(["--log-json"] if log_json else [])]
     options += [] if config is None else ["--config", str(config)]
     options += [word for assignment in assignments for word in ("--set", assignment)]
@@ -227,17 +231,30 @@ def secured(
     http: str,
     hosts: tuple[str, ...],
     directory: Path | None,
+    assignments: tuple[str, ...],
     node: Path | None = None,
 ) -> tuple[str, ...]:
-    """Return the settings of a broker that encrypts and asks for logins. Raises CannotStart, Failure."""
+    """Return the settings of a broker that encrypts and asks for logins, before `assignments`.
+
+    Raises CannotStart, Failure.
+    """
     with importing():
-        from warmlog.cli.security.secure import introduction, secure
+        from warmlog.cli.security.secure import introduction, secure, warn_of_replaced
 
     found = secure(settings, kafka=kafka, native=native, http=http, hosts=hosts, directory=directory, node=node)
+    warn_of_replaced(settings, found.assignments, kept=assignments)
     if found.is_new:
         for line in introduction(found, is_terminal=sys.stdout.isatty()):
             click.echo(line)
-    return found.assignments
+    return (*found.assignments, *assignments)
+
+
+def warn_if_open(settings: "Settings") -> None:
+    """Warn if everyone may do everything with data that was served with --secure before."""
+    data = settings.data_paths[0].absolute()
+    directory = data.with_name(f"{data.name}-secrets")
+    if directory.is_dir() and not settings.authorizer_class_name:
+        logger.warning("%s was served with --secure before; now everyone may do everything: add --secure", data)
 
 
 def run_broker(

@@ -166,7 +166,9 @@ def _load_trusted(context: ssl.SSLContext, settings: TlsSettings) -> None:
 def _try(context: ssl.SSLContext, certificate: str, settings: TlsSettings) -> float:
     """Shake hands in memory; return when the certificate expires. Raises TlsError."""
     names = settings.names
-    where = names["ssl.keystore.location" if settings.keystore_location else "ssl.keystore.certificate.chain"]
+    where = names["ssl.keystore.certificate.chain"]
+    if settings.keystore_location:
+        where = f"{names['ssl.keystore.location']}: {settings.keystore_location}"
     trusting = _load_certificates(where, [certificate])
     trusting.set_ciphers("ALL:@SECLEVEL=0")
     here, there = ssl.MemoryBIO(), ssl.MemoryBIO()

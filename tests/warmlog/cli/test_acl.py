@@ -53,6 +53,8 @@ def test_acls_are_added_listed_and_removed(admin: Run) -> None:
     [
         (("add", "allow", "User:a", "--topic", "t"), "--operation"),
         (("add", "allow", "User:a", "--operation", "read"), "resource"),
+        (("add", "allow", "user:a", "--operation", "read", "--topic", "t"), "case-sensitive: User:a"),
+        (("remove", "any", "USER:a", "--topic", "t"), "case-sensitive: User:a"),
         (("add", "allow", "alice", "--operation", "read", "--topic", "t"), "TYPE:NAME"),
         (("add", "allow", "User:a", "--operation", "read", "--topic", "t", "--host", "10.0.0.0/40"), "range"),
         (("add", "allow", "User:a", "--operation", "write", "--group", "g"), "no write exists on a group; there are"),

@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient
 from tests.warmlog.cli.test_tls import run
 from warmlog.broker.settings.settings import load_settings
 from warmlog.cli.security.certificates import make
-from warmlog.cli.security.secure import secure
+from warmlog.cli.security.secure import secure, warn_of_replaced
+from warmlog.cli.serve import warn_if_open
 
 LIMIT_S = 60
 
@@ -167,6 +168,23 @@ def test_what_does_not_fit_any_more_is_named(tmp_path: Path, caplog: pytest.LogC
     assert f"chmod 600 {secrets / 'ca-key.pem'}" in warnings()
     (secrets / "ca.pem").unlink()
     assert "ca.pem is missing" in warnings()
+
+
+def test_settings_that_are_replaced_and_a_later_open_start_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "warmlog.toml"
+    file.write_text('"super.users" = "User:root"\n"warmlog.audit.file" = "audit.jsonl"\n')
+    settings = load_settings(file, {}, (), data_dir=tmp_path / "data")
+    found = secure(settings, kafka="127.0.0.1:0", native="none", http="none")
+    warn_of_replaced(settings, found.assignments, kept=("warmlog.audit.file = audit.jsonl",))
+    assert caplog.messages == ["--secure replaces super.users=User:root by User:admin; --set keeps it"]
+    caplog.clear()
+    warn_if_open(load_settings(data_dir=tmp_path / "data"))
+    assert "data was served with --secure before; now everyone may do everything" in caplog.messages[0]
+    warn_if_open(load_settings(None, {}, found.assignments, data_dir=tmp_path / "data"))
+    warn_if_open(load_settings(data_dir=tmp_path / "other"))
+    assert len(caplog.messages) == 1
 
 
 def test_passwords_are_quoted_for_javas_properties(tmp_path: Path) -> None:

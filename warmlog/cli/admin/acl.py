@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from warmlog.broker.security.principal import USER
 from warmlog.cli.admin.kafka_cluster import (
     CREATE_ACLS,
     DELETE_ACLS,
@@ -111,6 +112,7 @@ def add(
     warmlog acl add allow User:alice --operation read --topic orders --group readers
     warmlog acl add deny 'User:*' --operation delete --topic-prefix audit-
     """
+    _check_principal(principal)
     named = _resources(resources)
     if not operations or not named:
         raise Failure("name at least one --operation, and at least one resource, such as --topic NAME")
@@ -153,6 +155,7 @@ def remove(
     \b
     warmlog acl remove any User:alice --topic orders
     """
+    _check_principal(principal)
     named = _resources(resources)
     if not named:
         raise Failure("name at least one resource, such as --topic NAME")
@@ -177,6 +180,13 @@ def remove(
             raise Failure(problem)
         removed += len(result["matching_acls"])
     print_line(f"{counted(removed, 'ACL')} removed")
+
+
+def _check_principal(principal: str) -> None:
+    """Raise Failure for a type that differs from `User` in case only: it would match no one."""
+    kind, _, name = principal.partition(":")
+    if kind != USER and kind.lower() == USER.lower():
+        raise Failure(f"{principal}: types of principals are case-sensitive: {USER}:{name}")
 
 
 def _resources(options: Mapping[str, Any]) -> list[tuple[int, str | None, int]]:

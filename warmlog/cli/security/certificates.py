@@ -180,7 +180,7 @@ def _authority(directory: Path) -> tuple[Authority, list[Made]]:
 
 
 def lacking(broker_file: Path, ca: Path, hosts: Sequence[str]) -> str | None:
-    """Return what is wrong with a broker's certificate: not issued by the CA, or without some host. Raises OSError."""
+    """Return what is wrong with a certificate: not issued by the CA, expired, or without a host. Raises OSError."""
     from cryptography import x509
 
     try:
@@ -193,6 +193,8 @@ def lacking(broker_file: Path, ca: Path, hosts: Sequence[str]) -> str | None:
         return f"{error.filename} is missing"
     except Exception:  # noqa: BLE001  # InvalidSignature of a module of its own, ValueError, TypeError
         return f"{broker_file} was not issued by {ca}, or one of them is damaged"
+    if certificate.not_valid_after_utc < datetime.now(UTC):
+        return f"{broker_file} has expired"
     missing = [host for host in hosts if _general_name(host) not in names]
     return f"{broker_file} is not for {', '.join(missing)}" if missing else None
 

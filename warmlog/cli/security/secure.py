@@ -22,6 +22,7 @@ from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.security.authorizer import STANDARD_AUTHORIZER
 from warmlog.broker.security.scram import ScramCredential
 from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE, parse_address, parse_listeners
+from warmlog.broker.settings.settings import FIELDS
 from warmlog.broker.settings.types import SettingError
 from warmlog.cli.connection.login import read_password
 from warmlog.cli.failure import CannotStart, Failure
@@ -103,6 +104,8 @@ def secure(
         _make_users(users, properties)
     else:
         _warn_of_changes(directory, properties)
+        if users.is_of_cluster:
+            users.make(BROKER)  # its password may have been changed
     assignments = [
         "listener.security.protocol.map=kafka:SASL_SSL,native:SASL_SSL",
         f"ssl.keystore.location={directory / 'broker.pem'}",
@@ -119,6 +122,16 @@ def secure(
             f"warmlog.inter.broker.password.file={directory / f'{BROKER}.password'}",
         ]
     return Secured(tuple(assignments), properties, is_new, native)
+
+
+def warn_of_replaced(settings: "Settings", assignments: Sequence[str], *, kept: Sequence[str]) -> None:
+    """Warn of settings of the file and the environment that --secure replaces. `kept`: those of the command line."""
+    names = {name.strip() for name, _, _ in (each.partition("=") for each in kept)}
+    for name, _, value in (each.partition("=") for each in assignments):
+        field = FIELDS[name]
+        given = getattr(settings, field.name)
+        if name not in names and given not in {field.default, value}:
+            logger.warning("--secure replaces %s=%s by %s; --set keeps it", name, given, value)
 
 
 def introduction(secured: Secured, *, is_terminal: bool) -> Sequence[str]:
