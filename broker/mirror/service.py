@@ -40,6 +40,7 @@ from warmlog.broker.settings.types import SettingError
 from warmlog.protocol.backoff import delays_s
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.native.mirrors import MirroredPartition
+from warmlog.protocol.oauthbearer import OAUTHBEARER
 
 Key: TypeAlias = tuple[str, int]  # topic, partition
 
@@ -84,11 +85,12 @@ def mirror_options(live: LiveSettings) -> MirrorOptions:
             )
         )
     if protocol.startswith("SASL"):
+        has_token = settings.warmlog_mirror_sasl_mechanism == OAUTHBEARER
         login = PeerLogin(
             settings.warmlog_mirror_user,
-            settings.warmlog_mirror_password_file,
+            settings.warmlog_mirror_token_file if has_token else settings.warmlog_mirror_password_file,
             settings.warmlog_mirror_sasl_mechanism,
-            setting="warmlog.mirror.password.file",
+            setting="warmlog.mirror.token.file" if has_token else "warmlog.mirror.password.file",
         )
         login.password()
     topics, groups = settings.warmlog_mirror_topics, settings.warmlog_mirror_groups

@@ -291,6 +291,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.mirror.user": "User as which the broker logs in to the mirrored cluster.",
     "warmlog.mirror.password.file": "File with the password of warmlog.mirror.user in its first line. It is read for "
     "each connection.",
+    "warmlog.mirror.token.file": "File with an access token in its first line, for OAUTHBEARER. It is read for each "
+    "connection.",
     "warmlog.mirror.topics": "Regular expression (RE2) for the names of the topics that are mirrored.",
     "warmlog.groups.memory.max.bytes": "Maximum memory for the members, assignments and committed offsets of consumer"
     " groups, in bytes; clients of one address may use a quarter of it.",

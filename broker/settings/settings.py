@@ -36,6 +36,7 @@ from warmlog.broker.settings.types import (
     BufferBytes,
     Bytes,
     CleanupPolicy,
+    ClientMechanism,
     Compression,
     Count,
     Delay,
@@ -296,9 +297,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_mirror_ca_file: str = ""  # the system's
     warmlog_mirror_certificate_file: str = ""
     warmlog_mirror_key_file: str = ""
-    warmlog_mirror_sasl_mechanism: SaslMechanism = "SCRAM-SHA-512"
+    warmlog_mirror_sasl_mechanism: ClientMechanism = "SCRAM-SHA-512"
     warmlog_mirror_user: str = ""
     warmlog_mirror_password_file: str = ""
+    warmlog_mirror_token_file: str = ""  # for OAUTHBEARER
     warmlog_groups_memory_max_bytes: Bytes = 1 << 30
     warmlog_metrics_groups_max: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 1_000  # clients choose the names
     warmlog_metrics_partitions: bool = False  # too many series for most installations

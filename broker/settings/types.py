@@ -41,6 +41,7 @@ ZstdLevel = Annotated[int, Meta(ge=-131072, le=22)]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 Compression = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 SaslMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
+ClientMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]
 ReplicaSelector = Literal["", "org.apache.kafka.common.replica.RackAwareReplicaSelector"]
 
 LIST_TYPES = (CleanupPolicy,)

@@ -19,6 +19,7 @@ from warmlog.protocol.kafka.messages.authentication import (
     SaslHandshakeResponse,
 )
 from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.oauthbearer import OAUTHBEARER, log_in_with
 from warmlog.protocol.scram import SaslError, log_in
 
 _HANDSHAKE: PeerApi[SaslHandshakeRequest, SaslHandshakeResponse] = PeerApi(API_BY_KEY[17], 1, 1)
@@ -33,9 +34,10 @@ class PasswordFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PeerLogin:
-    """A user. The file is read for each connection, so that a changed password needs no restart.
+    """A user with a password, or an access token for OAUTHBEARER, in the first line of a file.
 
-    `setting`: its name, for messages.
+    The file is read for each connection, so that another password or token needs no restart. `user` is empty with a
+    token. `setting`: the name of the file's setting, for messages.
     """
 
     user: str
@@ -44,10 +46,10 @@ class PeerLogin:
     setting: str
 
     def password(self) -> str:
-        """Read the password. Raises PasswordFileError."""
+        """Read the password or token. Raises PasswordFileError."""
         path = Path(self.password_file)
         try:
-            if S_IMODE(path.stat().st_mode) & S_IROTH:
+            if self.mechanism != OAUTHBEARER and S_IMODE(path.stat().st_mode) & S_IROTH:  # a token expires soon
                 raise PasswordFileError(f"{self.setting}: every user of this machine may read {path}: chmod 600 {path}")
             found = path.read_text(encoding="utf-8").partition("\n")[0]
         except OSError as error:
@@ -65,7 +67,10 @@ class PeerLogin:
             raise PeerUnavailableError(f"{address}: login with {self.mechanism}: {begun.error.name}")
         try:
             password = await trio.to_thread.run_sync(self.password)
-            tokens = log_in(self.mechanism, self.user, password, token_urlsafe())
+            if self.mechanism == OAUTHBEARER:
+                tokens = log_in_with(password)
+            else:
+                tokens = log_in(self.mechanism, self.user, password, token_urlsafe())
             token: bytes | None = next(tokens)
             while token is not None:
                 answer: SaslAuthenticateResponse = await ask(_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=token))

@@ -99,6 +99,7 @@ def test_variables_that_others_set_are_left_alone() -> None:
             r"warmlog\.mirror\.ca\.file: needs warmlog\.mirror\.security\.protocol=SSL or .*",
         ),
         ("warmlog.mirror.security.protocol=SASL_SSL", r".*: SASL_SSL needs warmlog\.mirror\.user and .*password\.file"),
+        ("warmlog.mirror.token.file=t", r"warmlog\.mirror\.token\.file: needs .*SASL_SSL or SASL_PLAINTEXT"),
         ("warmlog.mirror.from=a:1,b:99999", r"warmlog\.mirror\.from: expected HOST:PORT, .* not 'b:99999'"),
         ("log.dirs= , ", r"log\.dirs: expected a directory, not ','"),
         ("log.retention.ms=0", r"log\.retention\.ms: expected -1, for ever, or at least 1, not 0"),

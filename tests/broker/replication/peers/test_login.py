@@ -6,6 +6,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 
+from tests.issuer import running_issuer
 from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
 from warmlog.broker.replication.peers.errors import PeerUnavailableError
 from warmlog.broker.replication.peers.login import PeerLogin
@@ -72,6 +73,27 @@ async def test_a_broker_logs_in_with_each_mechanism(tmp_path: Path) -> None:
             await ask(broker, None)
         with pytest.RaisesGroup(pytest.RaisesExc(PeerUnavailableError, match="UNSUPPORTED_SASL_MECHANISM")):
             await ask(broker, PeerLogin("broker", str(password), "GSSAPI", "warmlog.inter.broker.password.file"))
+
+
+async def test_a_broker_logs_in_with_a_token_from_a_file(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    with running_issuer() as issuer:
+        settings = {
+            "listener.security.protocol.map": "kafka:SASL_PLAINTEXT",
+            **issuer.settings(connection_failed_authentication_delay_ms="0"),
+        }
+        login = PeerLogin("", str(token), "OAUTHBEARER", "warmlog.mirror.token.file")
+        with Broker(data_dir=tmp_path / "data", settings=settings) as broker:
+            token.write_text(f"{issuer.token()}\n")
+            await ask(broker, login)
+            for text, why in (
+                (issuer.token(iss="https://other"), "invalid_token"),
+                ("no token", "a token has letters, digits"),
+                ("", r"warmlog\.mirror\.token\.file: .* is empty"),
+            ):
+                token.write_text(text)
+                with pytest.RaisesGroup(pytest.RaisesExc(PeerUnavailableError, match=why)):
+                    await ask(broker, login)
 
 
 @pytest.mark.parametrize(
