@@ -11,7 +11,7 @@ from warmlog.protocol.oauthbearer import OAUTHBEARER
 MAX_PORT = 65_535
 _TLS = ("warmlog.mirror.ca.file", "warmlog.mirror.certificate.file", "warmlog.mirror.key.file")
 _SASL = ("warmlog.mirror.user", "warmlog.mirror.password.file")
-_TOKEN = "warmlog.mirror.token.file"
+_OF_TOKEN = ("warmlog.mirror.token.file",)
 
 
 def source_addresses(text: str) -> list[tuple[str, int]]:
@@ -41,7 +41,7 @@ def chosen_by(name: str, pattern: str) -> Callable[[str], bool]:
 def check_mirror(value: Callable[[str], Any]) -> None:
     """Raise SettingError for settings of a mirror that are invalid, or lack others. `value`: of a setting."""
     protocol, mechanism = value("warmlog.mirror.security.protocol"), value("warmlog.mirror.sasl.mechanism")
-    of_tls, of_sasl = ([name for name in names if value(name)] for names in (_TLS, (*_SASL, _TOKEN)))
+    of_tls, of_sasl = ([name for name in names if value(name)] for names in (_TLS, (*_SASL, *_OF_TOKEN)))
     if of_tls and not protocol.endswith("SSL"):
         raise SettingError(f"{of_tls[0]}: needs warmlog.mirror.security.protocol=SSL or SASL_SSL")
     if of_sasl and not protocol.startswith("SASL"):
@@ -49,7 +49,7 @@ def check_mirror(value: Callable[[str], Any]) -> None:
     for first, second in (_TLS[1:], _SASL):
         if bool(value(first)) != bool(value(second)):
             raise SettingError(f"{first}: belongs together with {second}")
-    needed, others = ((_TOKEN,), _SASL) if mechanism == OAUTHBEARER else (_SASL, (_TOKEN,))
+    needed, others = (_OF_TOKEN, _SASL) if mechanism == OAUTHBEARER else (_SASL, _OF_TOKEN)
     if wrong := [name for name in others if value(name)]:
         raise SettingError(f"{wrong[0]}: is not for warmlog.mirror.sasl.mechanism={mechanism}")
     if protocol.startswith("SASL") and not of_sasl:
