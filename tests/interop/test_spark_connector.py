@@ -14,6 +14,7 @@ from interop.kafka_node import MissingToolError
 from interop.spark_connector import connector_jars, read_batch, read_stream, write_batch
 from tests.pipeline.session import spark_session
 from tests.requires import lacks
+from tests.warmlog.cli.test_secure import properties, served
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.session import check_spark
@@ -145,3 +146,11 @@ def test_the_stream_sink_writes_what_a_stream_read(
     assert query.awaitTermination(120)
     values = [record.value for record in client.consume("copied", start="beginning", until_end=True)]
     assert sorted(int((value or b"")[1:]) for value in values) == list(range(COUNT))
+
+
+def test_the_connector_logs_in(spark: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as (_, addresses):
+        login = {f"kafka.{name}": value for name, value in properties(tmp_path / "data-secrets").items()}
+        frame = spark.range(50).selectExpr("concat('v', id) AS value")
+        write_batch(frame, addresses["kafka"], topic="secured", **login)
+        assert numbers(read_batch(spark, addresses["kafka"], "secured", **login)) == list(range(50))

@@ -13,6 +13,7 @@ from interop.kafka_node import JVM_OPTIONS, build
 from tests.clients.committing import commit
 from tests.clients.waiting import until
 from tests.interop.clients.conftest import SETTINGS
+from tests.warmlog.cli.test_secure import properties, served
 from warmlog.testing import Broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -68,10 +69,10 @@ def target(java_tools: None) -> Iterator[str]:
 
 
 @contextmanager
-def mirror(source: str, target: str, directory: Path) -> Iterator[None]:
-    """Run MirrorMaker 2 from one cluster to another."""
+def mirror(source: str, target: str, directory: Path, more: str = "") -> Iterator[None]:
+    """Run MirrorMaker 2 from one cluster to another. `more`: further settings."""
     settings = directory / "mirror.properties"
-    settings.write_text(MIRROR.format(source=source, target=target))
+    settings.write_text(MIRROR.format(source=source, target=target) + more)
     main = ["org.apache.kafka.connect.mirror.MirrorMaker", str(settings)]
     with (directory / "mirror.log").open("w") as log:
         process = subprocess.Popen(["java", *JVM_OPTIONS, "-cp", build(), *main], stdout=log, stderr=log)
@@ -83,20 +84,20 @@ def mirror(source: str, target: str, directory: Path) -> Iterator[None]:
             process.wait()
 
 
-def consumer(bootstrap: str, group: str) -> Consumer:
-    return Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+def consumer(bootstrap: str, group: str, **login: str) -> Consumer:
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, **login})
 
 
-def fill(bootstrap: str) -> None:
-    """Create the topic and write records to both partitions."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+def fill(bootstrap: str, **login: str) -> None:
+    """Create the topic and write records to both partitions. `login`: the client's settings for it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, **login})
     topic = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": RETENTION_MS})
     admin.create_topics([topic])[TOPIC].result()
-    write(bootstrap, range(COUNT))
+    write(bootstrap, range(COUNT), **login)
 
 
-def write(bootstrap: str, numbers: range) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd"})
+def write(bootstrap: str, numbers: range, **login: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd", **login})
     for number in numbers:
         producer.produce(
             TOPIC,
@@ -113,9 +114,9 @@ def plain(message: Message) -> Record:
     return message.key(), message.value(), message.timestamp()[1], list(message.headers() or [])
 
 
-def read(bootstrap: str, topic: str, count: int) -> list[list[Record]]:
+def read(bootstrap: str, topic: str, count: int, **login: str) -> list[list[Record]]:
     """Read so many records of a topic, as soon as there are so many; by partition."""
-    reading = consumer(bootstrap, "reading")
+    reading = consumer(bootstrap, "reading", **login)
     reading.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
     found: list[list[Record]] = [[] for _ in range(PARTITIONS)]
 
@@ -156,3 +157,28 @@ def test_mirror_maker_copies_topics_settings_and_the_offsets_of_groups(
         until(lambda: committed() == END, lambda: beats.poll(STEP_S), "the group's offset", limit_s=START_LIMIT_S)
         group.close()
         beats.close()
+
+
+def test_mirror_maker_copies_between_clusters_that_ask_for_logins(java_tools: None, tmp_path: Path) -> None:
+    directories = {name: tmp_path / name for name in ("source", "target")}
+    for directory in directories.values():
+        directory.mkdir()
+    with served(directories["source"]) as (_, source), served(directories["target"]) as (_, target):
+        more = "".join(
+            f"{name}.{key}={value}\n"
+            for name, directory in directories.items()
+            for key, value in properties(directory / "data-secrets").items()
+        )
+        here, there = (login(directory / "data-secrets") for directory in directories.values())
+        fill(source["kafka"], **here)
+        with mirror(source["kafka"], target["kafka"], tmp_path, more):
+            copied = read(target["kafka"], f"source.{TOPIC}", COUNT, **there)
+        assert copied == read(source["kafka"], TOPIC, COUNT, **here)
+
+
+def login(secrets: Path) -> dict[str, str]:
+    """Return the settings by which a client of librdkafka logs in as admin."""
+    return {
+        "security.protocol": "SASL_SSL", "ssl.ca.location": str(secrets / "ca.pem"), "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "admin", "sasl.password": (secrets / "admin.password").read_text().strip(),
+    }  # fmt: skip
