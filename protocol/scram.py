@@ -31,6 +31,7 @@ MAX_ITERATIONS: Final = 16_384  # Kafka's limit for credentials
 SALT_BYTES: Final = 24  # of new credentials
 PLAIN: Final = "PLAIN"
 GS2_HEADER: Final = "n,,"
+OF_TOKEN: Final = "tokenauth=true"  # noqa: S105  # the extension of a client that logs in with a delegation token
 
 
 class SaslError(ProtocolError):
@@ -87,12 +88,15 @@ MECHANISMS: Final[Mapping[str, Mechanism]] = MappingProxyType({
 class ScramClient:
     """The client's side of one exchange: `first`, then `final` with the server's first message, then `verify`."""
 
-    def __init__(self, mechanism: Mechanism, user: str, password: str, nonce: str) -> None:
-        """`nonce`: printable ASCII without commas, never used before."""
+    def __init__(self, mechanism: Mechanism, user: str, password: str, nonce: str, *, is_token: bool = False) -> None:
+        """`nonce`: printable ASCII without commas, never used before.
+
+        `is_token`: the user and the password are the id and the HMAC of a delegation token.
+        """
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
-        self._bare = f"n={escape(user)},r={nonce}"
+        self._bare = f"n={escape(user)},r={nonce}" + (f",{OF_TOKEN}" if is_token else "")
         self._signature = b""
 
     def first(self) -> bytes:
@@ -182,15 +186,20 @@ def xor(left: bytes, right: bytes) -> bytes:
     return (int.from_bytes(left, "big") ^ int.from_bytes(right, "big")).to_bytes(len(left), "big")
 
 
-def log_in(mechanism: str, user: str, password: str, nonce: str) -> Generator[bytes, bytes, None]:
+def log_in(
+    mechanism: str, user: str, password: str, nonce: str, *, is_token: bool = False
+) -> Generator[bytes, bytes, None]:
     """Yield the messages of a client, SCRAM's or PLAIN's; send the server's answer to each. Raises SaslError.
 
-    Sending an answer takes milliseconds (PBKDF2).
+    `is_token`: the user and the password are those of a delegation token, which PLAIN does not know. Sending an answer
+    takes milliseconds (PBKDF2).
     """
+    if mechanism == PLAIN and is_token:
+        raise SaslError("delegation tokens log in by SCRAM-SHA-256 or SCRAM-SHA-512, not by PLAIN")
     if mechanism == PLAIN:
         yield b"\0".join((b"", user.encode(), password.encode()))
         return
     if mechanism not in MECHANISMS:
         raise SaslError(f"unknown SASL mechanism {mechanism!r}; choose one of {', '.join((*MECHANISMS, PLAIN))}")
-    client = ScramClient(MECHANISMS[mechanism], user, password, nonce)
+    client = ScramClient(MECHANISMS[mechanism], user, password, nonce, is_token=is_token)
     client.verify((yield client.final((yield client.first()))))

@@ -17,6 +17,7 @@ from warmlog.protocol.scram import (
     DEFAULT_ITERATIONS,
     MECHANISMS,
     MIN_ITERATIONS,
+    OF_TOKEN,
     SALT_BYTES,
     Mechanism,
     SaslError,
@@ -78,7 +79,6 @@ Lookup = Callable[[str, str], ScramCredential | None]  # (user, mechanism)
 TokenLookup = Callable[[str, str], TokenLogin | None]  # (token id, mechanism)
 
 
-OF_TOKEN: Final = "tokenauth=true"  # noqa: S105  # the extension of a client that logs in with a delegation token
 USUAL: Final = Shape(DEFAULT_ITERATIONS, SALT_BYTES)
 
 

@@ -32,6 +32,7 @@ VARIABLES = {
     "user": "WARMLOG_USER",
     "password_file": "WARMLOG_PASSWORD_FILE",
     "mechanism": "WARMLOG_SASL_MECHANISM",
+    "delegation_token": "WARMLOG_DELEGATION_TOKEN",
     "token_file": "WARMLOG_TOKEN_FILE",
     "token_endpoint_url": "WARMLOG_TOKEN_ENDPOINT_URL",
     "token_scope": "WARMLOG_TOKEN_SCOPE",

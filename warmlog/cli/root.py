@@ -3,7 +3,7 @@
 import click
 
 from warmlog.cli.command_groups import LazyGroup, RootGroup
-from warmlog.cli.connection.login import use_login
+from warmlog.cli.connection.login import use_delegation_token, use_login
 from warmlog.cli.connection.tls import use_file
 from warmlog.cli.profiles import use_profile
 from warmlog.protocol.version import VERSION
@@ -204,6 +204,14 @@ LOGIN_OPTIONS = [
         callback=use_login,
         help="SASL mechanism: SCRAM-SHA-512 (the default), SCRAM-SHA-256 or PLAIN; OAUTHBEARER with a token. "
         "[env var: WARMLOG_SASL_MECHANISM]",
+    ),
+    click.Option(
+        ["--delegation-token"],
+        is_flag=True,
+        expose_value=False,
+        callback=use_delegation_token,
+        help="The user and the password are the id and the HMAC of a delegation token. "
+        "[env var: WARMLOG_DELEGATION_TOKEN=true]",
     ),
     click.Option(
         ["--token-file"],

@@ -41,6 +41,7 @@ def run_with_client(
         settings.setdefault("username", login.user)
         settings.setdefault("password", login.password)
         settings.setdefault("mechanism", cast("Mechanism", login.mechanism))
+        settings.setdefault("delegation_token", login.is_token)
     _show_outages()
 
     async def connect_and_run() -> T:

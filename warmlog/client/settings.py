@@ -42,6 +42,7 @@ class SettingNames(TypedDict, total=False):
     username: str | None
     password: str | None
     mechanism: Mechanism
+    delegation_token: bool
     token: Token | None
 
 
@@ -60,8 +61,9 @@ class Settings:
     while there are no records. `tls`: encrypts connections and checks the hosts that they lead to, as
     `ssl.create_default_context(cafile="ca.pem")` does; None: they are not encrypted.
     `username`, `password`: log in with these, by the SASL `mechanism`. Without encryption, use SCRAM: PLAIN sends the
-    password itself. `token`: log in with an access token (OAUTHBEARER), or with what a function returns for each login,
-    such as `TokenFile` and `ClientCredentials`; it is called in a worker thread.
+    password itself. `delegation_token`: they are the id and the HMAC of a delegation token. `token`: log in with an
+    access token (OAUTHBEARER), or with what a function returns for each login, such as `TokenFile` and
+    `ClientCredentials`; it is called in a worker thread.
     """
 
     client: str = ""
@@ -81,6 +83,7 @@ class Settings:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     mechanism: Mechanism = "SCRAM-SHA-512"
+    delegation_token: bool = False
     token: Token | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -93,15 +96,20 @@ class Settings:
         for name in ("linger_ms", "fetch_max_wait_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        self._check_login()
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be greater than 0")
+
+    def _check_login(self) -> None:
         if (self.username is None) != (self.password is None):
             raise ValueError("username and password belong together")
         if self.token is not None and self.username is not None:
             raise ValueError("log in with a username and a password, or with a token")
         if self.mechanism not in {*MECHANISMS, PLAIN}:
             raise ValueError(f"mechanism must be one of {', '.join((*MECHANISMS, PLAIN))}, not {self.mechanism!r}")
-        for name in _POSITIVE:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be greater than 0")
+        if self.delegation_token and (self.username is None or self.mechanism == PLAIN):
+            raise ValueError("delegation_token needs a username and a password, the token's id and HMAC, and SCRAM")
 
     @property
     def required_acks(self) -> Literal[-1, 0, 1]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.options import OptionTexts, bootstrap, nonempty
+from warmlog.pipeline.options import OptionTexts, bootstrap, flag, nonempty
 from warmlog.protocol.scram import MECHANISMS, PLAIN
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ BROKERS_TABLE: Mapping[str, str] = {
     "password": "a password",
     "passwordFile": "a file with a password",
     "tokenFile": "a file with an access token",
+    "delegationToken": "true, if the user and the password are a delegation token's id and HMAC, or false",
     "mechanism": ", ".join(_MECHANISMS[:-1]) + f" or {PLAIN}",
 }
 
@@ -43,6 +44,7 @@ class Brokers:
     password_file: str | None = None
     token_file: str | None = None
     mechanism: str = DEFAULT_MECHANISM
+    is_delegation_token: bool = False
 
     def at(self, addresses: str) -> "Brokers":
         """Return the same with other addresses."""
@@ -61,7 +63,11 @@ class Brokers:
             if self.user is not None:
                 password = self.password if self.password_file is None else read_password(Path(self.password_file))
                 settings = replace(
-                    settings, username=self.user, password=password, mechanism=cast("Mechanism", self.mechanism)
+                    settings,
+                    username=self.user,
+                    password=password,
+                    mechanism=cast("Mechanism", self.mechanism),
+                    delegation_token=self.is_delegation_token,
                 )
             if self.token_file is not None:
                 from warmlog.client.tokens import TokenFile
@@ -82,6 +88,7 @@ def parse_brokers(texts: OptionTexts) -> Brokers | None:
         ("password", "user"),
         ("passwordFile", "user"),
         ("mechanism", "user"),
+        ("delegationToken", "user"),
         ("tokenFile", "bootstrap"),
     ):
         if name in texts and needed not in texts:
@@ -101,6 +108,7 @@ def parse_brokers(texts: OptionTexts) -> Brokers | None:
         password_file=texts.parsed("passwordFile", nonempty, None),
         token_file=texts.parsed("tokenFile", nonempty, None),
         mechanism=texts.parsed("mechanism", _mechanism, DEFAULT_MECHANISM),
+        is_delegation_token=texts.parsed("delegationToken", flag, False),
     )
 
 

@@ -15,6 +15,7 @@ from warmlog.protocol.scram import MECHANISMS, PLAIN, SaslError, log_in
 
 USER, PASSWORD, PASSWORD_FILE = "WARMLOG_USER", "WARMLOG_PASSWORD", "WARMLOG_PASSWORD_FILE"  # names
 MECHANISM = "WARMLOG_SASL_MECHANISM"
+DELEGATION_TOKEN = "WARMLOG_DELEGATION_TOKEN"  # noqa: S105  # a name
 TOKEN, TOKEN_FILE = "WARMLOG_TOKEN", "WARMLOG_TOKEN_FILE"
 TOKEN_URL, TOKEN_SCOPE, TOKEN_CA = "WARMLOG_TOKEN_ENDPOINT_URL", "WARMLOG_TOKEN_SCOPE", "WARMLOG_TOKEN_CA"
 CLIENT_ID, SECRET, SECRET_FILE = "WARMLOG_CLIENT_ID", "WARMLOG_CLIENT_SECRET", "WARMLOG_CLIENT_SECRET_FILE"
@@ -23,11 +24,12 @@ _VARIABLES = {"user": USER, "password_file": PASSWORD_FILE, "mechanism": MECHANI
 
 
 class Login(NamedTuple):
-    """Who a command is, and how it says so."""
+    """Who a command is, and how it says so. `is_token`: by the id and the HMAC of a delegation token."""
 
     user: str
     password: str
     mechanism: str
+    is_token: bool = False
     token: Callable[[], str] | None = None  # with OAUTHBEARER
 
     def messages(self) -> Generator[bytes, bytes, None]:
@@ -39,7 +41,7 @@ class Login(NamedTuple):
                 return log_in_with(self.token())
             except WarmlogError as error:
                 raise SaslError(error.message) from None
-        return log_in(self.mechanism, self.user, self.password, token_urlsafe())
+        return log_in(self.mechanism, self.user, self.password, token_urlsafe(), is_token=self.is_token)
 
     def __repr__(self) -> str:
         return f"Login({self.user!r}, ...)"
@@ -49,6 +51,12 @@ def use_login(_context: click.Context, parameter: click.Parameter, value: str | 
     """Make a part of the login what every connection uses."""
     if value is not None:
         os.environ[_VARIABLES[parameter.name or ""]] = value
+
+
+def use_delegation_token(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    """Make the user and the password those of a delegation token."""
+    if value:
+        os.environ[DELEGATION_TOKEN] = "true"
 
 
 def login_from(environ: Mapping[str, str]) -> Login | None:
@@ -61,20 +69,32 @@ def login_from(environ: Mapping[str, str]) -> Login | None:
             raise CannotStart(f"--mechanism: {mechanism} conflicts with a token, which needs {OAUTHBEARER}")
         if user:
             raise CannotStart(f"--user: conflicts with a token ({TOKEN}, {TOKEN_FILE} or {TOKEN_URL})")
-        return Login("", "", OAUTHBEARER, token)
+        return Login("", "", OAUTHBEARER, token=token)
     if mechanism == OAUTHBEARER:
         raise CannotStart(f"--mechanism: {OAUTHBEARER} needs --token-file, {TOKEN} or {TOKEN_URL}")
+    is_token = _is_delegation_token(environ)
     if not user:
-        if file:
-            raise CannotStart("--password-file: needs --user")
+        if file or is_token:
+            raise CannotStart(f"{'--password-file' if file else '--delegation-token'}: needs --user")
         return None
     password = read_password(Path(file)) if file else environ.get(PASSWORD, "")
     if not password:
         raise CannotStart(f"--user: needs --password-file, or {PASSWORD} in the environment")
+    if is_token and mechanism not in MECHANISMS:
+        raise CannotStart(f"--delegation-token: needs one of {', '.join(MECHANISMS)}, not {mechanism}")
     if mechanism not in {*MECHANISMS, PLAIN}:
         known = ", ".join((*MECHANISMS, PLAIN, OAUTHBEARER))
         raise CannotStart(f"--mechanism: expected one of {known}, not {mechanism}")
-    return Login(user, password, mechanism)
+    return Login(user, password, mechanism, is_token=is_token)
+
+
+def _is_delegation_token(environ: Mapping[str, str]) -> bool:
+    """Return whether the user and the password are those of a delegation token. Raises CannotStart."""
+    text = environ.get(DELEGATION_TOKEN) or "false"
+    found = {"true": True, "false": False}.get(text.lower())
+    if found is None:
+        raise CannotStart(f"{DELEGATION_TOKEN}: expected true or false, not {text!r}")
+    return found
 
 
 def _token_from(environ: Mapping[str, str]) -> Callable[[], str] | None:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from warmlog.cli.connection.login import MECHANISM, PASSWORD, PASSWORD_FILE, TOKEN, TOKEN_FILE, TOKEN_URL, USER
+from warmlog.cli.connection.login import (
+    DELEGATION_TOKEN,
+    MECHANISM,
+    PASSWORD,
+    PASSWORD_FILE,
+    TOKEN,
+    TOKEN_FILE,
+    TOKEN_URL,
+    USER,
+)
 from warmlog.cli.connection.tls import CA, CERTIFICATE, SYSTEM
 from warmlog.cli.failure import CannotStart, Failure
 from warmlog.cli.options import assignment, bootstrap
@@ -75,7 +84,8 @@ def login_options() -> dict[str, str]:
         if environ.get(name):
             raise CannotStart(f"{name}: jobs of the pipeline take a token from --token-file only")
     names = {
-        "tlsCa": CA, "tlsCertificate": CERTIFICATE, "user": USER, "mechanism": MECHANISM, "tokenFile": TOKEN_FILE
+        "tlsCa": CA, "tlsCertificate": CERTIFICATE, "user": USER, "mechanism": MECHANISM, "tokenFile": TOKEN_FILE,
+        "delegationToken": DELEGATION_TOKEN,
     }  # fmt: skip
     found = {name: environ[variable] for name, variable in names.items() if environ.get(variable)}
     if environ.get(PASSWORD_FILE):

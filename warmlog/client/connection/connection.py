@@ -189,7 +189,8 @@ class Connection:
         if token is not None:
             tokens = log_in_with(token)
         else:
-            tokens = log_in(mechanism, settings.username or "", settings.password or "", token_urlsafe())
+            user, password = settings.username or "", settings.password or ""
+            tokens = log_in(mechanism, user, password, token_urlsafe(), is_token=settings.delegation_token)
         lifetime_ms = 0
         try:
             message = next(tokens)
