@@ -22,13 +22,13 @@ from warmlog.protocol.kafka.messages.transactions import (
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import ADD_PARTITIONS, WRITE_MARKERS
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
     AddedPartition,
     MarkersOfTransaction,
+    TopicIndex,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from warmlog.protocol.transactions import TopicIndex
 
 # Connections of their own: brokers answer in order, and a marker waits for the in-sync replicas of its partition.
 MARKERS: Final = -1

@@ -27,7 +27,7 @@ from warmlog.protocol.kafka.messages.offsets import (
 from warmlog.protocol.kafka.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.response import ListOffsetsResponse, MetadataResponse
-from warmlog.protocol.transaction_requests import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from warmlog.protocol.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 FIRST_FETCH_WITH_TOPIC_IDS = 13
 _FIRST_METADATA_WITH_TOPIC_IDS = 12

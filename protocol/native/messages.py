@@ -70,7 +70,7 @@ from warmlog.protocol.response import (
     MetadataResponse,
     ProduceResponse,
 )
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,

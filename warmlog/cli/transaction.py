@@ -11,7 +11,7 @@ from warmlog.cli.run_with_client import run_with_client
 
 if TYPE_CHECKING:
     from warmlog.client import OpenTransaction
-    from warmlog.protocol.transaction_requests import DescribedTransaction
+    from warmlog.protocol.transactions import DescribedTransaction
 
 DEFAULT_MAX_TIMEOUT_S = 900.0  # the broker's default for transaction.max.timeout.ms
 LIST_COLUMNS = (Column("transactional id"), Column("producer", number=True), Column("state"))

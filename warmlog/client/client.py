@@ -40,7 +40,7 @@ from warmlog.protocol.groups import ListedGroup
 from warmlog.protocol.native.groups import DescribedConsumerGroup
 from warmlog.protocol.native.mirrors import DescribeMirrorResponse
 from warmlog.protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
-from warmlog.protocol.transaction_requests import DescribedTransaction, ListedTransaction
+from warmlog.protocol.transactions import DescribedTransaction, ListedTransaction
 
 
 @asynccontextmanager

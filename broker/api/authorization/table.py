@@ -25,7 +25,7 @@ from warmlog.protocol.kafka.messages.offsets import (
 from warmlog.protocol.kafka.messages.topics import CreatePartitionsResponse
 from warmlog.protocol.native.producers import DescribeProducerResponse, ProducerPosition
 from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
-from warmlog.protocol.transaction_requests import DescribedProducers, DescribeProducersResponse
+from warmlog.protocol.transactions import DescribedProducers, DescribeProducersResponse
 
 NOTHING = "nothing"
 

@@ -16,7 +16,7 @@ from warmlog.protocol.kafka.messages.transactions import (
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
     AddedPartition,
     DescribedTransaction,
     DescribeTransactionsResponse,

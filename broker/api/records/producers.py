@@ -12,13 +12,13 @@ from warmlog.broker.log.producers.state import ProducerState
 from warmlog.broker.metadata.topic import check_name
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.groups import TopicPartition
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
+    NO_PRODUCER_ID,
     ActiveProducer,
     DescribedProducers,
     DescribeProducersRequest,
     DescribeProducersResponse,
 )
-from warmlog.protocol.transactions import NO_PRODUCER_ID
 
 
 class ProducersApi:

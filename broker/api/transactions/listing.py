@@ -17,8 +17,12 @@ from warmlog.broker.settings.patterns import PatternError, compile_pattern
 from warmlog.broker.transactions.metadata import Metadata
 from warmlog.broker.transactions.service import TransactionService
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.transaction_requests import ListedTransaction, ListTransactionsRequest, ListTransactionsResponse
-from warmlog.protocol.transactions import TransactionState
+from warmlog.protocol.transactions import (
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
 
 STATES = {state.label: state for state in TransactionState}
 IDS_PER_SLICE = 500  # matched at once in a worker

@@ -18,14 +18,15 @@ from warmlog.broker.transactions.topic import TOPIC
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import TopicPartition
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
     AddedPartition,
     MarkersOfTransaction,
+    TopicIndex,
+    TransactionVersion,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
     WrittenMarkers,
 )
-from warmlog.protocol.transactions import TopicIndex, TransactionVersion
 
 LIMIT_S = 15.0  # for the in-sync replicas to have the markers; the coordinator waits for 30
 

@@ -38,7 +38,9 @@ from warmlog.protocol.kafka.messages.transactions import (
 )
 from warmlog.protocol.records.layout import NO_SEQUENCE
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     AddedPartition,
     DescribedTransaction,
     DescribeTransactionsRequest,
@@ -47,10 +49,11 @@ from warmlog.protocol.transaction_requests import (
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    TopicIndex,
+    TransactionVersion,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
 
 FIRST_EPOCH = 0
 FIRST_END_THAT_BUMPS = 5

@@ -18,7 +18,7 @@ from warmlog.protocol.kafka.messages.common import (
 )
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import BrokerMetadata
-from warmlog.protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
+from warmlog.protocol.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 NO_NODE = -1
 

@@ -38,7 +38,7 @@ from warmlog.protocol.kafka.messages.common import (
 from warmlog.protocol.kafka.messages.group_offsets import IdentifiedOffset
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
     AddedPartition,
     DescribedTransaction,
     DescribeTransactionsRequest,

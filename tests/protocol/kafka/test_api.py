@@ -15,7 +15,7 @@ from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.kafka.codec.schema import Array, Primitive
 from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from warmlog.protocol.response import ErrorResponse
-from warmlog.protocol.transaction_requests import TxnOffsetCommitResponse
+from warmlog.protocol.transactions import TxnOffsetCommitResponse
 
 API_VERSIONS = next(api for api in APIS if api.name == "ApiVersions")
 PRODUCE, FETCH = APIS[0], APIS[1]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT, inspect
 
-from warmlog.protocol import explanation, groups, request, response, transaction_requests
+from warmlog.protocol import explanation, groups, request, response, transactions
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.frame import LENGTH_SIZE
 from warmlog.protocol.native import explain as native_explain
@@ -28,7 +28,7 @@ MODULES = (
     request,
     response,
     groups,
-    transaction_requests,
+    transactions,
     native_groups,
     native_explain,
     explanation,

@@ -19,7 +19,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import CoordinatorType, TopicPartition
 from warmlog.protocol.native.messages import NativeRequest
 from warmlog.protocol.request import Value
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
     ActiveProducer,
     DescribedProducers,
     DescribedTransaction,
@@ -33,10 +33,10 @@ from warmlog.protocol.transaction_requests import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     MarkersOfTransaction,
+    TransactionState,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from warmlog.protocol.transactions import TransactionState
 
 DEFAULT_MAX_TIMEOUT_S = 900.0  # Kafka's transaction.max.timeout.ms
 OPEN_STATES = frozenset(

@@ -25,7 +25,7 @@ from warmlog.client.producing.producer import (
 )
 from warmlog.client.settings import Settings
 from warmlog.client.transactions.transactional_producer import TransactionalProducer
-from warmlog.protocol.transaction_requests import DEFAULT_TRANSACTION_TIMEOUT_MS
+from warmlog.protocol.transactions import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 DEFAULT_TIMEOUT_S = DEFAULT_TRANSACTION_TIMEOUT_MS / 1000
 

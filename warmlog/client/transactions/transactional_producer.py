@@ -32,7 +32,7 @@ from warmlog.client.settings import Settings
 from warmlog.protocol.groups import CoordinatorType, OffsetToCommit
 from warmlog.protocol.native.messages import NativeRequest
 from warmlog.protocol.request import Value
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,

@@ -19,7 +19,7 @@ from warmlog.protocol.records.batch import headers
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import CODEC_MASK, Codec
 from warmlog.protocol.records.reader import Record, decode_batch
-from warmlog.protocol.transaction_requests import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from warmlog.protocol.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 BUFFER_BYTES = 16 << 20
 

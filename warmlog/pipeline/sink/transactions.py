@@ -41,14 +41,14 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import CoordinatorType
 from warmlog.protocol.native.messages import NativeRequest
 from warmlog.protocol.request import Value
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
     DescribedTransaction,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    TransactionState,
 )
-from warmlog.protocol.transactions import TransactionState
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from warmlog.protocol.kafka.messages.assignments import (
     OngoingReassignment,
 )
 from warmlog.protocol.response import ErrorResponse
-from warmlog.protocol.transaction_requests import (
+from warmlog.protocol.transactions import (
     ActiveProducer,
     DescribedProducers,
     DescribeProducersRequest,

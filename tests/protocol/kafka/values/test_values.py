@@ -47,7 +47,7 @@ from warmlog.protocol.response import (
     TopicMetadata,
     TopicResult,
 )
-from warmlog.protocol.transaction_requests import InitProducerIdRequest, InitProducerIdResponse
+from warmlog.protocol.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 2, 3, 19, 20, 21
 INIT_PRODUCER_ID, LEADER_EPOCH, CREATE_PARTITIONS, DESCRIBE_CLUSTER = 22, 23, 37, 60
