@@ -248,8 +248,8 @@ class OffsetCommitResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[CommittedPartition, ...]
 
 
-class TopicPartition(Value, frozen=True, kw_only=True, gc=False):
-    """A partition of a named topic."""
+class PartitionEntry(Value, frozen=True, kw_only=True, gc=False):
+    """A partition of a named topic, as messages list it."""
 
     topic: str
     partition: Int32
@@ -259,7 +259,7 @@ class OffsetFetchGroup(Value, frozen=True, kw_only=True, gc=False):
     """A group and the partitions to fetch its offsets of; None fetches all."""
 
     group: str
-    partitions: Entries[TopicPartition] | None = None
+    partitions: Entries[PartitionEntry] | None = None
 
 
 class OffsetFetchRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -307,7 +307,7 @@ class OffsetDeleteRequest(Value, frozen=True, kw_only=True, gc=False):
 
     api: ClassVar[str] = "offset_delete"
     group: str
-    partitions: Entries[TopicPartition]
+    partitions: Entries[PartitionEntry]
 
 
 class OffsetDeleteResponse(Value, frozen=True, kw_only=True, gc=False):

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import ClassVar, TypeAlias
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import NO_GENERATION, NO_MEMBER, CommittedPartition, OffsetToCommit, TopicPartition
+from warmlog.protocol.groups import NO_GENERATION, NO_MEMBER, CommittedPartition, OffsetToCommit, PartitionEntry
 from warmlog.protocol.request import Entries, Int16, Int32, Int64, Value
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000  # transaction.timeout.ms of Kafka's producer
@@ -135,7 +135,7 @@ class DescribedTransaction(Value, frozen=True, kw_only=True, gc=False):
     started_ms: int = 0
     producer_id: int = 0
     producer_epoch: int = 0
-    partitions: tuple[TopicPartition, ...] = ()
+    partitions: tuple[PartitionEntry, ...] = ()
 
 
 class DescribeTransactionsResponse(Value, frozen=True, kw_only=True, gc=False):
@@ -179,7 +179,7 @@ class DescribeProducersRequest(Value, frozen=True, kw_only=True, gc=False):
     """List the active idempotent and transactional producers of partitions."""
 
     api: ClassVar[str] = "describe_producers"
-    partitions: Entries[TopicPartition]
+    partitions: Entries[PartitionEntry]
 
 
 class ActiveProducer(Value, frozen=True, kw_only=True, gc=False):
@@ -223,7 +223,7 @@ class MarkersOfTransaction(Value, frozen=True, kw_only=True, gc=False):
     producer_id: Int64
     producer_epoch: Int16
     commits: bool
-    partitions: Entries[TopicPartition]
+    partitions: Entries[PartitionEntry]
     coordinator_epoch: Int32
     version: Int32 = 0
 

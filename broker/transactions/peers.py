@@ -13,7 +13,7 @@ from warmlog.broker.transactions.effects import Producer
 from warmlog.broker.transactions.markers import Marker, Written
 from warmlog.broker.transactions.peer_queue import PeerQueue
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -172,8 +172,8 @@ class RemoteCoordinators:
             question.answered.set()
 
 
-def _partitions(places: Iterable[TopicIndex]) -> tuple[TopicPartition, ...]:
-    return tuple([TopicPartition(topic=topic, partition=index) for topic, index in places])
+def _partitions(places: Iterable[TopicIndex]) -> tuple[PartitionEntry, ...]:
+    return tuple([PartitionEntry(topic=topic, partition=index) for topic, index in places])
 
 
 def _by_place(results: Iterable[Any]) -> dict[TopicIndex, ErrorCode]:

@@ -20,7 +20,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from warmlog.protocol.groups import NO_GENERATION, TopicPartition
+from warmlog.protocol.groups import NO_GENERATION, PartitionEntry
 from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.kafka.codec.engine import ENGINE
 from warmlog.protocol.kafka.codec.schema import BYTES, INT32, STRING, Array, Field, Flat, Struct, flat
@@ -28,7 +28,7 @@ from warmlog.protocol.kafka.codec.schema import BYTES, INT32, STRING, Array, Fie
 RANGE = "range"  # the assignor's name in JoinGroup
 LAST_VERSION = 3
 
-Partitions: TypeAlias = tuple[TopicPartition, ...]
+Partitions: TypeAlias = tuple[PartitionEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +53,14 @@ class Assignment:
 _VERSION = struct.Struct(">h")
 
 
-def _sorted(get: str) -> Callable[..., list[TopicPartition]]:
+def _sorted(get: str) -> Callable[..., list[PartitionEntry]]:
     by_topic = attrgetter("topic", "partition")
     partitions = attrgetter(get)
     return lambda value, *_: sorted(partitions(value), key=by_topic)
 
 
 def _partitions() -> Flat:
-    return flat(Field("topic", STRING), Field("partitions", Array(INT32), attr="partition"), into=TopicPartition)
+    return flat(Field("topic", STRING), Field("partitions", Array(INT32), attr="partition"), into=PartitionEntry)
 
 
 SUBSCRIPTION = Struct(
@@ -112,11 +112,11 @@ def assign_range(
     result.
     """
     subscribed = {member: frozenset(topics) for member, topics in subscriptions.items()}
-    assigned: dict[str, list[TopicPartition]] = {member: [] for member in subscribed}
+    assigned: dict[str, list[PartitionEntry]] = {member: [] for member in subscribed}
     for topic in sorted(frozenset().union(*subscribed.values())):
         members = [member for member in assigned if topic in subscribed[member]]
         for member, indexes in zip(members, _ranges(partition_counts.get(topic, 0), len(members)), strict=True):
-            assigned[member] += [TopicPartition(topic=topic, partition=index) for index in indexes]
+            assigned[member] += [PartitionEntry(topic=topic, partition=index) for index in indexes]
     return {member: tuple(partitions) for member, partitions in assigned.items()}
 
 

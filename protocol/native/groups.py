@@ -6,7 +6,7 @@ The other group operations use the values of `protocol.groups`.
 from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import NO_LEADER_EPOCH, NO_MEMBER, NO_OFFSET, TopicPartition
+from warmlog.protocol.groups import NO_LEADER_EPOCH, NO_MEMBER, NO_OFFSET, PartitionEntry
 from warmlog.protocol.request import Entries, Size32, Value
 
 DEFAULT_SESSION_TIMEOUT_MS = 45_000  # Kafka's session.timeout.ms
@@ -38,7 +38,7 @@ class JoinConsumerGroupResponse(Value, frozen=True, kw_only=True, gc=False):
     generation: int
     member_id: str
     is_leader: bool
-    partitions: tuple[TopicPartition, ...]
+    partitions: tuple[PartitionEntry, ...]
 
 
 class DescribeConsumerGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -56,7 +56,7 @@ class ConsumerGroupMember(Value, frozen=True, kw_only=True, gc=False):
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    partitions: tuple[TopicPartition, ...] = ()
+    partitions: tuple[PartitionEntry, ...] = ()
 
 
 class GroupPosition(Value, frozen=True, kw_only=True, gc=False):

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.request import Entries, Int64, Value
 
 
@@ -12,7 +12,7 @@ class DescribeProducerRequest(Value, frozen=True, kw_only=True, gc=False):
 
     api: ClassVar[str] = "describe_producer"
     producer_id: Int64
-    partitions: Entries[TopicPartition]
+    partitions: Entries[PartitionEntry]
 
 
 class ProducerPosition(Value, frozen=True, kw_only=True, gc=False):

@@ -16,7 +16,7 @@ from warmlog.protocol.groups import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetToCommit,
-    TopicPartition,
+    PartitionEntry,
 )
 from warmlog.protocol.request import CreateTopicsRequest, HelloRequest, NewTopic
 
@@ -57,7 +57,7 @@ async def commit_until_killed(
 
 async def committed(client: RawClient, group: str) -> int:
     """The offset, once the coordinator has read what there is."""
-    asked = OffsetFetchGroup(group=group, partitions=(TopicPartition(topic="orders", partition=0),))
+    asked = OffsetFetchGroup(group=group, partitions=(PartitionEntry(topic="orders", partition=0),))
     while True:
         (found,) = (await client.ask(OffsetFetchRequest(groups=(asked,)))).groups
         if found.error is ErrorCode.NONE:

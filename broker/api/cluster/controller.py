@@ -16,7 +16,7 @@ from warmlog.broker.metadata.topic import RefusedError
 from warmlog.broker.partitions.topics.catalog import Catalog
 from warmlog.broker.settings.types import MAX_INT32
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.messages.controller import (
     AddRaftVoterRequest,
     ControllerResponse,
@@ -31,7 +31,7 @@ from warmlog.protocol.kafka.messages.controller import (
     UpdateFeaturesRequest,
 )
 
-METADATA_LOG = TopicPartition(topic="__cluster_metadata", partition=0)
+METADATA_LOG = PartitionEntry(topic="__cluster_metadata", partition=0)
 LISTENER = "PLAINTEXT"  # Kafka's clients accept uppercase listener names only
 
 
@@ -132,7 +132,7 @@ async def _unregister_in(node: StoreNode, broker: int) -> None:
         raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
-def _unknown(asked: TopicPartition) -> QuorumPartition:
+def _unknown(asked: PartitionEntry) -> QuorumPartition:
     return QuorumPartition(
         topic=asked.topic,
         partition=asked.partition,

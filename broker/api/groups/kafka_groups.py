@@ -51,9 +51,9 @@ from warmlog.protocol.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetToCommit,
+    PartitionEntry,
     SyncGroupRequest,
     SyncGroupResponse,
-    TopicPartition,
 )
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata
 from warmlog.protocol.kafka.messages.common import topic_id_text
@@ -332,7 +332,7 @@ class GroupsApi:
         return DeleteGroupsResponse(groups=tuple(deleted.values()))
 
 
-def _not_committed(asked: TopicPartition) -> FetchedOffset:
+def _not_committed(asked: PartitionEntry) -> FetchedOffset:
     return FetchedOffset(topic=asked.topic, partition=asked.partition)
 
 
@@ -349,5 +349,5 @@ def _left(member: LeavingMember, error: ErrorCode) -> LeftMember:
     return LeftMember(member_id=member.member_id, instance_id=member.instance_id, error=error)
 
 
-def _committed(asked: OffsetToCommit | TopicPartition, error: ErrorCode) -> CommittedPartition:
+def _committed(asked: OffsetToCommit | PartitionEntry, error: ErrorCode) -> CommittedPartition:
     return CommittedPartition(topic=asked.topic, partition=asked.partition, error=error)

@@ -36,9 +36,9 @@ from warmlog.protocol.groups import (
     MemberAssignment,
     OffsetFetchGroup,
     OffsetFetchRequest,
+    PartitionEntry,
     SyncGroupRequest,
     SyncGroupResponse,
-    TopicPartition,
 )
 from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.kafka.consumer_protocol import (
@@ -272,7 +272,7 @@ def _topics_of(metadata: bytes) -> tuple[str, ...]:
         return ()
 
 
-def _partitions_of(assignment: bytes) -> tuple[TopicPartition, ...]:
+def _partitions_of(assignment: bytes) -> tuple[PartitionEntry, ...]:
     try:
         return decode_assignment(assignment).partitions
     except MalformedError:

@@ -11,7 +11,7 @@ from warmlog.broker.api.errors import EXPECTED, describe
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.metadata.topic import check_name
 from warmlog.broker.partitions.partitions import Partitions
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
 
 
@@ -29,7 +29,7 @@ class NativeProducersApi:
         position = partial(self._position, request.producer_id)
         return DescribeProducerResponse(partitions=await context.answer(position, request.partitions))
 
-    def _position(self, producer_id: int, asked: TopicPartition) -> ProducerPosition:
+    def _position(self, producer_id: int, asked: PartitionEntry) -> ProducerPosition:
         try:
             check_name(asked.topic)
             partition = self._partitions.require(asked.topic, asked.partition)

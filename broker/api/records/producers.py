@@ -11,7 +11,7 @@ from warmlog.broker.api.handler import Handler
 from warmlog.broker.log.producers.state import ProducerState
 from warmlog.broker.metadata.topic import check_name
 from warmlog.broker.partitions.partitions import Partitions
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.transactions import (
     NO_PRODUCER_ID,
     ActiveProducer,
@@ -36,12 +36,12 @@ class ProducersApi:
     ) -> DescribeProducersResponse:
         """List the active producers of each partition."""
 
-        async def described(asked: TopicPartition) -> DescribedProducers:
+        async def described(asked: PartitionEntry) -> DescribedProducers:
             return await self._describe(asked, context)
 
         return DescribeProducersResponse(partitions=await context.answer_at_length(described, request.partitions))
 
-    async def _describe(self, asked: TopicPartition, context: Context) -> DescribedProducers:
+    async def _describe(self, asked: PartitionEntry, context: Context) -> DescribedProducers:
         try:
             check_name(asked.topic)
             partition = self._partitions.local(asked.topic, asked.partition)  # any replica can be asked

@@ -20,7 +20,7 @@ from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import NO_LEADER, registered
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.messages.assignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -34,7 +34,7 @@ from warmlog.protocol.kafka.messages.assignments import (
 )
 
 PARTITIONS_PER_PIECE = 500  # of a request that are changed in the store before other tasks run: a millisecond each way
-T = TypeVar("T", TopicPartition, Reassignment)
+T = TypeVar("T", PartitionEntry, Reassignment)
 
 # By election type: preferred, unclean.
 _NO_CANDIDATE = (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
@@ -63,11 +63,11 @@ class AssignmentsApi:
         """Elect the preferred replica of each partition, or (unclean) any that lives; report what is not possible."""
         if not 0 <= request.election_type < len(_NO_CANDIDATE):
             raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
-        partitions: Sequence[TopicPartition] | None = request.partitions
+        partitions: Sequence[PartitionEntry] | None = request.partitions
         if partitions is None:
             partitions = await self._all_needed(request.election_type, context)
-        wanted: dict[TopicPartition, Topic] = {}
-        failed: dict[TopicPartition, PartitionResult] = {}
+        wanted: dict[PartitionEntry, Topic] = {}
+        failed: dict[PartitionEntry, PartitionResult] = {}
         for asked in partitions:
             await context.checkpoint()
             try:
@@ -82,20 +82,20 @@ class AssignmentsApi:
         refused = await _elect_in(self._node, wanted, is_unclean=request.election_type == _UNCLEAN)
         code = _NO_CANDIDATE[request.election_type]
 
-        def result(asked: TopicPartition) -> PartitionResult:
+        def result(asked: PartitionEntry) -> PartitionResult:
             reason = refused.get(asked)
             return failed.get(asked) or (_result(asked) if reason is None else _result(asked, code, reason))
 
         return ElectLeadersResponse(partitions=await context.map(result, partitions))
 
-    async def _all_needed(self, election_type: int, context: Context) -> list[TopicPartition]:
+    async def _all_needed(self, election_type: int, context: Context) -> list[PartitionEntry]:
         """Return all partitions whose leader an election would change."""
         found = []
         for topic in self._partitions.topics():
             for index in range(topic.partitions):
                 await context.checkpoint()
                 if self._is_needed(topic, index, election_type):
-                    found.append(TopicPartition(topic=topic.name, partition=index))
+                    found.append(PartitionEntry(topic=topic.name, partition=index))
         return found
 
     def _is_needed(self, topic: Topic, index: int, election_type: int) -> bool:
@@ -182,7 +182,7 @@ class AssignmentsApi:
                 await context.pause()
         return ListPartitionReassignmentsResponse(partitions=tuple(found))
 
-    def _known(self, asked: TopicPartition | Reassignment) -> Topic:
+    def _known(self, asked: PartitionEntry | Reassignment) -> Topic:
         """Return the topic of a partition. Raises UnknownTopicError for one that does not exist. Offline ones exist."""
         topic = self._partitions.topic(asked.topic)
         if topic is None or not 0 <= asked.partition < topic.partitions:
@@ -191,8 +191,8 @@ class AssignmentsApi:
 
 
 async def _elect_in(
-    node: StoreNode, wanted: Mapping[TopicPartition, Topic], *, is_unclean: bool
-) -> Mapping[TopicPartition, str]:
+    node: StoreNode, wanted: Mapping[PartitionEntry, Topic], *, is_unclean: bool
+) -> Mapping[PartitionEntry, str]:
     """Elect leaders in the store; return the reasons where that is not possible. Raises MetadataError."""
     if node.is_alone:
         return dict.fromkeys(wanted, "The only replica is offline.")
@@ -236,10 +236,10 @@ def _altered(asked: Reassignment, refusal: str | None) -> PartitionResult:
 
 
 def _result(
-    asked: TopicPartition | Reassignment, error: ErrorCode = ErrorCode.NONE, message: str | None = None
+    asked: PartitionEntry | Reassignment, error: ErrorCode = ErrorCode.NONE, message: str | None = None
 ) -> PartitionResult:
     return PartitionResult(topic=asked.topic, partition=asked.partition, error=error, message=message)
 
 
-def _failed(asked: TopicPartition | Reassignment, error: Exception) -> PartitionResult:
+def _failed(asked: PartitionEntry | Reassignment, error: Exception) -> PartitionResult:
     return _result(asked, *describe(error))

@@ -20,7 +20,7 @@ from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.messages.admin import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -106,7 +106,7 @@ class LogDirsApi:
             begun += await context.map(partial(self._begin, target.path), target.partitions)
         return AlterReplicaLogDirsResponse(partitions=tuple(begun))
 
-    def _begin(self, path: str, asked: TopicPartition) -> BegunMove:
+    def _begin(self, path: str, asked: PartitionEntry) -> BegunMove:
         begun = partial(BegunMove, topic=asked.topic, partition=asked.partition)
         try:
             self._moves.begin(*self._checked(path, asked))
@@ -114,7 +114,7 @@ class LogDirsApi:
             return begun(error=describe(error)[0])
         return begun()
 
-    def _checked(self, path: str, asked: TopicPartition) -> tuple[Partition, DataDirectory]:
+    def _checked(self, path: str, asked: PartitionEntry) -> tuple[Partition, DataDirectory]:
         """Return the partition and its target directory.
 
         Raises RequestError, InvalidTopicError, and what `Partitions.missing` returns.

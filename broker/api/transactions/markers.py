@@ -16,7 +16,7 @@ from warmlog.broker.transactions.effects import Producer
 from warmlog.broker.transactions.markers import Marker, MarkerWriter
 from warmlog.broker.transactions.topic import TOPIC
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transactions import (
     AddedPartition,
@@ -54,7 +54,7 @@ class TransactionMarkersApi:
         for asked, write in zip(request.markers, writes, strict=True):
             errors = write.errors
 
-            def result(one: TopicPartition, errors: Mapping[TopicIndex, ErrorCode] = errors) -> AddedPartition:
+            def result(one: PartitionEntry, errors: Mapping[TopicIndex, ErrorCode] = errors) -> AddedPartition:
                 error = errors.get(_place(one), ErrorCode.REQUEST_TIMED_OUT)
                 return AddedPartition(topic=one.topic, partition=one.partition, error=error)
 
@@ -123,5 +123,5 @@ class _Write:
             self.done.set()
 
 
-def _place(one: TopicPartition) -> TopicIndex:
+def _place(one: PartitionEntry) -> TopicIndex:
     return one.topic, one.partition

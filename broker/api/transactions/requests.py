@@ -27,7 +27,7 @@ from warmlog.broker.transactions.metadata import Metadata
 from warmlog.broker.transactions.service import TransactionService
 from warmlog.broker.transactions.verification import offset_commit_error
 from warmlog.protocol.errors import ErrorCode, ProtocolError
-from warmlog.protocol.groups import CommittedPartition, OffsetToCommit, TopicPartition
+from warmlog.protocol.groups import CommittedPartition, OffsetToCommit, PartitionEntry
 from warmlog.protocol.kafka.messages.transactions import (
     AddedPartitions,
     AddOffsetsToTxnRequest,
@@ -271,9 +271,9 @@ class TransactionsApi:
             if context.session.is_native and not self._transactions.runtime.partition_count:
                 found = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND  # nobody has used transactions yet
             return DescribedTransaction(transactional_id=transactional_id, error=found)
-        by_topic: dict[str, list[TopicPartition]] = {}  # the codec groups neighbours of the same topic
+        by_topic: dict[str, list[PartitionEntry]] = {}  # the codec groups neighbours of the same topic
         for topic, index in found.partitions:
-            by_topic.setdefault(topic, []).append(TopicPartition(topic=topic, partition=index))
+            by_topic.setdefault(topic, []).append(PartitionEntry(topic=topic, partition=index))
             await context.checkpoint()
         return DescribedTransaction(
             transactional_id=transactional_id,
@@ -286,7 +286,7 @@ class TransactionsApi:
         )
 
 
-def _place(asked: TopicPartition) -> TopicIndex:
+def _place(asked: PartitionEntry) -> TopicIndex:
     return asked.topic, asked.partition
 
 

@@ -6,7 +6,7 @@ DescribeLogDirs (1 to 5), AlterReplicaLogDirs (1 and 2), DescribeProducers (0).
 from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT32, INT64, STRING, Array, Field, Struct, array, flat
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
@@ -29,7 +29,7 @@ class DescribeLogDirsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Describe the log directories and their partitions, or only the given ones."""
 
     api: ClassVar[str] = "describe_log_dirs"
-    partitions: tuple[TopicPartition, ...] | None = None
+    partitions: tuple[PartitionEntry, ...] | None = None
 
 
 class LogDirPartition(Value, frozen=True, kw_only=True, gc=False):
@@ -72,7 +72,7 @@ class LogDirTarget(Value, frozen=True, kw_only=True, gc=False):
     """The absolute path of a log directory, and the partitions to move to it."""
 
     path: str
-    partitions: tuple[TopicPartition, ...]
+    partitions: tuple[PartitionEntry, ...]
 
 
 class AlterReplicaLogDirsRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -102,7 +102,7 @@ LOG_DIRS_REQUEST = Struct(
         flat(
             Field("topic", STRING),
             Field("partitions", Array(INT32), attr="partition"),
-            into=TopicPartition,
+            into=PartitionEntry,
         ),
         nullable=0,
         attr="partitions",
@@ -152,7 +152,7 @@ ALTER_DIRS_REQUEST = Struct(
                 flat(
                     Field("name", STRING, attr="topic"),
                     Field("partitions", Array(INT32), attr="partition"),
-                    into=TopicPartition,
+                    into=PartitionEntry,
                 ),
                 attr="partitions",
             ),
@@ -194,7 +194,7 @@ PRODUCERS_REQUEST = Struct(
         flat(
             Field("name", STRING, attr="topic"),
             Field("partition_indexes", Array(INT32), attr="partition"),
-            into=TopicPartition,
+            into=PartitionEntry,
         ),
         attr="partitions",
     ),

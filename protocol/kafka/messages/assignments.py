@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, INT32, STRING, Array, Field, Struct, array, flat
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
@@ -24,7 +24,7 @@ class ElectLeadersRequest(Value, frozen=True, kw_only=True, gc=False):
 
     api: ClassVar[str] = "elect_leaders"
     election_type: int
-    partitions: tuple[TopicPartition, ...] | None
+    partitions: tuple[PartitionEntry, ...] | None
 
 
 class PartitionResult(Value, frozen=True, kw_only=True, gc=False):
@@ -72,7 +72,7 @@ class ListPartitionReassignmentsRequest(Value, frozen=True, kw_only=True, gc=Fal
     """List ongoing reassignments of these partitions, or of all if None."""
 
     api: ClassVar[str] = "list_partition_reassignments"
-    partitions: tuple[TopicPartition, ...] | None = None
+    partitions: tuple[PartitionEntry, ...] | None = None
 
 
 class OngoingReassignment(Value, frozen=True, kw_only=True, gc=False):
@@ -101,7 +101,7 @@ ELECT_REQUEST = Struct(
     Field("election_type", INT8, since=1, default=0),
     Field(
         "topic_partitions",
-        flat(Field("topic", STRING), Field("partitions", Array(INT32), attr="partition"), into=TopicPartition),
+        flat(Field("topic", STRING), Field("partitions", Array(INT32), attr="partition"), into=PartitionEntry),
         nullable=0,
         attr="partitions",
     ),
@@ -174,7 +174,7 @@ LIST_REQUEST = Struct(
     _TIMEOUT,
     Field(
         "topics",
-        flat(_TOPIC, Field("partition_indexes", Array(INT32), attr="partition"), into=TopicPartition),
+        flat(_TOPIC, Field("partition_indexes", Array(INT32), attr="partition"), into=PartitionEntry),
         nullable=0,
         default=None,
         attr="partitions",

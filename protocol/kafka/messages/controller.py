@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.codec.schema import (
     BOOLEAN,
     INT8,
@@ -39,7 +39,7 @@ class DescribeQuorumRequest(Value, frozen=True, kw_only=True, gc=False):
     """Describe the replication of the metadata log, which is addressed as a topic."""
 
     api: ClassVar[str] = "describe_quorum"
-    partitions: tuple[TopicPartition, ...]
+    partitions: tuple[PartitionEntry, ...]
 
 
 class QuorumReplica(Value, frozen=True, kw_only=True, gc=False):
@@ -147,7 +147,7 @@ QUORUM_REQUEST = Struct(
         flat(
             Field("topic_name", STRING, attr="topic"),
             Field("partitions", array(Field("partition_index", INT32, attr="partition"))),
-            into=TopicPartition,
+            into=PartitionEntry,
         ),
         attr="partitions",
     ),

@@ -20,7 +20,7 @@ from warmlog.protocol.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetToCommit,
-    TopicPartition,
+    PartitionEntry,
 )
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import (
@@ -56,7 +56,7 @@ class IdentifiedOffset(OffsetToCommit, frozen=True, kw_only=True, gc=False):
     topic_id: bytes = NO_TOPIC_ID
 
 
-class IdentifiedPartition(TopicPartition, frozen=True, kw_only=True, gc=False):
+class IdentifiedPartition(PartitionEntry, frozen=True, kw_only=True, gc=False):
     """A partition whose topic is identified by id (OffsetFetch from version 10)."""
 
     topic_id: bytes = NO_TOPIC_ID
@@ -279,7 +279,7 @@ DELETE_REQUEST = Struct(
     Field("group_id", STRING, attr="group"),
     Field(
         "topics",
-        flat(Field("name", STRING, attr="topic"), Field("partitions", array(_PARTITION)), into=TopicPartition),
+        flat(Field("name", STRING, attr="topic"), Field("partitions", array(_PARTITION)), into=PartitionEntry),
         attr="partitions",
     ),
     into=OffsetDeleteRequest,

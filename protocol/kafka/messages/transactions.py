@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import CommittedPartition, TopicPartition
+from warmlog.protocol.groups import CommittedPartition, PartitionEntry
 from warmlog.protocol.kafka.codec.schema import (
     BOOLEAN,
     ERROR,
@@ -63,7 +63,7 @@ class PartitionsOfTransaction(Value, frozen=True, kw_only=True, gc=False):
     producer_id: int
     producer_epoch: int
     verify_only: bool = False
-    partitions: tuple[TopicPartition, ...]
+    partitions: tuple[PartitionEntry, ...]
 
 
 class AddPartitionsToTxnRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -120,10 +120,10 @@ _PRODUCER = (Field("producer_id", INT64), Field("producer_epoch", INT16))
 
 
 def _partitions(name: str = "partitions") -> Flat:
-    return flat(Field("name", STRING, attr="topic"), Field(name, Array(INT32), attr="partition"), into=TopicPartition)
+    return flat(Field("name", STRING, attr="topic"), Field(name, Array(INT32), attr="partition"), into=PartitionEntry)
 
 
-def _sorted(transaction: Any, *_: Any) -> list[TopicPartition]:
+def _sorted(transaction: Any, *_: Any) -> list[PartitionEntry]:
     """Return the partitions of a transaction by topic: each topic is named once."""
     return sorted(transaction.partitions, key=lambda one: one.topic)
 

@@ -21,7 +21,7 @@ from warmlog.protocol.groups import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetToCommit,
-    TopicPartition,
+    PartitionEntry,
 )
 
 LATER = {
@@ -96,7 +96,7 @@ async def commit(client: RawClient, name: str, group: str) -> None:
 
 async def committed(client: RawClient, name: str, group: str) -> int:
     """Return the committed offset as soon as the coordinator serves."""
-    asked = OffsetFetchGroup(group=group, partitions=(TopicPartition(topic=name, partition=0),))
+    asked = OffsetFetchGroup(group=group, partitions=(PartitionEntry(topic=name, partition=0),))
     with trio.fail_after(LIMIT_S):
         while True:
             (reply,) = (await client.ask(OffsetFetchRequest(groups=(asked,)))).groups

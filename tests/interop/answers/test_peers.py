@@ -16,7 +16,7 @@ from tests.broker.replication.copies import Copy, filled, followed
 from warmlog.broker.replication.peers.errors import PeerUnavailableError
 from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import ListGroupsRequest, OffsetFetchRequest, TopicPartition
+from warmlog.protocol.groups import ListGroupsRequest, OffsetFetchRequest, PartitionEntry
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.configs import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
@@ -171,7 +171,7 @@ async def test_kafka_answers_every_api(tmp_path: Path, version: str) -> None:
                     pass
             listed = (await peer.ask(node_id, LIST_GROUPS, ListGroupsRequest())).groups
             assert [(one.group, one.state) for one in listed] == [(GROUP, "Empty")]
-            for partitions in (None, (TopicPartition(topic="orders", partition=0),)):
+            for partitions in (None, (PartitionEntry(topic="orders", partition=0),)):
                 asked = OffsetFetchRequest(groups=(MemberOffsetFetchGroup(group=GROUP, partitions=partitions),))
                 (group,) = (await peer.ask(node_id, OFFSET_FETCH, asked)).groups
                 assert [(one.topic, one.offset, one.leader_epoch, one.metadata) for one in group.partitions] == [

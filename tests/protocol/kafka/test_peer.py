@@ -20,7 +20,7 @@ from warmlog.protocol.groups import (
     ListGroupsResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
-    TopicPartition,
+    PartitionEntry,
 )
 from warmlog.protocol.kafka.api import Codec
 from warmlog.protocol.kafka.codec.bounds import LargeMessageError
@@ -186,8 +186,8 @@ EXCHANGES: list[tuple[PeerApi[Any, Any], Any, Any]] = [
         OFFSET_FETCH,
         OffsetFetchRequest(
             groups=(
-                MemberOffsetFetchGroup(group="a", partitions=(TopicPartition(topic="orders", partition=0),)),
-                MemberOffsetFetchGroup(group="b", partitions=(TopicPartition(topic="orders", partition=0),)),
+                MemberOffsetFetchGroup(group="a", partitions=(PartitionEntry(topic="orders", partition=0),)),
+                MemberOffsetFetchGroup(group="b", partitions=(PartitionEntry(topic="orders", partition=0),)),
             ),
             require_stable=True,
         ),

@@ -28,7 +28,7 @@ from warmlog.protocol.groups import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetToCommit,
-    TopicPartition,
+    PartitionEntry,
 )
 from warmlog.protocol.native.groups import (
     DescribeConsumerGroupsRequest,
@@ -123,7 +123,7 @@ class GroupAdmin:
 
     async def delete_offsets(self, name: str, keys: Iterable[PartitionId]) -> None:
         """Delete committed offsets. Raises UnknownGroupError; BrokerError if members read the topic."""
-        partitions = tuple(TopicPartition(topic=topic, partition=partition) for topic, partition in keys)
+        partitions = tuple(PartitionEntry(topic=topic, partition=partition) for topic, partition in keys)
         for part in parts(partitions, attrgetter("topic")):
             request = OffsetDeleteRequest(group=name, partitions=part)
             await self._ask(name, request, OffsetDeleteResponse, partial(_check_deleted, name))

@@ -16,7 +16,7 @@ from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import broker_error
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import CoordinatorType, TopicPartition
+from warmlog.protocol.groups import CoordinatorType, PartitionEntry
 from warmlog.protocol.native.messages import NativeRequest
 from warmlog.protocol.request import Value
 from warmlog.protocol.transactions import (
@@ -164,7 +164,7 @@ class TransactionAdmin:
 
     async def abort_hanging(self, topic: str, partition: int, start_offset: int) -> OpenTransaction:
         """Write a marker that aborts the transaction that is open in a partition from this offset on; return it."""
-        place = TopicPartition(topic=topic, partition=partition)
+        place = PartitionEntry(topic=topic, partition=partition)
         is_open = await self._open([place])
         found = next((each for each in is_open if each.start_offset == start_offset), None)
         if found is None:
@@ -188,19 +188,19 @@ class TransactionAdmin:
         await self._cluster.ask_leader(topic, partition, request, WriteTxnMarkersResponse, check=check)
         return found
 
-    async def _places(self, topics: Iterable[str] | None, partition: int | None) -> list[TopicPartition]:
+    async def _places(self, topics: Iterable[str] | None, partition: int | None) -> list[PartitionEntry]:
         described = (await self._cluster.metadata(topics)).topics
         for topic in described:
             if topic.error:
                 raise broker_error(topic.error, topic.message)
         return [
-            TopicPartition(topic=topic.name, partition=one.partition)
+            PartitionEntry(topic=topic.name, partition=one.partition)
             for topic in described
             for one in topic.partitions
             if partition is None or one.partition == partition
         ]
 
-    async def _open(self, places: Sequence[TopicPartition]) -> list[OpenTransaction]:
+    async def _open(self, places: Sequence[PartitionEntry]) -> list[OpenTransaction]:
         """Return the transactions that are open in partitions."""
         described: list[DescribedProducers] = []
         for part in parts(places, attrgetter("topic")):
@@ -218,7 +218,7 @@ class TransactionAdmin:
         ]
 
     async def _describe_producers(self, place: DescribedProducers) -> DescribedProducers:
-        request = DescribeProducersRequest(partitions=(TopicPartition(topic=place.topic, partition=place.partition),))
+        request = DescribeProducersRequest(partitions=(PartitionEntry(topic=place.topic, partition=place.partition),))
         reply = await self._cluster.ask_leader(
             place.topic,
             place.partition,

@@ -25,7 +25,7 @@ from msgpack import packb
 from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.offsets import Offsets, fetch_once
 from warmlog.pipeline.sink.rows import Headers
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
 from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 from warmlog.protocol.records.reader import Record, decoded_batches
@@ -81,7 +81,7 @@ def producer_positions(cluster: ClusterConnection, identity: Identity, topic: st
     partitions = cluster.call(lambda client: client.topic(topic, auto_create=False)).partitions
 
     def request(some: Sequence[tuple[str, int]]) -> DescribeProducerRequest:
-        keys = tuple(TopicPartition(topic=name, partition=partition) for name, partition in some)
+        keys = tuple(PartitionEntry(topic=name, partition=partition) for name, partition in some)
         return DescribeProducerRequest(producer_id=identity.producer_id, partitions=keys)
 
     positions: list[ProducerPosition] = cluster.ask_leaders(

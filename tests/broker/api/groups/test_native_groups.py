@@ -20,7 +20,7 @@ from warmlog.protocol.groups import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetToCommit,
-    TopicPartition,
+    PartitionEntry,
 )
 from warmlog.protocol.kafka.consumer_protocol import (
     Assignment,
@@ -91,7 +91,7 @@ class KafkaMember:
             {
                 "member_id": member_id,
                 "assignment": encode_assignment(
-                    Assignment(partitions=tuple(TopicPartition(topic="t", partition=one) for one in partitions))
+                    Assignment(partitions=tuple(PartitionEntry(topic="t", partition=one) for one in partitions))
                 ),
             }
             for member_id, partitions in (assignments or {}).items()

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from tests.broker.clients import RawClient, running
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.native.producers import DescribeProducerRequest, ProducerPosition
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
@@ -34,7 +34,7 @@ async def produce(client: RawClient, sequence: int, count: int = 2, epoch: int =
 
 
 async def position(client: RawClient, topic: str = "t", partition: int = 0) -> ProducerPosition:
-    asked = TopicPartition(topic=topic, partition=partition)
+    asked = PartitionEntry(topic=topic, partition=partition)
     found: ProducerPosition
     (found,) = (await client.ask(DescribeProducerRequest(producer_id=PRODUCER, partitions=(asked,)))).partitions
     return found

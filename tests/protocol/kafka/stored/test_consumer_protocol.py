@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.kafka.messages import DATA_MESSAGES, DATA_TABLES, from_kafka_json, with_defaults
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.kafka.codec.engine import ENGINE
 from warmlog.protocol.kafka.consumer_protocol import (
@@ -28,8 +28,8 @@ GOLDEN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.4.0" / "consumer_
 LINES = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 
-def partitions(topic: str, *indexes: int) -> tuple[TopicPartition, ...]:
-    return tuple([TopicPartition(topic=topic, partition=index) for index in indexes])
+def partitions(topic: str, *indexes: int) -> tuple[PartitionEntry, ...]:
+    return tuple([PartitionEntry(topic=topic, partition=index) for index in indexes])
 
 
 def test_there_is_a_sample_of_every_version() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.protocol.kafka.values.round_trip import decode_request, encode_response, expected, versions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import TopicPartition
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.messages.admin import (
     DescribedLogDir,
     DescribeLogDirsRequest,
@@ -25,7 +25,7 @@ from warmlog.protocol.transactions import (
 )
 
 LOG_DIRS, REASSIGNMENTS, PRODUCERS = 35, 46, 61
-PARTITIONS = (TopicPartition(topic="a", partition=1), TopicPartition(topic="a", partition=2))
+PARTITIONS = (PartitionEntry(topic="a", partition=1), PartitionEntry(topic="a", partition=2))
 
 
 @pytest.mark.parametrize("version", versions(LOG_DIRS))

@@ -42,9 +42,9 @@ from warmlog.protocol.groups import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    PartitionEntry,
     SyncGroupRequest,
     SyncGroupResponse,
-    TopicPartition,
 )
 from warmlog.protocol.kafka.api import RefusedError
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
@@ -387,7 +387,7 @@ class TestAdministration:
 
     def test_offsets_to_delete(self) -> None:
         topics = [{"name": "a", "partitions": [{"partition_index": 1}, {"partition_index": 2}]}]
-        partitions = (TopicPartition(topic="a", partition=1), TopicPartition(topic="a", partition=2))
+        partitions = (PartitionEntry(topic="a", partition=1), PartitionEntry(topic="a", partition=2))
         wanted = OffsetDeleteRequest(group="g", partitions=partitions)
         assert decode_request(DELETE_OFFSETS, 0, {"group_id": "g", "topics": topics}) == wanted
         deleted = CommittedPartition(topic="a", partition=1)
