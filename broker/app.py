@@ -81,7 +81,7 @@ from warmlog.broker.start_errors import BrokenError, StartError, first_of, start
 from warmlog.broker.transactions.markers import Marker, MarkerWriter, append_marker
 from warmlog.broker.transactions.producer_ids import ProducerIds
 from warmlog.broker.transactions.service import TransactionService
-from warmlog.protocol.transactions import TopicIndex
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.version import VERSION
 
 if TYPE_CHECKING:
@@ -441,7 +441,7 @@ class Broker:
     def _transactions(self, partitions: Partitions, writer: Writer, groups: GroupService) -> TransactionService:
         ids = ProducerIds(self._node, lambda: largest_producer_id(partitions))
 
-        def written(place: TopicIndex, marker: Marker, offset: int) -> None:
+        def written(place: TopicPartition, marker: Marker, offset: int) -> None:
             groups.end_transaction(place, marker.producer.id, offset, marker.outcome)
 
         peers = None if self._member is None else self._member.brokers

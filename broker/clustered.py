@@ -271,7 +271,7 @@ class ClusterMember:
         ]
         missing = {decode_topic_id(directory_id): what for directory_id, what in directories.gone.items()}
         names, held = node.image.names, node.image.held.get(node.id, ())
-        replicas = [(names[key.topic], key.partition) for key in held if key.topic in names]
+        replicas = [(names[key.topic_id], key.partition) for key in held if key.topic_id in names]
         since, objections = history_of(node.image.known.get(node.id), self._state.epoch, found, missing)
         objections = [
             *objections,

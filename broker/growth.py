@@ -24,6 +24,7 @@ from warmlog.broker.log.io.directory_names import partition_directory
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.metadata.errors import CannotJoinError
 from warmlog.protocol.backoff import delays_s
+from warmlog.protocol.partitions import TopicPartition
 
 NO_LEADER_EPOCH = -1
 
@@ -64,7 +65,7 @@ async def _propose(node: ClusterNode, decide: Callable[[], Sequence[Transaction]
         await node.load()
 
 
-def leader_epochs(directories: DataDirectories, own: ClusterImage) -> Mapping[tuple[str, int], int]:
+def leader_epochs(directories: DataDirectories, own: ClusterImage) -> Mapping[TopicPartition, int]:
     """Return the latest leader epoch of each log. Raises CannotJoinError unless all are here, and closed cleanly."""
     if directories.offline:
         raise CannotJoinError(f"{next(iter(directories.offline))} is offline: a broker needs all its data to join")
@@ -73,7 +74,7 @@ def leader_epochs(directories: DataDirectories, own: ClusterImage) -> Mapping[tu
             raise CannotJoinError(
                 f"{each.path} was not closed cleanly: start this broker once without warmlog.cluster.etcd, and stop it"
             )
-    disk, found = Disk(), dict[tuple[str, int], int]()
+    disk, found = Disk(), dict[TopicPartition, int]()
     live = [(name, topic) for name, topic in own.topics.items() if topic.is_live]
     for name, index in ((name, index) for name, topic in live for index in range(topic.partitions)):
         holder = directories.holder(name, index)

@@ -5,7 +5,7 @@ Source: org.apache.kafka.coordinator.transaction.TransactionState, org.apache.ka
 """
 
 from enum import IntEnum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import NO_GENERATION, NO_MEMBER, CommittedPartition, OffsetToCommit, PartitionEntry
@@ -17,8 +17,6 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 MAX_PRODUCER_EPOCH = (1 << 15) - 1
 NO_TIMEOUT_MS = (1 << 31) - 1  # of a transaction in two phases (KIP-939), which nobody but its client may end
-
-TopicIndex: TypeAlias = tuple[str, int]  # a partition: its topic and its index
 
 
 class TransactionState(IntEnum):

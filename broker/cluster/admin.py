@@ -15,7 +15,7 @@ import trio
 
 from warmlog.broker.cluster import topics
 from warmlog.broker.cluster.decisions import Decision, Refusal
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.store import StoreError
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.topics import PARTITIONS_PER_STEP, TOPICS_PER_STEP, Assignment
@@ -23,6 +23,7 @@ from warmlog.broker.cluster.values import TopicState, TopicStatus
 from warmlog.broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError, assign_replicas
 from warmlog.broker.metadata.errors import MetadataError, MetadataTimeoutError
 from warmlog.broker.metadata.topic import Mirror, RefusedError
+from warmlog.protocol.partitions import TopicIdPartition
 
 COMMIT_TIMEOUT_S = 20.0  # less than clients wait for a reply, usually 30 s
 
@@ -148,7 +149,7 @@ async def finish_topic(node: StoreNode, name: str) -> None:
         await delete_topic(node, name)
         return
     image, known = node.image, node.image.counts[found.id]
-    factor = len(image.partitions[PartitionKey(found.id, 0)].replicas)
+    factor = len(image.partitions[TopicIdPartition(found.id, 0)].replicas)
     missing = found.partitions - known
     placed = place(image, missing, factor, node.random, first_partition=known) if missing else ()
     await _add_rest(node, name, found.id, placed, first=known)

@@ -19,7 +19,7 @@ from itertools import chain, islice
 import trio
 
 from warmlog.broker.cluster.admin import finish_topic
-from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.rules import (
     Change,
@@ -38,6 +38,7 @@ from warmlog.broker.cluster.store import LeaseExpiredError, StoreError
 from warmlog.broker.cluster.topics import is_abandoned, resign_control, take_control
 from warmlog.broker.cluster.values import Member, TopicStatus
 from warmlog.broker.metadata.topic import RefusedError
+from warmlog.protocol.partitions import TopicIdPartition
 
 PARTITIONS_PER_PIECE = 200  # looked at in one step: less than a millisecond
 RETRY_S = 0.5  # after the store, or a replica that was asked for its log end, did not answer
@@ -45,7 +46,7 @@ COMMITS = 4  # at the same time
 QUESTIONS = 32  # at the same time
 
 # Asks brokers where their logs of a partition end; those that do not answer are missing.
-AskLogEnds = Callable[[PartitionKey, Sequence[Member]], Awaitable[Mapping[Member, LogEnd]]]
+AskLogEnds = Callable[[TopicIdPartition, Sequence[Member]], Awaitable[Mapping[Member, LogEnd]]]
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +79,13 @@ class Controller:
         self._ask_log_ends = ask_log_ends
         self._rebalancing = rebalancing
         self._elected = elected
-        self._due: dict[PartitionKey, None] = {}
+        self._due: dict[TopicIdPartition, None] = {}
         self._due_topics: dict[str, None] = {}  # all of whose partitions are due
-        self._leaderless_since: dict[PartitionKey, float] = {}  # on trio's clock
+        self._leaderless_since: dict[TopicIdPartition, float] = {}  # on trio's clock
         self._wanted = trio.Event()
         self._slots = trio.CapacityLimiter(COMMITS)
         self._questions = trio.CapacityLimiter(QUESTIONS)
-        self._asking: set[PartitionKey] = set()  # log ends of their replicas
+        self._asking: set[TopicIdPartition] = set()  # log ends of their replicas
         self._finishing: set[str] = set()  # topics
         node.on_change.append(self._note)
 
@@ -166,14 +167,14 @@ class Controller:
                 self._finishing.add(name)
                 nursery.start_soon(self._finish, name)
 
-    def _due_keys(self) -> Iterator[PartitionKey]:
+    def _due_keys(self) -> Iterator[TopicIdPartition]:
         """Iterate over the partitions that are due now; the image may advance meanwhile."""
         due, topics = self._due, [self._node.image.topics.get(name) for name in self._due_topics]
         live = [topic for topic in topics if topic is not None and topic.status is TopicStatus.LIVE]
-        others = (PartitionKey(topic.id, index) for topic in live for index in range(topic.partitions))
+        others = (TopicIdPartition(topic.id, index) for topic in live for index in range(topic.partitions))
         return chain(due, (key for key in others if key not in due))
 
-    def _changes(self, keys: Iterable[PartitionKey], nursery: trio.Nursery) -> list[Change]:
+    def _changes(self, keys: Iterable[TopicIdPartition], nursery: trio.Nursery) -> list[Change]:
         image = self._node.image
         changes = []
         for key in keys:
@@ -237,7 +238,7 @@ class Controller:
 
     def _count(self, change: Change, *, is_clean: bool) -> None:
         state, key = change.state, change.key
-        name = f"{self._node.image.names.get(key.topic, key.topic.hex)}-{key.partition}"
+        name = f"{self._node.image.names.get(key.topic_id, key.topic_id.hex)}-{key.partition}"
         self.elections += 1
         lost_at = self._leaderless_since.pop(key, None)
         if lost_at is not None and self._elected is not None:
@@ -253,7 +254,7 @@ class Controller:
                 state.leader_epoch,
             )
 
-    async def _elect_longest(self, key: PartitionKey) -> None:
+    async def _elect_longest(self, key: TopicIdPartition) -> None:
         """Let the longest log lead, once all members of ISR and ELR are back."""
         while self.is_active:
             image = self._node.image

@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -32,19 +32,13 @@ from warmlog.broker.security.acl_index import AclIndex
 from warmlog.broker.security.delegation_tokens import DelegationToken
 from warmlog.broker.security.quotas.entities import QuotaEntity, QuotaIndex
 from warmlog.broker.security.scram import ScramCredential, Shape
+from warmlog.protocol.partitions import TopicIdPartition
 
 BROKER_DEFAULTS = ""  # the name of the settings that all brokers share
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class PartitionKey(NamedTuple):
-    """A partition in the store: the topic's id and its number."""
-
-    topic: UUID
-    partition: int
 
 
 @dataclass(slots=True)
@@ -56,7 +50,7 @@ class ImageDelta:
 
     brokers: set[int] = field(default_factory=set)
     topics: dict[str, UUID | None] = field(default_factory=dict)
-    partitions: set[PartitionKey] = field(default_factory=set)
+    partitions: set[TopicIdPartition] = field(default_factory=set)
     configs: set[str] = field(default_factory=set)
     gone: set[UUID] = field(default_factory=set)
     has_controller_changed: bool = False
@@ -74,9 +68,9 @@ class ClusterImage:
         self.controller: Controller | None = None
         self.topics: dict[str, TopicState] = {}
         self.names: dict[UUID, str] = {}  # of topics, by id
-        self.partitions: dict[PartitionKey, PartitionState] = {}
+        self.partitions: dict[TopicIdPartition, PartitionState] = {}
         self.counts = Counter[UUID]()  # of the partitions of each topic
-        self.held: dict[int, set[PartitionKey]] = {}  # the partitions of which a broker has a replica
+        self.held: dict[int, set[TopicIdPartition]] = {}  # the partitions of which a broker has a replica
         self.configs: dict[str, Configs] = {}  # by broker id as text, BROKER_DEFAULTS (of all), or KIND:NAME
         self.features = Features()
         self.producer_ids = ProducerIds()
@@ -145,11 +139,11 @@ class ClusterImage:
     def partition(self, topic: str, index: int) -> PartitionState | None:
         """Return the state of a partition by its topic's name."""
         found = self.topics.get(topic)
-        return None if found is None else self.partitions.get(PartitionKey(found.id, index))
+        return None if found is None else self.partitions.get(TopicIdPartition(found.id, index))
 
-    def keys_of(self, topic: TopicState) -> list[PartitionKey]:
+    def keys_of(self, topic: TopicState) -> list[TopicIdPartition]:
         """Return the keys of a topic's partitions that are in the store."""
-        keys = [PartitionKey(topic.id, index) for index in range(topic.partitions)]
+        keys = [TopicIdPartition(topic.id, index) for index in range(topic.partitions)]
         return [key for key in keys if key in self.partitions]
 
     # -- following --
@@ -225,10 +219,10 @@ class ClusterImage:
             self.names[topic.id] = name
 
     def _take_partition(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
-        key = PartitionKey(*_split(rest))
+        key = TopicIdPartition(*_split(rest))
         delta.partitions.add(key)
         old = self.partitions.pop(key, None)
-        self.counts[key.topic] += (value is not None) - (old is not None)
+        self.counts[key.topic_id] += (value is not None) - (old is not None)
         if old is not None:
             for broker in old.replicas:
                 self.held[broker].discard(key)

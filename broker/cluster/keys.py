@@ -4,9 +4,10 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
+from warmlog.broker.cluster.image import BROKER_DEFAULTS
 from warmlog.broker.security.acls import Acl
 from warmlog.broker.security.quotas.entities import QuotaEntity
+from warmlog.protocol.partitions import TopicIdPartition
 
 CONTROLLER_KEY = "controller"
 FEATURES_KEY = "features"
@@ -35,9 +36,9 @@ def topic_key(name: str) -> str:
     return f"topics/{name}"
 
 
-def partition_key(key: PartitionKey) -> str:
+def partition_key(key: TopicIdPartition) -> str:
     """Return the key of a partition's state."""
-    return f"partitions/{key.topic.hex}/{key.partition}"
+    return f"partitions/{key.topic_id.hex}/{key.partition}"
 
 
 def gone_key(topic: UUID, broker: int) -> str:

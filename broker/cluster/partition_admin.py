@@ -10,40 +10,43 @@ import trio
 from msgspec.structs import replace
 
 from warmlog.broker.cluster.decisions import Decision, Refusal
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.rules import Change, batches, elect, elect_preferred, reassign, transaction
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import PartitionState
+from warmlog.protocol.partitions import TopicIdPartition
 
 PARTITIONS_PER_CHANGE = 50  # decided in one step: a millisecond or two
 
-Refused = Mapping[PartitionKey, str]  # why partitions cannot be changed
+Refused = Mapping[TopicIdPartition, str]  # why partitions cannot be changed
 
 
-def reassignments(image: ClusterImage) -> dict[PartitionKey, PartitionState]:
+def reassignments(image: ClusterImage) -> dict[TopicIdPartition, PartitionState]:
     """Return the partitions that are being moved (ListPartitionReassignments)."""
     return {key: state for key, state in image.partitions.items() if state.adding or state.removing}
 
 
-async def elect_leaders(node: StoreNode, keys: Iterable[PartitionKey], *, is_unclean: bool) -> Refused:
+async def elect_leaders(node: StoreNode, keys: Iterable[TopicIdPartition], *, is_unclean: bool) -> Refused:
     """Elect the preferred replica of each partition, or (unclean) any that lives; return refusals (ElectLeaders)."""
 
-    def decide(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
+    def decide(image: ClusterImage, key: TopicIdPartition) -> Change | Refusal:
         return elect(image, key, is_unclean=True) if is_unclean else elect_preferred(image, key)
 
     return await _change_partitions(node, keys, decide)
 
 
-async def reassign_partitions(node: StoreNode, targets: Mapping[PartitionKey, Sequence[int] | None]) -> Refused:
+async def reassign_partitions(node: StoreNode, targets: Mapping[TopicIdPartition, Sequence[int] | None]) -> Refused:
     """Begin to move partitions, or (None) cancel that; return the refusals."""
     return await _change_partitions(node, targets, lambda image, key: reassign(image, key, targets[key]))
 
 
 async def _change_partitions(
-    node: StoreNode, keys: Iterable[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
+    node: StoreNode,
+    keys: Iterable[TopicIdPartition],
+    decide: Callable[[ClusterImage, TopicIdPartition], Change | Refusal],
 ) -> Refused:
     """Change distinct partitions, some of them in each transaction; return why the others cannot be changed."""
-    left, refused = deque(keys), dict[PartitionKey, str]()
+    left, refused = deque(keys), dict[TopicIdPartition, str]()
     while left:
         piece = [left.popleft() for _ in range(min(len(left), PARTITIONS_PER_CHANGE))]
         changed, reasons = await _change_some(node, piece, decide)
@@ -54,14 +57,16 @@ async def _change_partitions(
 
 
 async def _change_some(
-    node: StoreNode, keys: Sequence[PartitionKey], decide: Callable[[ClusterImage, PartitionKey], Change | Refusal]
-) -> tuple[set[PartitionKey], Refused]:
+    node: StoreNode,
+    keys: Sequence[TopicIdPartition],
+    decide: Callable[[ClusterImage, TopicIdPartition], Change | Refusal],
+) -> tuple[set[TopicIdPartition], Refused]:
     """Change partitions, as many as one transaction takes; return these, and why others cannot be changed.
 
     If the answer to a transaction is lost, the next attempt finds them as they were to be: they are changed.
     """
-    changed, refused = set[PartitionKey](), dict[PartitionKey, str]()
-    tried: dict[PartitionKey, PartitionState] = {}
+    changed, refused = set[TopicIdPartition](), dict[TopicIdPartition, str]()
+    tried: dict[TopicIdPartition, PartitionState] = {}
 
     def make(image: ClusterImage) -> Decision | None:
         changed.clear()

@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from warmlog.broker.cluster.decisions import Decision, Refusal
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import (
     CONTROLLER_KEY,
     FEATURES_KEY,
@@ -39,6 +39,7 @@ from warmlog.broker.cluster.values import (
     TopicStatus,
 )
 from warmlog.broker.metadata.topic import Mirror
+from warmlog.protocol.partitions import TopicIdPartition
 
 PARTITIONS_PER_STEP = 100  # created at once: with the topic, within the store's limit
 TOPICS_PER_STEP = 120  # changed at once on a broker by itself, within the same limit
@@ -151,7 +152,7 @@ def _new_partitions(image: ClusterImage, topic: UUID, assignment: Assignment, fi
             leader_epoch=0,
             isr=alive or tuple([Member(broker, NO_EPOCH) for broker in replicas]),
         )
-        operations.append(Put(partition_key(PartitionKey(topic, index)), encode(state)))
+        operations.append(Put(partition_key(TopicIdPartition(topic, index)), encode(state)))
     return operations
 
 
@@ -171,12 +172,12 @@ def delete(image: ClusterImage, name: str) -> Decision:
     return Transaction(tuple(compares), tuple(operations))
 
 
-def _deleted(image: ClusterImage, topic: TopicState) -> tuple[list[PartitionKey], list[Operation]]:
+def _deleted(image: ClusterImage, topic: TopicState) -> tuple[list[TopicIdPartition], list[Operation]]:
     """Return the partitions, from the last one on, that can be deleted in one transaction, and the operations."""
     marked, deleted = set(image.gone.get(topic.id, ())), []
     operations: list[Operation] = []
     for index in reversed(range(image.counts[topic.id])):
-        key = PartitionKey(topic.id, index)
+        key = TopicIdPartition(topic.id, index)
         holders = sorted(set(image.partitions[key].replicas) - marked)
         if len(operations) + len(holders) + 2 > MAX_OPERATIONS:
             break

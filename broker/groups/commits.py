@@ -34,6 +34,7 @@ from warmlog.protocol.kafka.group_records import (
     encode_offset_key,
     encode_offsets,
 )
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.record import MAX_INT64
 
 logger = logging.getLogger(__name__)
@@ -239,7 +240,7 @@ class OffsetCommits:
         return ErrorCode.NONE if is_free else ErrorCode.NON_EMPTY_GROUP
 
     async def delete_offsets(
-        self, name: str, partitions: Sequence[tuple[str, int]], checkpoint: Checkpoint = trio.lowlevel.checkpoint
+        self, name: str, partitions: Sequence[TopicPartition], checkpoint: Checkpoint = trio.lowlevel.checkpoint
     ) -> list[ErrorCode]:
         """Delete committed offsets, and return an error code per partition; subscribed topics are refused.
 
@@ -349,7 +350,7 @@ class OffsetCommits:
                 self._remove_deleted(shard, name, partitions[start : start + OFFSETS_PER_STEP])
                 yield
 
-    def _remove_deleted(self, shard: GroupShard, name: str, partitions: Iterable[tuple[str, int]]) -> None:
+    def _remove_deleted(self, shard: GroupShard, name: str, partitions: Iterable[TopicPartition]) -> None:
         """Write tombstones for offsets that were committed for topics that are deleted by now."""
         # Not for one that was committed for a new topic of the same name: it replaces the earlier record.
         unused = [pair for pair in partitions if not _has_offset(shard, name, *pair)]

@@ -12,6 +12,7 @@ from warmlog.broker.groups.registry import GroupRegistry
 from warmlog.broker.groups.shard import GroupShard
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata, encode_group_key, encode_offset_key
+from warmlog.protocol.partitions import TopicPartition
 
 OFFSETS_PER_STEP = 128  # written as one batch between two checkpoints: about 2 ms
 
@@ -53,7 +54,7 @@ class OffsetWriter:
         self._groups.runtime.append(shard.term, name, rows, settled, producer=producer)
         return write
 
-    def write_tombstones(self, shard: GroupShard, name: str, partitions: Sequence[tuple[str, int]]) -> OffsetWrite:
+    def write_tombstones(self, shard: GroupShard, name: str, partitions: Sequence[TopicPartition]) -> OffsetWrite:
         """Write tombstones for offsets, and remove the offsets from memory once they are written."""
         rows: Rows = [(encode_offset_key(name, *pair), None) for pair in partitions]
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from warmlog.broker.groups.offsets import held_bytes
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 
 _Place: TypeAlias = tuple[str, str, int]  # group, topic, partition
@@ -173,7 +174,7 @@ class PendingOffsets:
         """Return the groups that have pending offsets."""
         return list(self._groups)
 
-    def of(self, group: str) -> list[tuple[str, int]]:
+    def of(self, group: str) -> list[TopicPartition]:
         """Return the partitions for which a group has pending offsets, in order."""
         topics = sorted(self._groups.get(group, {}).items())
         return [(topic, partition) for topic, partitions in topics for partition in sorted(partitions)]

@@ -19,6 +19,7 @@ from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.groups import GroupState
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 
 
@@ -55,7 +56,7 @@ class GroupService:
         """Answer every waiting client with an error, and refuse further requests."""
         self.registry.runtime.stop()
 
-    def end_transaction(self, place: tuple[str, int], producer_id: int, offset: int, outcome: Outcome) -> None:
+    def end_transaction(self, place: TopicPartition, producer_id: int, offset: int, outcome: Outcome) -> None:
         """Apply a marker that was written to a partition of any topic at `offset`."""
         topic, index = place
         if topic == TOPIC:

@@ -16,6 +16,7 @@ from warmlog.broker.groups.pending_offsets import PendingOffset, PendingOffsets,
 from warmlog.broker.groups.state import Group
 from warmlog.broker.groups.topic import GroupRow, StoredOffset
 from warmlog.protocol.kafka.group_records import StoredGroup
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 
 ENDED_PER_STEP = 500  # offsets of a transaction, applied between two checkpoints: about 1 ms
@@ -23,7 +24,7 @@ CREATED_PER_STEP = 500  # groups, between two checkpoints
 FREED_PER_STEP = 1000  # offsets, between two checkpoints: less than 1 ms
 
 
-Obsolete: TypeAlias = dict[str, list[tuple[str, int]]]  # topics and partitions, by group
+Obsolete: TypeAlias = dict[str, list[TopicPartition]]  # topics and partitions, by group
 
 
 class GroupShard:

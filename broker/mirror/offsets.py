@@ -15,6 +15,7 @@ from warmlog.broker.mirror.source import GroupOffsets
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import NO_OFFSET, FetchedOffset, GroupState, OffsetToCommit
+from warmlog.protocol.partitions import TopicPartition
 
 _OUTSIDE = Committer(generation=-1, member_id="", instance_id=None)
 
@@ -27,7 +28,7 @@ class OffsetCopies:
         self._partitions = partitions
         self._cluster_id = cluster_id
 
-    async def copy(self, found: GroupOffsets) -> dict[tuple[str, int], ErrorCode]:
+    async def copy(self, found: GroupOffsets) -> dict[TopicPartition, ErrorCode]:
         """Commit what has changed of a group's offsets; return the errors by topic and partition."""
         if not self._is_free(found.group):
             return {}

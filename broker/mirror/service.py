@@ -12,7 +12,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TypeAlias
 
 import trio
 
@@ -41,8 +40,7 @@ from warmlog.protocol.backoff import delays_s
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.native.mirrors import MirroredPartition
 from warmlog.protocol.oauthbearer import OAUTHBEARER
-
-Key: TypeAlias = tuple[str, int]  # topic, partition
+from warmlog.protocol.partitions import TopicPartition
 
 # What may go wrong with one topic.
 _TOPIC_ERRORS = (LogError, MetadataError, OSError, SettingError, StorageError, TopicExistsError, UnknownTopicError)
@@ -120,7 +118,7 @@ class Mirror:
         self._clock: Callable[[], float] = lambda: 0.0  # trio's, which worker threads may read, while this runs
         self._follower: Follower | None = None
         self._cluster: PeerCluster | None = None
-        self._replicas: dict[Key, tuple[Partition, PartitionReplica]] = {}
+        self._replicas: dict[TopicPartition, tuple[Partition, PartitionReplica]] = {}
         self._is_comparing = trio.Lock()  # around changes of topics and of what is followed
 
     async def run(self) -> None:
@@ -213,7 +211,7 @@ class Mirror:
 
     def _follow(self, cluster_id: str, cluster: PeerCluster) -> None:
         """Follow what is mirrored, and nothing else."""
-        wanted: dict[Key, tuple[Topic, Partition]] = {}
+        wanted: dict[TopicPartition, tuple[Topic, Partition]] = {}
         for topic in self._partitions.topics():
             if topic.mirror_of != cluster_id or topic.name in self.refused:
                 continue

@@ -88,7 +88,7 @@ class Opening:
             return [(topic, range(topic.partitions)) for topic in topics]
         held: dict[str, list[int]] = {}
         for key in sorted(image.held.get(self._node.id, ()), key=lambda key: key.partition):
-            name = image.names.get(key.topic)
+            name = image.names.get(key.topic_id)
             if name is not None and directories.holder(name, key.partition) is not None:
                 held.setdefault(name, []).append(key.partition)
         described = [(self._catalog.find_topic(name), indexes) for name, indexes in sorted(held.items())]

@@ -38,6 +38,7 @@ from warmlog.broker.partitions.topics.topics import Change, Topics
 from warmlog.broker.settings.live import LiveSettings, Overrides
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.topics import LogConfigs
+from warmlog.protocol.partitions import TopicPartition
 
 __all__ = ["LogStatistics", "Partitions", "TopicExistsError", "UnknownTopicError"]
 
@@ -67,7 +68,7 @@ class Partitions:
         self._storage = storage
         self._map = TopicMap(leads_all=node.is_alone)
         # Looked up directly in loops over many partitions, where calls of `get` would cost more than the lookups.
-        self.served: Mapping[tuple[str, int], Partition] = self._map.partitions
+        self.served: Mapping[TopicPartition, Partition] = self._map.partitions
         self._configs = LogConfigs(settings)
         self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
         self.directories = PartitionDirectories(storage, self._configs, self._checkpoints, writer)

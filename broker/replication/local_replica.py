@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from warmlog.broker.cluster.image import PartitionKey
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.rules import min_isr
 from warmlog.broker.cluster.values import NO_EPOCH, PartitionState
@@ -35,6 +34,7 @@ from warmlog.broker.replication.peers.leaders import Leaders
 from warmlog.broker.replication.throttle import Throttle
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.topics import FOLLOWER_THROTTLED, LEADER_THROTTLED, names_replica
+from warmlog.protocol.partitions import TopicIdPartition
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class LocalReplica:
 
     __slots__ = ("_ending", "_shared", "copy", "is_sound", "key", "leader", "leader_epoch", "partition")
 
-    def __init__(self, key: PartitionKey, partition: Partition, shared: Surroundings) -> None:
+    def __init__(self, key: TopicIdPartition, partition: Partition, shared: Surroundings) -> None:
         self.key = key
         self.partition = partition
         self.leader_epoch = NO_EPOCH  # in which this broker leads
@@ -174,7 +174,7 @@ class LocalReplica:
         shared, partition = self._shared, self.partition
         self.copy = PartitionReplica(
             partition,
-            self.key.topic.bytes,
+            self.key.topic_id.bytes,
             shared.leaders,
             shared.partitions.checkpoint,
             max_bytes=shared.settings().replica_fetch_max_bytes,

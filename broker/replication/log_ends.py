@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from warmlog.broker.cluster.image import PartitionKey
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.rules import LogEnd
 from warmlog.broker.cluster.values import Member
@@ -16,6 +15,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.fetch import DEBUGGER
 from warmlog.protocol.kafka.messages.offsets import KafkaListOffsetsRequest, KafkaOffsetQuery
 from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS
+from warmlog.protocol.partitions import TopicIdPartition
 from warmlog.protocol.request import LATEST_TIMESTAMP
 
 TIMEOUT_S = 5.0
@@ -33,13 +33,13 @@ class LogEnds:
         self._leaders = leaders
         self._silent: set[Member] = set()  # outside of ISR and ELR; they are not asked again in the same registration
 
-    async def ask(self, key: PartitionKey, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
+    async def ask(self, key: TopicIdPartition, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
         """Return where the logs of these brokers end.
 
         Those are missing that do not answer, whose log has failed, or that have registered again meanwhile.
         """
         found: dict[Member, LogEnd] = {}
-        name, state = self._node.image.names.get(key.topic), self._node.image.partitions.get(key)
+        name, state = self._node.image.names.get(key.topic_id), self._node.image.partitions.get(key)
         if name is None or state is None:
             return found
         known = {member.broker for member in (*state.isr, *state.elr)}

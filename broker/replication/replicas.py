@@ -21,12 +21,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
 from uuid import UUID
 
 import trio
 
-from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, step_aside, transaction
 from warmlog.broker.cluster.store import StoreError
@@ -47,6 +46,7 @@ from warmlog.broker.replication.metrics import declare_replication_metrics
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.broker.replication.throttle import Throttle
 from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.partitions import TopicIdPartition, TopicPartition
 
 CREATIONS = 256  # of logs at the same time, or deletions
 COMMITS = 256  # at the same time
@@ -56,7 +56,6 @@ RETRY_S = 1.0  # after a step has failed
 FULL_DISK_INTERVAL_S = 1.0
 BURST_S = 1.0  # of throttled replication: longer than a fetch waits at the leader, so that no part of the rate is lost
 
-Place: TypeAlias = tuple[str, int]  # a topic's name, partition
 
 logger = logging.getLogger(__name__)
 
@@ -89,17 +88,17 @@ class Replicas:
             receiving=Throttle(lambda: max(1, settings().follower_replication_throttled_rate), burst_s=BURST_S),
         )
         self._log_ends = LogEnds(node, partitions, brokers)
-        self._here: dict[Place, LocalReplica] = {}
-        self._places: dict[PartitionKey, Place] = {}  # of those
-        self._lost: set[Place] = set()  # replicas that have to leave ISR and ELR first
+        self._here: dict[TopicPartition, LocalReplica] = {}
+        self._places: dict[TopicIdPartition, TopicPartition] = {}  # of those
+        self._lost: set[TopicPartition] = set()  # replicas that have to leave ISR and ELR first
         self._topics = Counter[UUID]()  # how many replicas of each are here
-        self._stuck: set[Place] = set()  # in-sync replicas on full disks, which others should not wait for
+        self._stuck: set[TopicPartition] = set()  # in-sync replicas on full disks, which others should not wait for
         self._unmarking: set[UUID] = set()
         self._first_epoch = NO_EPOCH  # of this broker since startup
-        self._due: dict[Place, None] = {}
-        self._busy: set[Place] = set()
-        self._problems: dict[Place, str] = {}  # that were logged
-        self._untried: set[Place] = set()  # since startup
+        self._due: dict[TopicPartition, None] = {}
+        self._busy: set[TopicPartition] = set()
+        self._problems: dict[TopicPartition, str] = {}  # that were logged
+        self._untried: set[TopicPartition] = set()  # since startup
         self._all_tried = trio.Event()
         self._wanted = trio.Event()  # something is due
         self._unchecked = trio.Event()  # brokers or settings have changed, on which leaders depend
@@ -111,7 +110,7 @@ class Replicas:
             partition.log.epochs.drop_empty(offsets.log_start_offset, offsets.log_end_offset)
             topic = partitions.topic(partition.topic)
             if topic is not None:
-                self._adopt(PartitionKey(topic.id, partition.index), partition)
+                self._adopt(TopicIdPartition(topic.id, partition.index), partition)
         self._lost.update([place for place in self._here if partitions.was_cut(*place)])
         self._lost.update(self._missing())
         node.on_change.append(self._note)
@@ -129,7 +128,7 @@ class Replicas:
         """Whether a replica that has lost its records still has to leave ISR and ELR."""
         return bool(self._lost)
 
-    async def ask_log_ends(self, key: PartitionKey, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
+    async def ask_log_ends(self, key: TopicIdPartition, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
         """Ask brokers where their logs of a partition end; see `LogEnds.ask`."""
         return await self._log_ends.ask(key, members)
 
@@ -137,19 +136,19 @@ class Replicas:
         """Register the metrics of replication."""
         declare_replication_metrics(metrics, lambda: list(self._here.values()), self._shared)
 
-    def _adopt(self, key: PartitionKey, partition: Partition) -> None:
+    def _adopt(self, key: TopicIdPartition, partition: Partition) -> None:
         place = partition.topic, partition.index
         local = self._here[place] = LocalReplica(key, partition, self._shared)
         self._places[key] = place
-        self._topics[key.topic] += 1
+        self._topics[key.topic_id] += 1
         partition.on_health = partial(self._examine, local)
         if not local.is_sound:
             self._lost.add(place)
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: TopicPartition) -> None:
         local = self._here.pop(place)
         del self._places[local.key]
-        self._topics[local.key.topic] -= 1
+        self._topics[local.key.topic_id] -= 1
         local.partition.on_health = None
 
     # -- what is due ---------------------------------------------------------------------------------------------------
@@ -157,7 +156,7 @@ class Replicas:
     def _note(self, image: ClusterImage, delta: ImageDelta) -> None:
         me = self._node.id
         for key in delta.partitions:
-            place, state, name = self._places.get(key), image.partitions.get(key), image.names.get(key.topic)
+            place, state, name = self._places.get(key), image.partitions.get(key), image.names.get(key.topic_id)
             if place is None and name is not None and state is not None and me in state.replicas:
                 place = name, key.partition
             if place is not None:
@@ -171,22 +170,22 @@ class Replicas:
             self._unmark_removed()
         self._wanted.set()
 
-    def _end_of_other_topic(self, place: Place) -> None:
+    def _end_of_other_topic(self, place: TopicPartition) -> None:
         """End the role of a log that is not the one of its place any more, and let nobody ask for its end."""
         local = self._here.get(place)
         if local is not None:
             found = self._assigned(place)
             if found is None or found[0] != local.key:
                 local.end()
-                local.partition.is_of_deleted_topic = local.key.topic not in self._node.image.names
+                local.partition.is_of_deleted_topic = local.key.topic_id not in self._node.image.names
 
-    def _all_places(self) -> list[Place]:
+    def _all_places(self) -> list[TopicPartition]:
         """Return the places of which the image, or the disk, has a replica."""
         image = self._node.image
-        held = [(image.names.get(key.topic), key.partition) for key in image.held.get(self._node.id, ())]
+        held = [(image.names.get(key.topic_id), key.partition) for key in image.held.get(self._node.id, ())]
         return [*self._here, *[(name, index) for name, index in held if name is not None]]
 
-    def _want(self, place: Place) -> None:
+    def _want(self, place: TopicPartition) -> None:
         self._due[place] = None
         self._wanted.set()
 
@@ -255,7 +254,7 @@ class Replicas:
                     await trio.lowlevel.checkpoint()
             await self._wanted.wait()
 
-    async def _step(self, place: Place, nursery: trio.Nursery) -> None:
+    async def _step(self, place: TopicPartition, nursery: trio.Nursery) -> None:
         """Take the steps of one place until nothing is left to do."""
         try:
             while await self._advance(place):
@@ -278,7 +277,7 @@ class Replicas:
             if place in self._due:
                 self._wanted.set()
 
-    async def _retry(self, place: Place) -> None:
+    async def _retry(self, place: TopicPartition) -> None:
         await trio.sleep(RETRY_S)
         self._want(place)
 
@@ -303,7 +302,7 @@ class Replicas:
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    async def _advance(self, place: Place) -> bool:
+    async def _advance(self, place: TopicPartition) -> bool:
         """Take the next step of a place; return whether there may be another one."""
         local, found = self._here.get(place), self._assigned(place)
         if local is not None and (found is None or found[0] != local.key):
@@ -331,14 +330,14 @@ class Replicas:
                 local.begin(state)
         return True
 
-    def _assigned(self, place: Place) -> tuple[PartitionKey, PartitionState] | None:
+    def _assigned(self, place: TopicPartition) -> tuple[TopicIdPartition, PartitionState] | None:
         """Return the partition whose replica belongs to a place, and its state."""
         name, index = place
         image = self._node.image
         topic = image.topics.get(name)
         if topic is None:
             return None
-        key = PartitionKey(topic.id, index)
+        key = TopicIdPartition(topic.id, index)
         state = image.partitions.get(key)
         return None if state is None or self._node.id not in state.replicas else (key, state)
 
@@ -347,14 +346,14 @@ class Replicas:
         mine = self._member_of(state)
         return self._node.id in state.adding or (mine is not None and mine.epoch >= self._first_epoch)
 
-    def _missing(self) -> list[Place]:
+    def _missing(self) -> list[TopicPartition]:
         """Return the places that are said to have committed records, and have no log, before this broker registers.
 
         After that, an election may give the entry a newer epoch, and the missing log would go unnoticed.
         """
-        image, found = self._node.image, list[Place]()
+        image, found = self._node.image, list[TopicPartition]()
         for key in image.held.get(self._node.id, ()):
-            name, mine = image.names.get(key.topic), self._member_of(image.partitions[key])
+            name, mine = image.names.get(key.topic_id), self._member_of(image.partitions[key])
             if name is not None and (name, key.partition) not in self._here and mine is not None and mine.epoch >= 0:
                 found.append((name, key.partition))
         return found
@@ -363,7 +362,7 @@ class Replicas:
         """Return the entry of this broker in the ISR or ELR."""
         return next((member for member in (*state.isr, *state.elr) if member.broker == self._node.id), None)
 
-    async def _disown(self, place: Place, key: PartitionKey) -> None:
+    async def _disown(self, place: TopicPartition, key: TopicIdPartition) -> None:
         """Leave ISR and ELR. A loss in the meantime counts again."""
 
         def make(image: ClusterImage) -> Decision | None:
@@ -382,7 +381,7 @@ class Replicas:
         self._shared.counts.disowned += 1
         logger.warning("%s-%d: left the in-sync replicas: records or their disk may be lost", *place)
 
-    async def _make(self, place: Place, key: PartitionKey, state: PartitionState) -> bool:
+    async def _make(self, place: TopicPartition, key: TopicIdPartition, state: PartitionState) -> bool:
         """Create the log, unless it may be on an offline disk; return whether there may be another step.
 
         If that fails, leave the in-sync replicas, so that nobody waits for this one. Raises OSError, LogError.
@@ -406,7 +405,7 @@ class Replicas:
             return False
         return local.leads if local.copy is None else local.is_in_sync and local.copy.problem is not None
 
-    async def _step_aside(self, place: Place, key: PartitionKey, reason: str) -> None:
+    async def _step_aside(self, place: TopicPartition, key: TopicIdPartition, reason: str) -> None:
         """Leave the in-sync replicas; if this broker leads, another one does, if there is one."""
         image, me = self._node.image, self._node.me
         state = image.partitions.get(key)
@@ -420,7 +419,7 @@ class Replicas:
             done = "handed over to another leader" if did_lead else "left the in-sync replicas"
             logger.warning("%s-%d: %s: %s", *place, done, reason)
 
-    async def _drop(self, place: Place, local: LocalReplica) -> None:
+    async def _drop(self, place: TopicPartition, local: LocalReplica) -> None:
         """Delete a replica that is not this broker's any more, or belonged to a deleted topic."""
         local.end()
         await local.quiet()
@@ -465,5 +464,5 @@ def judge(image: ClusterImage, broker: int, topic: str, index: int, topic_id: UU
         return Verdict.KEPT
     if known.id != topic_id:
         return Verdict.STRAY
-    state = image.partitions.get(PartitionKey(known.id, index))
+    state = image.partitions.get(TopicIdPartition(known.id, index))
     return Verdict.DELETED if state is not None and broker not in state.replicas else Verdict.KEPT

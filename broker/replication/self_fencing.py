@@ -13,13 +13,14 @@ from random import Random
 
 import trio
 
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.log.io.directory_names import encode_topic_id
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer_apis import METADATA
+from warmlog.protocol.partitions import TopicIdPartition
 from warmlog.protocol.response import MetadataResponse
 
 SAMPLE = 20  # partitions to ask about; some may have nobody else who could lead them
@@ -58,7 +59,7 @@ class SelfFencing:
         image, me = self._node.image, self._node.id
         led = [key for key in image.held.get(me, ()) if image.partitions[key].leader_id == me]
         asked = self._random.sample(led, min(SAMPLE, len(led)))
-        names = sorted({image.names[key.topic] for key in asked if key.topic in image.names})
+        names = sorted({image.names[key.topic_id] for key in asked if key.topic_id in image.names})
         if not names:
             return False
         request = KafkaMetadataRequest(topics=tuple(names), topic_ids=(NO_TOPIC_ID,) * len(names), auto_create=False)
@@ -70,14 +71,14 @@ class SelfFencing:
         return False
 
 
-def _tells_later_epoch(response: MetadataResponse, image: ClusterImage, asked: list[PartitionKey]) -> bool:
+def _tells_later_epoch(response: MetadataResponse, image: ClusterImage, asked: list[TopicIdPartition]) -> bool:
     found = {
         (topic.topic_id, partition.partition): partition.leader_epoch
         for topic in response.topics
         for partition in topic.partitions
     }
     return any(
-        found.get((encode_topic_id(key.topic), key.partition), -1) > image.partitions[key].leader_epoch
+        found.get((encode_topic_id(key.topic_id), key.partition), -1) > image.partitions[key].leader_epoch
         for key in asked
         if key in image.partitions
     )

@@ -14,7 +14,8 @@ from warmlog.broker.transactions.peers import Peers, RemoteCoordinators
 from warmlog.broker.transactions.topic import TOPIC
 from warmlog.broker.transactions.verification import TransactionSupport
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.transactions import TopicIndex, TransactionVersion
+from warmlog.protocol.partitions import TopicPartition
+from warmlog.protocol.transactions import TransactionVersion
 
 
 class Coordinator(Protocol):
@@ -27,13 +28,17 @@ class Coordinator(Protocol):
         """Return the log partition of an id."""
 
     async def add_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Sequence[TopicIndex], version: TransactionVersion
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Sequence[TopicPartition],
+        version: TransactionVersion,
     ) -> ErrorCode:
         """Add partitions to the producer's transaction."""
 
     def verify_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Sequence[TopicIndex]
-    ) -> Mapping[TopicIndex, ErrorCode]:
+        self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
         """Report which partitions are part of the producer's transaction."""
 
     async def changed(self, transactional_id: str) -> None:
@@ -46,7 +51,7 @@ class Guards(Protocol):
     def open(self) -> None:
         """Open them, before the coordinator is asked."""
 
-    def lapsed(self) -> Iterable[TopicIndex]:
+    def lapsed(self) -> Iterable[TopicPartition]:
         """Return the partitions in which a marker was written since, and no transaction of the producer has begun."""
 
 
@@ -66,10 +71,10 @@ class Admission:
         self,
         transactional_id: str,
         producer: Producer,
-        places: Sequence[TopicIndex],
+        places: Sequence[TopicPartition],
         support: TransactionSupport,
         guards: Guards,
-    ) -> Mapping[TopicIndex, ErrorCode]:
+    ) -> Mapping[TopicPartition, ErrorCode]:
         """Admit records of the producer's transaction to partitions; return the coordinator's errors.
 
         A partition is added for clients that rely on the broker to add it; others must have added it before.
@@ -106,8 +111,8 @@ class Admission:
                 await trio.sleep_forever()
 
     async def _ask(
-        self, transactional_id: str, producer: Producer, places: Sequence[TopicIndex], support: TransactionSupport
-    ) -> Mapping[TopicIndex, ErrorCode]:
+        self, transactional_id: str, producer: Producer, places: Sequence[TopicPartition], support: TransactionSupport
+    ) -> Mapping[TopicPartition, ErrorCode]:
         is_adding = support is TransactionSupport.ADDING
         if self._peers is not None and self._elsewhere is not None and not self._coordinator.leads(transactional_id):
             broker = self._peers.leader_id(TOPIC, self._coordinator.partition_of(transactional_id))

@@ -29,8 +29,9 @@ from warmlog.broker.transactions.metadata import Metadata, State
 from warmlog.broker.transactions.shard import TransactionShard
 from warmlog.broker.transactions.state import Transaction
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transactions import NO_TIMEOUT_MS, TopicIndex, TransactionVersion
+from warmlog.protocol.transactions import NO_TIMEOUT_MS, TransactionVersion
 
 IDS_A_STEP = 500  # looked at between two turns of the event loop
 MAX_ID_BYTES = 32_767  # the limit of a record's key
@@ -175,7 +176,7 @@ class TransactionCoordinator:
         self,
         transactional_id: str,
         producer: Producer,
-        partitions: Collection[TopicIndex],
+        partitions: Collection[TopicPartition],
         waiter: Waiter,
         *,
         version: TransactionVersion,
@@ -201,8 +202,8 @@ class TransactionCoordinator:
         self._collect(transaction)
 
     def verify_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Collection[TopicIndex]
-    ) -> Mapping[TopicIndex, ErrorCode]:
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
         """Report which partitions are part of the producer's open transaction (KIP-890, for older clients)."""
         error = self.availability(transactional_id)
         transaction = self._find(transactional_id)
@@ -302,7 +303,7 @@ class TransactionCoordinator:
             del self._shard_of(transaction).transactions[append.source.transactional_id]
         self._collect(transaction)
 
-    def markers_written(self, markers: WriteMarkers, results: Mapping[TopicIndex, ErrorCode]) -> None:
+    def markers_written(self, markers: WriteMarkers, results: Mapping[TopicPartition, ErrorCode]) -> None:
         """Process the outcome of a `WriteMarkers` effect, for all or some of its partitions."""
         transaction = self._present(markers.source)
         if transaction is not None:

@@ -6,8 +6,9 @@ from typing import NamedTuple, Protocol, TypeAlias
 from warmlog.broker.coordinator.term import Term
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.transaction_records import StoredTransaction
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
+from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionVersion
 
 Waiter: TypeAlias = Hashable  # whoever sent a request; opaque here
 
@@ -65,7 +66,7 @@ class WriteMarkers(NamedTuple):
     source: Source
     producer: Producer
     outcome: Outcome
-    partitions: frozenset[TopicIndex]
+    partitions: frozenset[TopicPartition]
     version: TransactionVersion
 
 

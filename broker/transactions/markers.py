@@ -22,14 +22,15 @@ from warmlog.broker.partitions.partition import Append, Partition, StorageError
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.transactions.effects import Producer
 from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transactions import TopicIndex, TransactionVersion
+from warmlog.protocol.transactions import TransactionVersion
 
 logger = logging.getLogger(__name__)
 
 MARKERS_PER_STEP = 32  # between two checkpoints: 2 ms
 
-Written: TypeAlias = Callable[[Mapping[TopicIndex, ErrorCode]], None]
+Written: TypeAlias = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
 
 class Marker(NamedTuple):
@@ -70,7 +71,7 @@ class MarkerWriter:
         partitions: Partitions,
         writer: Writer,
         append: AppendMarker = append_marker,
-        on_written: Callable[[TopicIndex, Marker, int], None] = lambda _place, _marker, _offset: None,
+        on_written: Callable[[TopicPartition, Marker, int], None] = lambda _place, _marker, _offset: None,
     ) -> None:
         """Append to these partitions with `append`.
 
@@ -81,7 +82,7 @@ class MarkerWriter:
         self._append = append
         self._on_written = on_written
 
-    def write(self, marker: Marker, partitions: Collection[TopicIndex], written: Written) -> None:
+    def write(self, marker: Marker, partitions: Collection[TopicPartition], written: Written) -> None:
         """Write a marker to distinct partitions. `written` is called once or several times, until all are reported.
 
         It may be called before this returns. An unknown partition is reported as UNKNOWN_TOPIC_OR_PARTITION. Many
@@ -92,14 +93,14 @@ class MarkerWriter:
         else:
             self._writer.spawn(partial(self._write_in_steps, marker, iter(partitions), written))
 
-    async def _write_in_steps(self, marker: Marker, partitions: Iterator[TopicIndex], written: Written) -> None:
+    async def _write_in_steps(self, marker: Marker, partitions: Iterator[TopicPartition], written: Written) -> None:
         while step := sorted(islice(partitions, MARKERS_PER_STEP)):
             self._write(marker, step, written)
             await trio.lowlevel.checkpoint()
 
-    def _write(self, marker: Marker, partitions: Sequence[TopicIndex], written: Written) -> None:
-        refused: dict[TopicIndex, ErrorCode] = {}
-        appends: list[tuple[TopicIndex, Append]] = []
+    def _write(self, marker: Marker, partitions: Sequence[TopicPartition], written: Written) -> None:
+        refused: dict[TopicPartition, ErrorCode] = {}
+        appends: list[tuple[TopicPartition, Append]] = []
         for topic, index in partitions:
             try:
                 partition = self._partitions.get(topic, index)
@@ -119,7 +120,7 @@ class MarkerWriter:
         if waiting:
             self._writer.spawn(partial(self._report_later, waiting, marker, written))
 
-    async def _report_later(self, waiting: dict[TopicIndex, Append], marker: Marker, written: Written) -> None:
+    async def _report_later(self, waiting: dict[TopicPartition, Append], marker: Marker, written: Written) -> None:
         """Report each append when it is settled, so that slow replicas of one partition do not hold up the others."""
         while waiting:
             settled = trio.Event()
@@ -131,7 +132,7 @@ class MarkerWriter:
                 del waiting[place]
             written(done)
 
-    def _outcome(self, place: TopicIndex, append: Append, marker: Marker) -> ErrorCode:
+    def _outcome(self, place: TopicPartition, append: Append, marker: Marker) -> ErrorCode:
         if append.error is not None:
             return _code_of(append.error)
         self._on_written(place, marker, append.planned.base_offset)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from warmlog.protocol.kafka.transaction_records import NO_TIME, StoredTransaction
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transactions import (
     MAX_PRODUCER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMEOUT_MS,
-    TopicIndex,
     TransactionState,
     TransactionVersion,
 )
@@ -69,7 +69,7 @@ class Metadata:
     last_producer_epoch: int = NO_PRODUCER_EPOCH  # by which a retry of the last bump is recognized; see `_last_epoch`
     timeout_ms: int
     state: State = State.EMPTY
-    partitions: frozenset[TopicIndex] = frozenset()
+    partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NO_TIME
     updated_ms: int
     client_version: TransactionVersion = TransactionVersion.TV_0
@@ -162,7 +162,7 @@ class Metadata:
             updated_ms=now_ms,
         )
 
-    def with_partitions(self, added: frozenset[TopicIndex], *, version: TransactionVersion, now_ms: int) -> Self:
+    def with_partitions(self, added: frozenset[TopicPartition], *, version: TransactionVersion, now_ms: int) -> Self:
         """Add partitions to the transaction, and begin one if none is open."""
         return self._moved(
             State.ONGOING,
@@ -207,7 +207,7 @@ class Metadata:
             updated_ms=now_ms,
         )
 
-    def without_partitions(self, marked: frozenset[TopicIndex]) -> Self:
+    def without_partitions(self, marked: frozenset[TopicPartition]) -> Self:
         """Remove partitions that have their marker. Not stored, since markers may be written twice."""
         return replace(self, partitions=self.partitions - marked)
 

@@ -21,11 +21,11 @@ from warmlog.protocol.kafka.messages.transactions import (
 )
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import ADD_PARTITIONS, WRITE_MARKERS
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transactions import (
     AddedPartition,
     MarkersOfTransaction,
-    TopicIndex,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
@@ -50,7 +50,7 @@ class Peers(Protocol):
 
 class _Item(NamedTuple):
     marker: Marker
-    places: Sequence[TopicIndex]
+    places: Sequence[TopicPartition]
     written: Written
 
 
@@ -65,7 +65,7 @@ class RemoteMarkers:
         """Send until cancelled."""
         await self._queue.run()
 
-    def write(self, broker: int, marker: Marker, places: Sequence[TopicIndex], written: Written) -> None:
+    def write(self, broker: int, marker: Marker, places: Sequence[TopicPartition], written: Written) -> None:
         """Let a broker write a marker to partitions; `written` is called with the outcome of each.
 
         It is NOT_LEADER_OR_FOLLOWER if the broker does not answer, and where it does not know the partition (yet).
@@ -94,9 +94,9 @@ def _asked(item: _Item) -> MarkersOfTransaction:
     )
 
 
-def _written(response: WriteTxnMarkersResponse) -> Mapping[int, Mapping[TopicIndex, ErrorCode]]:
+def _written(response: WriteTxnMarkersResponse) -> Mapping[int, Mapping[TopicPartition, ErrorCode]]:
     """Return the outcomes by producer id. A partition that is unknown there was not deleted: this broker knows it."""
-    found: dict[int, dict[TopicIndex, ErrorCode]] = {}
+    found: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for one in response.markers:
         results = found.setdefault(one.producer_id, {})
         for place, error in _by_place(one.partitions).items():
@@ -112,7 +112,7 @@ class _Question:
 
     def __init__(self, asked: PartitionsOfTransaction) -> None:
         self.asked = asked
-        self.errors: Mapping[TopicIndex, ErrorCode] = {}
+        self.errors: Mapping[TopicPartition, ErrorCode] = {}
         self.answered = trio.Event()
 
 
@@ -132,10 +132,10 @@ class RemoteCoordinators:
         broker: int,
         transactional_id: str,
         producer: Producer,
-        places: Collection[TopicIndex],
+        places: Collection[TopicPartition],
         *,
         verify_only: bool,
-    ) -> Mapping[TopicIndex, ErrorCode]:
+    ) -> Mapping[TopicPartition, ErrorCode]:
         """Let the coordinator of an id look up partitions in its transaction, or add them; return the outcome of each.
 
         It is COORDINATOR_NOT_AVAILABLE if the broker does not answer.
@@ -172,12 +172,12 @@ class RemoteCoordinators:
             question.answered.set()
 
 
-def _partitions(places: Iterable[TopicIndex]) -> tuple[PartitionEntry, ...]:
+def _partitions(places: Iterable[TopicPartition]) -> tuple[PartitionEntry, ...]:
     return tuple([PartitionEntry(topic=topic, partition=index) for topic, index in places])
 
 
-def _by_place(results: Iterable[Any]) -> dict[TopicIndex, ErrorCode]:
-    found: dict[TopicIndex, ErrorCode] = {}
+def _by_place(results: Iterable[Any]) -> dict[TopicPartition, ErrorCode]:
+    found: dict[TopicPartition, ErrorCode] = {}
     for one in results:
         assert isinstance(one, AddedPartition)
         found[one.topic, one.partition] = one.error

@@ -16,13 +16,13 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.transactions.markers import MARKERS_PER_STEP, Marker, Written
 from warmlog.broker.transactions.peers import Peers, RemoteMarkers
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.transactions import TopicIndex
+from warmlog.protocol.partitions import TopicPartition
 
 
 class MarkerSink(Protocol):
     """Writes markers: `MarkerWriter` to the partitions of this broker, `MarkerRouter` to those of the cluster."""
 
-    def write(self, marker: Marker, partitions: Collection[TopicIndex], written: Written) -> None:
+    def write(self, marker: Marker, partitions: Collection[TopicPartition], written: Written) -> None:
         """Write a marker to distinct partitions; see `MarkerWriter.write`."""
 
 
@@ -38,22 +38,22 @@ class MarkerRouter:
         self._elsewhere = elsewhere
         self._peers = peers
 
-    def write(self, marker: Marker, partitions: Collection[TopicIndex], written: Written) -> None:
+    def write(self, marker: Marker, partitions: Collection[TopicPartition], written: Written) -> None:
         """Write a marker to distinct partitions; see `MarkerWriter.write`."""
         if len(partitions) <= MARKERS_PER_STEP:
             self._route(marker, sorted(partitions), written)
         else:
             self._writer.spawn(partial(self._route_in_steps, marker, iter(partitions), written))
 
-    async def _route_in_steps(self, marker: Marker, partitions: Iterator[TopicIndex], written: Written) -> None:
+    async def _route_in_steps(self, marker: Marker, partitions: Iterator[TopicPartition], written: Written) -> None:
         while step := sorted(islice(partitions, MARKERS_PER_STEP)):
             self._route(marker, step, written)
             await trio.lowlevel.checkpoint()
 
-    def _route(self, marker: Marker, places: Sequence[TopicIndex], written: Written) -> None:
-        here: list[TopicIndex] = []
-        elsewhere: dict[int, list[TopicIndex]] = {}
-        leaderless: list[TopicIndex] = []
+    def _route(self, marker: Marker, places: Sequence[TopicPartition], written: Written) -> None:
+        here: list[TopicPartition] = []
+        elsewhere: dict[int, list[TopicPartition]] = {}
+        leaderless: list[TopicPartition] = []
         for place in places:
             if self._partitions.get(*place) is not None or not self._partitions.exists(*place):
                 here.append(place)  # a partition that was deleted is reported as unknown

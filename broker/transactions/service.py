@@ -39,8 +39,9 @@ from warmlog.broker.transactions.shard import TransactionShard
 from warmlog.broker.transactions.topic import STATE_TOPIC, TOPIC
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.transaction_records import encode_transaction, encode_transaction_key
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transactions import TRANSACTION_FEATURE, TopicIndex, TransactionVersion
+from warmlog.protocol.transactions import TRANSACTION_FEATURE, TransactionVersion
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ class TransactionService:
         self,
         transactional_id: str,
         producer: Producer,
-        partitions: Collection[TopicIndex],
+        partitions: Collection[TopicPartition],
         version: TransactionVersion,
     ) -> ErrorCode:
         """Add partitions to the producer's transaction."""
@@ -202,8 +203,8 @@ class TransactionService:
         return self.runtime.partition_of(transactional_id)
 
     def verify_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Collection[TopicIndex]
-    ) -> Mapping[TopicIndex, ErrorCode]:
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
         """Report which partitions are part of the producer's transaction."""
         return self.coordinator.verify_partitions(transactional_id, producer, partitions)
 
@@ -286,7 +287,7 @@ class TransactionService:
         if waiting is not None:
             waiting.unpark_all()
 
-    def _marked(self, markers: WriteMarkers, results: Mapping[TopicIndex, ErrorCode]) -> None:
+    def _marked(self, markers: WriteMarkers, results: Mapping[TopicPartition, ErrorCode]) -> None:
         # A partition that was deleted needs no marker.
         known = {
             place: ErrorCode.NONE if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error

@@ -50,8 +50,9 @@ from warmlog.broker.transactions.effects import (
 from warmlog.broker.transactions.ending import DECIDE, check_end_v0, check_end_v5
 from warmlog.broker.transactions.metadata import EXPIRABLE, PREPARED, Metadata, State, is_exhausted
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIndex, TransactionVersion
+from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionVersion
 
 # A partition without records of the producer can refuse its marker for its format; it needs none.
 _NEEDS_NO_MARKER = frozenset({ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
@@ -99,7 +100,7 @@ class Transaction:
         self.is_expired = False  # its tombstone is in the log
         self.counted_partitions = 0  # what the coordinator has counted of `partition_count`
         self._pending: _Pending | None = None
-        self._in_flight: frozenset[TopicIndex] = frozenset()  # markers that are being written
+        self._in_flight: frozenset[TopicPartition] = frozenset()  # markers that are being written
         self._must_retry = False
         self._is_stuck = False
         self._has_failed_fence = False
@@ -189,7 +190,7 @@ class Transaction:
     def add_partitions(
         self,
         producer: Producer,
-        partitions: frozenset[TopicIndex],
+        partitions: frozenset[TopicPartition],
         waiter: Waiter,
         *,
         version: TransactionVersion,
@@ -219,7 +220,9 @@ class Transaction:
             else:
                 self._append(_Pending(_Purpose.ADD, target, waiter))
 
-    def verify_partitions(self, producer: Producer, partitions: Iterable[TopicIndex]) -> Mapping[TopicIndex, ErrorCode]:
+    def verify_partitions(
+        self, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
         """Report which partitions are part of the open transaction, for clients that add them beforehand.
 
         Pending transitions are ignored: the partition checks the epoch again when it appends.
@@ -361,7 +364,7 @@ class Transaction:
             self._must_retry = False
             self._go_on()
 
-    def markers_written(self, results: Mapping[TopicIndex, ErrorCode]) -> None:
+    def markers_written(self, results: Mapping[TopicPartition, ErrorCode]) -> None:
         """Process the outcome of some markers of a `WriteMarkers` effect; others may follow."""
         reported = self._in_flight & results.keys()
         self._in_flight -= reported

@@ -32,14 +32,9 @@ from typing import Any, NamedTuple, TypeAlias
 from warmlog.protocol.kafka.codec.bounds import MalformedError, UnwritableError
 from warmlog.protocol.kafka.codec.engine import ENGINE
 from warmlog.protocol.kafka.codec.schema import INT8, INT16, INT32, INT64, STRING, Array, Field, Struct, array
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import Value
-from warmlog.protocol.transactions import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    TopicIndex,
-    TransactionState,
-    TransactionVersion,
-)
+from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionState, TransactionVersion
 
 NO_TIME = -1  # of a time in ms
 
@@ -81,7 +76,7 @@ class StoredTransaction(Value, frozen=True, kw_only=True, gc=False):
     producer_epoch: int
     timeout_ms: int
     state: TransactionState
-    partitions: frozenset[TopicIndex] = frozenset()
+    partitions: frozenset[TopicPartition] = frozenset()
     updated_ms: int
     started_ms: int = NO_TIME
     client_version: TransactionVersion = TransactionVersion.TV_0
@@ -99,7 +94,7 @@ def _state(number: int) -> TransactionState:
     return state
 
 
-def _pairs(topics: Iterable[_Topic]) -> frozenset[TopicIndex]:
+def _pairs(topics: Iterable[_Topic]) -> frozenset[TopicPartition]:
     return frozenset((each.topic, index) for each in topics for index in each.partition_ids)
 
 

@@ -11,6 +11,7 @@ from warmlog.cli.failure import Failure
 from warmlog.cli.options import complete_groups, complete_topics, json_option, native_option, start_position
 from warmlog.cli.output import Column, counted, print_json, print_line, print_table
 from warmlog.cli.run_with_client import run_with_client
+from warmlog.protocol.partitions import TopicPartition
 
 if TYPE_CHECKING:
     from warmlog.client import AsyncClient, Start
@@ -263,7 +264,7 @@ async def plan(
     return changes
 
 
-async def committed(client: "AsyncClient", group: str) -> dict[tuple[str, int], int]:
+async def committed(client: "AsyncClient", group: str) -> dict[TopicPartition, int]:
     """Return the committed offsets of a group; empty if it does not exist. Raises Failure if it has members."""
     from warmlog.client import UnknownGroupError
 

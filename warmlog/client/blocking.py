@@ -38,6 +38,7 @@ from warmlog.protocol.explanation import Explanation
 from warmlog.protocol.groups import ListedGroup
 from warmlog.protocol.native.groups import DescribedConsumerGroup
 from warmlog.protocol.native.mirrors import DescribeMirrorResponse
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
 from warmlog.protocol.transactions import DescribedTransaction, ListedTransaction
 
@@ -340,11 +341,11 @@ class Client:
         """Delete a group without members, and its offsets."""
         self._call(self._client.delete_group, name)
 
-    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the committed offsets of a group without members. See `AsyncClient.commit_offsets`."""
         self._call(self._client.commit_offsets, group, offsets)
 
-    def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
+    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete a group's committed offsets. See `AsyncClient.delete_offsets`."""
         self._call(self._client.delete_offsets, group, partitions)
 

@@ -39,6 +39,7 @@ from warmlog.protocol.explanation import Explanation
 from warmlog.protocol.groups import ListedGroup
 from warmlog.protocol.native.groups import DescribedConsumerGroup
 from warmlog.protocol.native.mirrors import DescribeMirrorResponse
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
 from warmlog.protocol.transactions import DescribedTransaction, ListedTransaction
 
@@ -433,10 +434,10 @@ class AsyncClient:
         """Delete a group without members, and its offsets. Raises UnknownGroupError, GroupNotEmptyError."""
         await self._groups.delete(name)
 
-    async def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the committed offsets of a group without members, by (topic, partition). Raises WarmlogError."""
         await self._groups.commit(group, offsets)
 
-    async def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
+    async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete a group's committed offsets, in topics that no member is subscribed to. Raises WarmlogError."""
         await self._groups.delete_offsets(group, partitions)

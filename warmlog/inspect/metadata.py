@@ -21,6 +21,7 @@ from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.settings.topics import check_setting_name
 from warmlog.broker.settings.types import SettingError
 from warmlog.inspect.findings import Finding
+from warmlog.protocol.partitions import TopicPartition
 
 METADATA_STORE = "metadata.sqlite"
 JOURNAL_SUFFIX = "-wal"
@@ -103,7 +104,7 @@ def integrity_faults(path: Path) -> list[str]:
 
 
 def missing_partition_findings(
-    stored: Sequence[StoredMetadata], found: Mapping[tuple[str, int], Path], topic_ids: Mapping[Path, object]
+    stored: Sequence[StoredMetadata], found: Mapping[TopicPartition, Path], topic_ids: Mapping[Path, object]
 ) -> Iterator[Finding]:
     """Check that every partition of the stored topics has a directory with the topic's id.
 

@@ -29,9 +29,10 @@ from warmlog.inspect.log_file import LogFile, Segment, list_segments
 from warmlog.inspect.lookup import confirmed_entries, first_offset_at_time, position_of
 from warmlog.inspect.transactions import Transactions, find_transactions
 from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.batch import BatchHeader
 
-Offsets = Mapping[tuple[str, int], int]
+Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,6 @@ from warmlog.broker.log.directory.checkpoint import (
     CLEANER_POINTS,
     LEADER_EPOCHS,
     PARTITION_METADATA,
-    TopicPartition,
     write_epochs,
     write_topic_id,
 )
@@ -54,6 +53,7 @@ from warmlog.inspect.checks.directories import CheckOptions, DirectoryCheck
 from warmlog.inspect.checks.directory_files import CHECKPOINTS
 from warmlog.inspect.checks.partition import TEMPORARY_SUFFIX, PartitionCheck
 from warmlog.inspect.findings import Finding, Tally
+from warmlog.protocol.partitions import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from warmlog.client.connection.blocking import BlockingCluster
 from warmlog.client.connection.cluster import NO_LEADER, Cluster
@@ -25,11 +25,11 @@ from warmlog.pipeline.retry import Retry
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import CoordinatorType
 from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import Value
 
 R = TypeVar("R", bound=Value)
 T = TypeVar("T")
-TopicPartition: TypeAlias = tuple[str, int]
 
 DEFAULT_SETTINGS = Settings(client="warmlog pipeline")
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from warmlog.pipeline.cluster import ClusterConnection, TopicPartition, reply_error
+from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.native.messages import ReceivedFetch, ReceivedPartition
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation, ListOffsetsRequest, OffsetQuery
 from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
 

@@ -24,6 +24,7 @@ from warmlog.protocol.kafka.messages.offsets import (
     DeleteRecordsResponse,
     RecordsToDelete,
 )
+from warmlog.protocol.partitions import TopicPartition
 
 NO_OFFSET = -1
 HIGH_WATERMARK = -1  # as an offset: everything that consumers can read
@@ -45,7 +46,7 @@ class RecordsApi:
         In a cluster, wait for the followers that are registered, as long as the request allows. For a partition named
         twice, the last offset counts.
         """
-        asked: dict[tuple[str, int], RecordsToDelete] = {}
+        asked: dict[TopicPartition, RecordsToDelete] = {}
         for each in request.partitions:
             asked[each.topic, each.partition] = each
             await context.checkpoint()

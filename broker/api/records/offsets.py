@@ -22,6 +22,7 @@ from warmlog.protocol.kafka.messages.offsets import (
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,
 )
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -103,13 +104,13 @@ class OffsetsApi:
 
     async def list_offsets(self, request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
         """Answer each query in order. As in Kafka, a partition queried twice gets one entry, with an error."""
-        repeated, replica_id = set[tuple[str, int]](), CLIENT
+        repeated, replica_id = set[TopicPartition](), CLIENT
         if isinstance(request, KafkaListOffsetsRequest):  # native clients may query several timestamps
             repeated, replica_id = await _repeated(request, context), request.replica_id
         found: list[FoundOffset] = []
         searched: list[tuple[int, OffsetQuery]] = []  # each with the index of its answer in `found`
         questions: list[TimeQuestion] = []
-        refused: set[tuple[str, int]] = set()
+        refused: set[TopicPartition] = set()
         asker = _Asker(request.isolation, replica_id)
         for query in request.partitions:
             place = (query.topic, query.partition)
@@ -186,13 +187,13 @@ class OffsetsApi:
         return FoundOffset(topic=query.topic, partition=query.partition, error=code, message=message)
 
 
-async def _repeated(request: ListOffsetsRequest, context: Context) -> set[tuple[str, int]]:
+async def _repeated(request: ListOffsetsRequest, context: Context) -> set[TopicPartition]:
     """Return the partitions that are named more than once, found in pieces.
 
     Uses a set of indexes per topic, since freeing 100,000 tuples would take several milliseconds.
     """
     seen: dict[str, set[int]] = {}
-    repeated: set[tuple[str, int]] = set()
+    repeated: set[TopicPartition] = set()
     for query in request.partitions:
         indexes = seen.get(query.topic)
         if indexes is None:

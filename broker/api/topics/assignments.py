@@ -14,7 +14,6 @@ from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.cluster import admin
-from warmlog.broker.cluster.image import PartitionKey
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
@@ -32,6 +31,7 @@ from warmlog.protocol.kafka.messages.assignments import (
     PartitionResult,
     Reassignment,
 )
+from warmlog.protocol.partitions import TopicIdPartition
 
 PARTITIONS_PER_PIECE = 500  # of a request that are changed in the store before other tasks run: a millisecond each way
 T = TypeVar("T", PartitionEntry, Reassignment)
@@ -167,7 +167,7 @@ class AssignmentsApi:
             is_asked = lambda *key: key in asked  # noqa: E731
         image, found = self._node.image, []
         for key, state in list(image.partitions.items()):
-            name = image.names.get(key.topic)
+            name = image.names.get(key.topic_id)
             if (state.adding or state.removing) and name is not None and is_asked(name, key.partition):
                 found.append(
                     OngoingReassignment(
@@ -207,7 +207,7 @@ async def _reassign_in(node: StoreNode, wanted: Mapping[Reassignment, Topic]) ->
         return {asked: "No partition reassignment is in progress." for asked in wanted if asked.replicas is None}
     from warmlog.broker.cluster import partition_admin
 
-    def change(keys: Mapping[PartitionKey, Reassignment]) -> Awaitable[Mapping[PartitionKey, str]]:
+    def change(keys: Mapping[TopicIdPartition, Reassignment]) -> Awaitable[Mapping[TopicIdPartition, str]]:
         return partition_admin.reassign_partitions(node, {key: asked.replicas for key, asked in keys.items()})
 
     return await _in_pieces(wanted, change)
@@ -215,13 +215,13 @@ async def _reassign_in(node: StoreNode, wanted: Mapping[Reassignment, Topic]) ->
 
 async def _in_pieces(
     wanted: Mapping[T, Topic],
-    change: Callable[[Mapping[PartitionKey, T]], Awaitable[Mapping[PartitionKey, str]]],
+    change: Callable[[Mapping[TopicIdPartition, T]], Awaitable[Mapping[TopicIdPartition, str]]],
 ) -> Mapping[T, str]:
     """Change partitions, some at a time; return the reasons of those that cannot be changed. Raises MetadataError."""
     refused: dict[T, str] = {}
     left = iter(wanted.items())
     while piece := list(islice(left, PARTITIONS_PER_PIECE)):
-        keys = {PartitionKey(topic.id, asked.partition): asked for asked, topic in piece}
+        keys = {TopicIdPartition(topic.id, asked.partition): asked for asked, topic in piece}
         reasons = await admin.in_time(partial(change, keys))
         refused.update({keys[key]: reason for key, reason in reasons.items()})
     return refused

@@ -20,16 +20,16 @@ from warmlog.broker.transactions.effects import Producer
 from warmlog.broker.transactions.verification import TransactionSupport, produce_error
 from warmlog.broker.transactions.verification import support_of as kafka_support
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.batch import batch_spans, read_header
 from warmlog.protocol.records.layout import ATTRIBUTES_POSITION, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
-from warmlog.protocol.transactions import TopicIndex
 
 #: Called with the transactional id, its producer, the partitions, what the client knows of KIP-890, and the guards of
 #: the partitions; returns the coordinator's errors for the partitions that are refused.
 Admit: TypeAlias = Callable[
-    [str, Producer, Sequence[TopicIndex], TransactionSupport, Guards],
-    Awaitable[Mapping[TopicIndex, ErrorCode]],
+    [str, Producer, Sequence[TopicPartition], TransactionSupport, Guards],
+    Awaitable[Mapping[TopicPartition, ErrorCode]],
 ]
 
 PLACES_PER_STEP = 1000
@@ -62,8 +62,8 @@ def needs_admission(asked: PartitionRecords, partition: Partition | None) -> boo
 class Admission(NamedTuple):
     """The rejected partitions of a request, and the guards with which the others may begin a transaction."""
 
-    refused: Mapping[TopicIndex, ErrorCode]
-    guards: Mapping[TopicIndex, int]
+    refused: Mapping[TopicPartition, ErrorCode]
+    guards: Mapping[TopicPartition, int]
 
 
 async def admit_batches(request: ProduceRequest, context: Context, partitions: Partitions, admit: Admit) -> Admission:
@@ -73,9 +73,9 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
     about a batch of an epoch that its log has fenced, so that the partition is not added to the transaction.
     """
     assert isinstance(request.transactional_id, str)
-    by_producer: dict[Producer, dict[TopicIndex, int]] = {}  # the first sequence for each partition
-    guards: dict[TopicIndex, int] = {}
-    refused: dict[TopicIndex, ErrorCode] = {}
+    by_producer: dict[Producer, dict[TopicPartition, int]] = {}  # the first sequence for each partition
+    guards: dict[TopicPartition, int] = {}
+    refused: dict[TopicPartition, ErrorCode] = {}
     for asked in request.partitions:
         partition = partitions.get(asked.topic, asked.partition)
         if partition is not None and needs_admission(asked, partition):
@@ -107,12 +107,12 @@ class OpenGuards:
         self,
         partitions: Partitions,
         producer: Producer,
-        sequences: Mapping[TopicIndex, int],
+        sequences: Mapping[TopicPartition, int],
         *,
         restarts: bool,
     ) -> None:
         """`restarts`: each transaction of the producer has a new epoch, and begins with sequence 0."""
-        self.numbers: dict[TopicIndex, int] = {}
+        self.numbers: dict[TopicPartition, int] = {}
         self._partitions = partitions
         self._producer = producer
         self._sequences = sequences
@@ -128,11 +128,11 @@ class OpenGuards:
                     producer.id, producer.epoch, sequence, restarts=self._restarts
                 )
 
-    def lapsed(self) -> list[TopicIndex]:
+    def lapsed(self) -> list[TopicPartition]:
         """Return the partitions where a guard is invalid, and no transaction of the producer is open."""
         return [place for place, number in self.numbers.items() if self._has_lapsed(place, number)]
 
-    def _has_lapsed(self, place: TopicIndex, number: int) -> bool:
+    def _has_lapsed(self, place: TopicPartition, number: int) -> bool:
         partition, producer = self._partitions.get(*place), self._producer
         if partition is None:  # or led elsewhere now
             return False

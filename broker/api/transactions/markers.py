@@ -17,11 +17,11 @@ from warmlog.broker.transactions.markers import Marker, MarkerWriter
 from warmlog.broker.transactions.topic import TOPIC
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import PartitionEntry
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transactions import (
     AddedPartition,
     MarkersOfTransaction,
-    TopicIndex,
     TransactionVersion,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -54,7 +54,7 @@ class TransactionMarkersApi:
         for asked, write in zip(request.markers, writes, strict=True):
             errors = write.errors
 
-            def result(one: PartitionEntry, errors: Mapping[TopicIndex, ErrorCode] = errors) -> AddedPartition:
+            def result(one: PartitionEntry, errors: Mapping[TopicPartition, ErrorCode] = errors) -> AddedPartition:
                 error = errors.get(_place(one), ErrorCode.REQUEST_TIMED_OUT)
                 return AddedPartition(topic=one.topic, partition=one.partition, error=error)
 
@@ -76,7 +76,7 @@ class TransactionMarkersApi:
             return UNKNOWN_EPOCH
         return max(catalog.partition(topic, index).leader_epoch for index in range(topic.partitions))
 
-    def _is_invented(self, asked: MarkersOfTransaction, place: TopicIndex) -> bool:
+    def _is_invented(self, asked: MarkersOfTransaction, place: TopicPartition) -> bool:
         """Whether no coordinator has had this epoch, nor the last marker of the producer in a partition."""
         partition = self._partitions.get(*place)
         state = None if partition is None else partition.log.producers.get(asked.producer_id)
@@ -84,7 +84,7 @@ class TransactionMarkersApi:
 
     async def _begin(self, asked: MarkersOfTransaction, latest: float, context: Context) -> "_Write":
         """Begin to write a marker to its partitions. `latest`: the latest epoch of a coordinator."""
-        places: set[TopicIndex] = set()
+        places: set[TopicPartition] = set()
         for one in asked.partitions:
             places.add(_place(one))
             await context.checkpoint()
@@ -110,18 +110,18 @@ class _Write:
     """A marker that is being written, with the outcomes so far."""
 
     def __init__(self, count: int) -> None:
-        self.errors: dict[TopicIndex, ErrorCode] = {}
+        self.errors: dict[TopicPartition, ErrorCode] = {}
         self.done = trio.Event()
         self._count = count
         if not count:
             self.done.set()
 
-    def written(self, results: Mapping[TopicIndex, ErrorCode]) -> None:
+    def written(self, results: Mapping[TopicPartition, ErrorCode]) -> None:
         """Take outcomes of partitions."""
         self.errors.update(results)
         if len(self.errors) == self._count:
             self.done.set()
 
 
-def _place(one: PartitionEntry) -> TopicIndex:
+def _place(one: PartitionEntry) -> TopicPartition:
     return one.topic, one.partition

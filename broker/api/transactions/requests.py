@@ -36,6 +36,7 @@ from warmlog.protocol.kafka.messages.transactions import (
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.layout import NO_SEQUENCE
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transactions import (
@@ -49,7 +50,6 @@ from warmlog.protocol.transactions import (
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    TopicIndex,
     TransactionVersion,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -151,7 +151,7 @@ class TransactionsApi:
 
     async def _add(self, asked: PartitionsOfTransaction, context: Context, *, is_batched: bool) -> AddedPartitions:
         places = await context.map(_place, asked.partitions)
-        errors: Mapping[TopicIndex, ErrorCode] = await self._refused(places, context, is_client=not is_batched)
+        errors: Mapping[TopicPartition, ErrorCode] = await self._refused(places, context, is_client=not is_batched)
         producer = Producer(asked.producer_id, asked.producer_epoch)
         others = ErrorCode.OPERATION_NOT_ATTEMPTED  # all or none
         if not errors and asked.verify_only:
@@ -161,15 +161,15 @@ class TransactionsApi:
             added = self._transactions.add_partitions(asked.transactional_id, producer, places, version)
             others = await context.wait(added)
 
-        def result(place: TopicIndex) -> AddedPartition:
+        def result(place: TopicPartition) -> AddedPartition:
             return AddedPartition(topic=place[0], partition=place[1], error=errors.get(place, others))
 
         return AddedPartitions(transactional_id=asked.transactional_id, partitions=await context.map(result, places))
 
     async def _verify(
-        self, transactional_id: str, producer: Producer, places: Sequence[TopicIndex], context: Context
-    ) -> Mapping[TopicIndex, ErrorCode]:
-        errors: dict[TopicIndex, ErrorCode] = {}
+        self, transactional_id: str, producer: Producer, places: Sequence[TopicPartition], context: Context
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        errors: dict[TopicPartition, ErrorCode] = {}
         for start in range(0, len(places), PLACES_PER_STEP):
             step = places[start : start + PLACES_PER_STEP]
             errors.update(self._coordinator.verify_partitions(transactional_id, producer, step))
@@ -177,8 +177,8 @@ class TransactionsApi:
         return errors
 
     async def _refused(
-        self, places: Sequence[TopicIndex], context: Context, *, is_client: bool
-    ) -> dict[TopicIndex, ErrorCode]:
+        self, places: Sequence[TopicPartition], context: Context, *, is_client: bool
+    ) -> dict[TopicPartition, ErrorCode]:
         """Return the partitions that do not exist or that a client may not add, with the reasons."""
         refused = {}
         for topic, index in places:
@@ -286,7 +286,7 @@ class TransactionsApi:
         )
 
 
-def _place(asked: PartitionEntry) -> TopicIndex:
+def _place(asked: PartitionEntry) -> TopicPartition:
     return asked.topic, asked.partition
 
 

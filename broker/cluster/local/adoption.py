@@ -16,7 +16,7 @@ each begins the next one. The next attempt finds what was committed before a cra
 from collections.abc import Iterator, Mapping, Sequence
 
 from warmlog.broker.cluster.decisions import Refusal
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import (
     FEATURES_KEY,
     LOGIN_SECRET_KEY,
@@ -43,8 +43,9 @@ from warmlog.broker.cluster.values import (
     StoredQuotas,
     TopicState,
 )
+from warmlog.protocol.partitions import TopicIdPartition, TopicPartition
 
-Epochs = Mapping[tuple[str, int], int]  # the latest leader epochs, by topic and partition; -1 for none
+Epochs = Mapping[TopicPartition, int]  # the latest leader epochs, by topic and partition; -1 for none
 
 
 def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) -> Sequence[Transaction] | Refusal:
@@ -73,7 +74,7 @@ def history_of_adopted(own: ClusterImage, cluster: ClusterImage, broker: int) ->
 
     Entries of other topics are those of an earlier broker of this id, and its data is not here.
     """
-    states = [cluster.partitions[key] for key in cluster.held.get(broker, ()) if key.topic in own.names]
+    states = [cluster.partitions[key] for key in cluster.held.get(broker, ()) if key.topic_id in own.names]
     entries = [member.epoch for state in states for member in state.isr if member.broker == broker]
     return min(entries, default=cluster.revision)
 
@@ -122,7 +123,7 @@ def _rules(own: ClusterImage, cluster: ClusterImage) -> Iterator[Put]:
 
 def _topic(name: str, topic: TopicState, cluster: ClusterImage, me: Member, epochs: Epochs) -> Iterator[Put]:
     for index in range(topic.partitions):
-        key, epoch = PartitionKey(topic.id, index), epochs[name, index]
+        key, epoch = TopicIdPartition(topic.id, index), epochs[name, index]
         found = cluster.partitions.get(key)
         if found is None or found.leader_epoch <= epoch:  # it was led by itself since an interrupted attempt
             state = PartitionState(replicas=(me.broker,), leader=me, leader_epoch=epoch + 1, isr=(me,))

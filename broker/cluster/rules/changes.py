@@ -3,21 +3,22 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, encode, partition_key
 from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
 from warmlog.broker.cluster.values import Member, PartitionState
+from warmlog.protocol.partitions import TopicIdPartition
 
 
 class Change(NamedTuple):
     """A new state of a partition, and all that the decision depends on, the old state included."""
 
-    key: PartitionKey
+    key: TopicIdPartition
     state: PartitionState
     compares: tuple[Compare, ...]
 
 
-def change_of(image: ClusterImage, key: PartitionKey, state: PartitionState, members: Iterable[Member]) -> Change:
+def change_of(image: ClusterImage, key: TopicIdPartition, state: PartitionState, members: Iterable[Member]) -> Change:
     """Return a change that depends on the partition's state and the registrations of these members."""
     keys = [partition_key(key), *[broker_key(member.broker) for member in members]]
     return Change(key, state, tuple([Compare(each, image.revision_of(each)) for each in dict.fromkeys(keys)]))

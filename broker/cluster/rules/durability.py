@@ -6,9 +6,10 @@ configuration would not be known to the others, who elect.
 
 from uuid import UUID
 
-from warmlog.broker.cluster.image import BROKER_DEFAULTS, ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import BROKER_DEFAULTS, ClusterImage
 from warmlog.broker.cluster.values import PartitionState
 from warmlog.broker.settings.topics import MIN_ISR, default_min_isr
+from warmlog.protocol.partitions import TopicIdPartition
 
 UNCLEAN = "unclean.leader.election.enable"
 SHARED = (MIN_ISR, UNCLEAN)  # settings that all brokers must agree on
@@ -27,17 +28,17 @@ def config_of(image: ClusterImage, topic: UUID, name: str) -> str | None:
     return default_of(image, name) if found is None else found
 
 
-def min_isr(image: ClusterImage, key: PartitionKey, state: PartitionState) -> int:
+def min_isr(image: ClusterImage, key: TopicIdPartition, state: PartitionState) -> int:
     """Return how many members the ISR needs for acks=all: `min.insync.replicas`, at most the replication factor.
 
     The replicas that a reassignment adds do not count before it ends: until then they make nothing more available.
     """
     replicas = len(state.replicas) - len(state.adding)
-    text = config_of(image, key.topic, MIN_ISR)
+    text = config_of(image, key.topic_id, MIN_ISR)
     wanted = default_min_isr(replicas) if text is None else int(text)
     return max(1, min(wanted, replicas))
 
 
-def allows_unclean(image: ClusterImage, key: PartitionKey) -> bool:
+def allows_unclean(image: ClusterImage, key: TopicIdPartition) -> bool:
     """Return whether a replica that lacks acknowledged records may lead."""
-    return (config_of(image, key.topic, UNCLEAN) or "false") == "true"
+    return (config_of(image, key.topic_id, UNCLEAN) or "false") == "true"

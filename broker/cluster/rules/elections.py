@@ -6,11 +6,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from warmlog.broker.cluster.decisions import Refusal
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.rules.changes import Change, change_of
 from warmlog.broker.cluster.rules.durability import allows_unclean
 from warmlog.broker.cluster.rules.states import good_in_sync, in_order, with_isr
 from warmlog.broker.cluster.values import Member, PartitionState
+from warmlog.protocol.partitions import TopicIdPartition
 
 
 class LogEnd(NamedTuple):
@@ -61,7 +62,7 @@ def _registered(image: ClusterImage, brokers: Iterable[int]) -> list[Member]:
 
 def elect(
     image: ClusterImage,
-    key: PartitionKey,
+    key: TopicIdPartition,
     log_ends: Mapping[Member, LogEnd] | None = None,
     *,
     is_unclean: bool = False,
@@ -85,7 +86,7 @@ def elect(
     return _elected(image, key, choice)
 
 
-def elect_preferred(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
+def elect_preferred(image: ClusterImage, key: TopicIdPartition) -> Change | Refusal:
     """Let the first replica lead, if it is in the ISR."""
     state = image.partitions[key]
     first = state.replicas[0]
@@ -97,7 +98,7 @@ def elect_preferred(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
     return _elected(image, key, _Choice(first, good))
 
 
-def step_aside(image: ClusterImage, key: PartitionKey, me: Member) -> Change | Refusal:
+def step_aside(image: ClusterImage, key: TopicIdPartition, me: Member) -> Change | Refusal:
     """Leave the ISR, since this broker cannot append any more, and let another of its replicas lead if this one does.
 
     It has all records so far, and stays eligible as those do that lag.
@@ -154,7 +155,7 @@ def _those_that_stay_first(image: ClusterImage, brokers: Iterable[int]) -> list[
     return sorted(brokers, key=image.draining.__contains__)
 
 
-def _elected(image: ClusterImage, key: PartitionKey, choice: _Choice) -> Change:
+def _elected(image: ClusterImage, key: TopicIdPartition, choice: _Choice) -> Change:
     """Begin a leader epoch. The ISR's members get their current epochs."""
     state = image.partitions[key]
     members = [_current(image, broker) for broker in in_order(state, choice.isr)]

@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from warmlog.broker.cluster.decisions import Refusal
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import draining_key
 from warmlog.broker.cluster.rules.changes import Change, change_of
 from warmlog.broker.cluster.rules.states import are_good, completed, settled, with_isr
 from warmlog.broker.cluster.store import ABSENT, Compare
 from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
+from warmlog.protocol.partitions import TopicIdPartition
 
 
 def change_isr(
-    image: ClusterImage, key: PartitionKey, revision: int, leader: Member, isr: Sequence[Member]
+    image: ClusterImage, key: TopicIdPartition, revision: int, leader: Member, isr: Sequence[Member]
 ) -> Change | Refusal:
     """Decide on the ISR that a leader proposes for the revision of the state that it knows.
 
@@ -52,7 +53,7 @@ def _objection(image: ClusterImage, state: PartitionState, member: Member, *, is
     return None
 
 
-def fence(image: ClusterImage, key: PartitionKey) -> Change | Refusal:
+def fence(image: ClusterImage, key: TopicIdPartition) -> Change | Refusal:
     """Take out of the ISR of a partition whose leader lives those whose registration has ended, or that drain."""
     state = image.partitions[key]
     if state.leader is None or not image.is_good(state.leader):
@@ -67,7 +68,7 @@ def _stays(image: ClusterImage, member: Member) -> bool:
     return image.is_good(member) and member.broker not in image.draining
 
 
-def disown(image: ClusterImage, key: PartitionKey, me: Member) -> Change | Refusal:
+def disown(image: ClusterImage, key: TopicIdPartition, me: Member) -> Change | Refusal:
     """Take a replica that has lost its data, or its disk, out of ISR and ELR. It leads no more, until it is back.
 
     A leader epoch begins, even if another broker leads: what the leader knows of this replica's log is not true any

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from warmlog.broker.cluster.decisions import Refusal
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.rules.changes import Change, change_of
 from warmlog.broker.cluster.rules.states import are_good, completed, without
 from warmlog.broker.cluster.values import PartitionState
+from warmlog.protocol.partitions import TopicIdPartition
 
 
-def reassign(image: ClusterImage, key: PartitionKey, target: Sequence[int] | None) -> Change | Refusal:
+def reassign(image: ClusterImage, key: TopicIdPartition, target: Sequence[int] | None) -> Change | Refusal:
     """Begin to move a partition to other replicas, first the preferred one; None cancels what was begun.
 
     It replaces a reassignment that is in progress. Replicas that this one had added, and the target does not have, are

@@ -4,9 +4,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.rules.durability import min_isr
 from warmlog.broker.cluster.values import Member, PartitionState
+from warmlog.protocol.partitions import TopicIdPartition
 
 
 def are_good(image: ClusterImage, members: Sequence[Member]) -> bool:
@@ -25,20 +26,24 @@ def in_order(state: PartitionState, brokers: Iterable[int]) -> list[int]:
     return [*[broker for broker in state.replicas if broker in left], *sorted(left.difference(state.replicas))]
 
 
-def with_isr(image: ClusterImage, key: PartitionKey, state: PartitionState, isr: Sequence[Member]) -> PartitionState:
+def with_isr(
+    image: ClusterImage, key: TopicIdPartition, state: PartitionState, isr: Sequence[Member]
+) -> PartitionState:
     """Replace the ISR by good members; those that leave it stay eligible while it is too small to commit anything."""
     in_sync = {member.broker for member in isr}
     left = {member.broker: member for member in (*state.elr, *state.isr) if member.broker not in in_sync}
     return settled(image, key, replace(state, isr=tuple(isr), elr=tuple(left.values())))
 
 
-def settled(image: ClusterImage, key: PartitionKey, state: PartitionState) -> PartitionState:
+def settled(image: ClusterImage, key: TopicIdPartition, state: PartitionState) -> PartitionState:
     """Empty the ELR if the ISR is good and large enough, so that its leader can commit again."""
     is_enough = len(state.isr) >= min_isr(image, key, state) and are_good(image, state.isr)
     return replace(state, elr=()) if is_enough and state.elr else state
 
 
-def without(image: ClusterImage, key: PartitionKey, state: PartitionState, brokers: Collection[int]) -> PartitionState:
+def without(
+    image: ClusterImage, key: TopicIdPartition, state: PartitionState, brokers: Collection[int]
+) -> PartitionState:
     """Remove replicas from a state whose other members of the ISR are good. A leader epoch begins.
 
     The next leader is the first good member of the ISR, if the present one is removed.
@@ -57,7 +62,7 @@ def without(image: ClusterImage, key: PartitionKey, state: PartitionState, broke
     return settled(image, key, changed)
 
 
-def completed(image: ClusterImage, key: PartitionKey, state: PartitionState) -> PartitionState:
+def completed(image: ClusterImage, key: TopicIdPartition, state: PartitionState) -> PartitionState:
     """End a reassignment if every added replica is in sync, and enough of the target are."""
     if not (state.adding or state.removing):
         return state

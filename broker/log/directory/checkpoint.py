@@ -24,6 +24,7 @@ from uuid import UUID
 from warmlog.broker.log.errors import CheckpointError
 from warmlog.broker.log.io.directory_names import decode_topic_id, encode_topic_id
 from warmlog.broker.log.io.disk import Disk, read_file, replace_file
+from warmlog.protocol.partitions import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -37,8 +38,6 @@ CLEAN_MARKER = ".kafka_cleanshutdown"
 VERSION = 0
 UNKNOWN_BROKER_EPOCH = -1
 FIRST_STOP_MS = 10**12  # in 2001; no broker epoch of Kafka, an offset of its metadata log, comes near
-
-TopicPartition = tuple[str, int]
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:

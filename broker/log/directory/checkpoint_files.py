@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from threading import RLock
 
-from warmlog.broker.log.directory.checkpoint import TopicPartition, read_offsets, write_offsets
+from warmlog.broker.log.directory.checkpoint import read_offsets, write_offsets
 from warmlog.broker.log.errors import CheckpointError
 from warmlog.broker.log.io.disk import Disk
+from warmlog.protocol.partitions import TopicPartition
 
 
 class CheckpointFiles:

@@ -28,7 +28,6 @@ from uuid import UUID
 from warmlog.broker.log.directory.accepted_loss import how_to_accept
 from warmlog.broker.log.directory.arrival import REPLACES_ALL, Arrival, write_arrival
 from warmlog.broker.log.directory.belonging import METADATA_FILE, check_first, check_ids, why_missing
-from warmlog.broker.log.directory.checkpoint import TopicPartition
 from warmlog.broker.log.directory.checkpointed_log import CheckpointedLog
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.directory.identity import has_identity
@@ -37,6 +36,7 @@ from warmlog.broker.log.directory.names import reason_of
 from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError
 from warmlog.broker.log.io.directory_names import partition_directory
 from warmlog.broker.log.io.disk import Disk, is_disk_failure
+from warmlog.protocol.partitions import TopicPartition
 
 L = TypeVar("L", bound=CheckpointedLog)
 

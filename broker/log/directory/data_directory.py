@@ -39,7 +39,6 @@ from warmlog.broker.log.directory.checkpoint import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     UNKNOWN_BROKER_EPOCH,
-    TopicPartition,
     is_own_marker,
     read_clean_marker,
     read_topic_id,
@@ -67,6 +66,7 @@ from warmlog.broker.log.io.directory_names import (
     stray_directory,
 )
 from warmlog.broker.log.io.disk import Disk, DiskSpace, is_out_of_room, replace_file
+from warmlog.protocol.partitions import TopicPartition
 
 PRIVATE = 0o700  # the mode of a directory that the broker creates: records are nobody else's business
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from warmlog.broker.log.directory.checkpoint import TopicPartition
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.partitions import TopicPartition
 
 
 class Checkpoints:

@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from warmlog.broker.log.descriptions import RecoveryReport
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.directory.receipt import Receipt, log_receipt, time_of
 from warmlog.broker.log.errors import LogError
 from warmlog.broker.log.partition_log import PartitionLog
+from warmlog.protocol.partitions import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0
-Key: TypeAlias = tuple[str, int]  # topic, partition
 
 
 class StartProgress:
@@ -105,12 +105,12 @@ class RecoveredLogs:
     """Logs that were recovered before their topics are opened."""
 
     def __init__(self) -> None:
-        self._logs: dict[Key, PartitionLog] = {}
+        self._logs: dict[TopicPartition, PartitionLog] = {}
 
     def run(
         self,
-        queues: Sequence[Sequence[Key]],
-        open_log: Callable[[Key], PartitionLog],
+        queues: Sequence[Sequence[TopicPartition]],
+        open_log: Callable[[TopicPartition], PartitionLog],
         *,
         threads_each: int,
         progress: StartProgress,
@@ -129,7 +129,12 @@ class RecoveredLogs:
         for done in work:
             done.result()
 
-    def _work_off(self, queue: Iterator[Key], open_log: Callable[[Key], PartitionLog], progress: StartProgress) -> None:
+    def _work_off(
+        self,
+        queue: Iterator[TopicPartition],
+        open_log: Callable[[TopicPartition], PartitionLog],
+        progress: StartProgress,
+    ) -> None:
         for key in queue:
             if progress.is_cancelled:
                 return
@@ -149,7 +154,7 @@ class RecoveredLogs:
             log.close(clean=False)
 
 
-def _locked(queue: Iterator[Key], lock: Lock) -> Iterator[Key]:
+def _locked(queue: Iterator[TopicPartition], lock: Lock) -> Iterator[TopicPartition]:
     """Make an iterator safe for several threads."""
     while True:
         with lock:

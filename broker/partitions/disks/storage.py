@@ -39,8 +39,9 @@ from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.idle import ProducerBudget
 from warmlog.broker.metadata.topic import Topic, is_internal
-from warmlog.broker.partitions.disks.startup import Key, RecoveredLogs, Start, StartProgress, receipt_of
+from warmlog.broker.partitions.disks.startup import RecoveredLogs, Start, StartProgress, receipt_of
 from warmlog.broker.partitions.epochs import assign_epoch
+from warmlog.protocol.partitions import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class Storage:
     budget: ProducerBudget = field(default_factory=ProducerBudget)
     is_in_cluster: bool = False
     closing_epoch: Callable[[], int] | None = None
-    cut: set[Key] = field(default_factory=set)  # logs found shorter than the last clean stop has left them
+    cut: set[TopicPartition] = field(default_factory=set)  # logs found shorter than the last clean stop has left them
     unrecovered: set[DataDirectory] = field(default_factory=set)  # directories with logs that could not be opened
     made_in: set[DataDirectory] = field(default_factory=set)  # directories with new names that are not fsynced yet
 
@@ -86,7 +87,7 @@ class Storage:
 
         Each topic comes with its partitions that have a log here.
         """
-        queues: dict[DataDirectory, list[Key]] = {directory: [] for directory in self.directories.live}
+        queues: dict[DataDirectory, list[TopicPartition]] = {directory: [] for directory in self.directories.live}
         by_name = {topic.name: (topic, config) for topic, _, config in topics}
         for topic, indexes, _ in topics:
             for index in indexes:
@@ -94,7 +95,7 @@ class Storage:
                 if holder in queues and not holder.was_clean:
                     queues[holder].append((topic.name, index))
 
-        def open_log(key: Key) -> PartitionLog:
+        def open_log(key: TopicPartition) -> PartitionLog:
             return self._open_log(*by_name[key[0]], key[1])
 
         self.recovered.run(list(queues.values()), open_log, threads_each=threads_each, progress=self.progress)
@@ -150,10 +151,12 @@ class Storage:
             raise
         return log
 
-    def place(self, wanted: Iterable[NewLog]) -> tuple[dict[DataDirectory, list[NewLog]], dict[Key, Exception]]:
+    def place(
+        self, wanted: Iterable[NewLog]
+    ) -> tuple[dict[DataDirectory, list[NewLog]], dict[TopicPartition, Exception]]:
         """Choose a data directory for each new partition; also return the failures."""
         placed: dict[DataDirectory, list[NewLog]] = {}
-        failures: dict[Key, Exception] = {}
+        failures: dict[TopicPartition, Exception] = {}
         for new in wanted:
             try:
                 placed.setdefault(self.directories.place(new.topic.name, new.partition), []).append(new)
@@ -161,12 +164,12 @@ class Storage:
                 failures[new.topic.name, new.partition] = error
         return placed, failures
 
-    def rename_strays(self, directory: DataDirectory, wanted: Iterable[NewLog]) -> list[Key]:
+    def rename_strays(self, directory: DataDirectory, wanted: Iterable[NewLog]) -> list[TopicPartition]:
         """Rename data of other topics that lies where new partitions are placed, and keep it; return the partitions.
 
         Its records are not those of the cluster's replicas.
         """
-        found: list[Key] = []
+        found: list[TopicPartition] = []
         for topic, index, _ in wanted:
             topic_id = directory.topic_id(topic.name, index)
             if topic_id is not None and topic_id != topic.id:
@@ -344,7 +347,9 @@ class Storage:
             self.directories.forget(topic.name, index)
         return is_gone
 
-    def warn_of_unserved(self, served: Container[Key], offline: Container[Key], exists: Callable[[str], bool]) -> None:
+    def warn_of_unserved(
+        self, served: Container[TopicPartition], offline: Container[TopicPartition], exists: Callable[[str], bool]
+    ) -> None:
         """Log what lies in the data directories and is not served; its checkpoints are kept. Raises OSError.
 
         So are those of partitions whose directories are missing. What is `offline` was reported before.
@@ -359,7 +364,9 @@ class Storage:
             _warn_of_unserved(directory, [key for key in directory.unserved if key not in offline], exists)
 
 
-def _warn_of_unserved(directory: DataDirectory, unserved: Iterable[Key], exists: Callable[[str], bool]) -> None:
+def _warn_of_unserved(
+    directory: DataDirectory, unserved: Iterable[TopicPartition], exists: Callable[[str], bool]
+) -> None:
     for finding in directory.findings:
         logger.warning("%s", finding)
     for name in directory.foreign_names():

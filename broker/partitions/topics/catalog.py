@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta
 from warmlog.broker.cluster.keys import CONTROLLER_KEY
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import PartitionState, Registration
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.topics.topic_map import TopicMap
+from warmlog.protocol.partitions import TopicIdPartition
 
 NO_LEADER = -1
 UNKNOWN_EPOCH = -1
@@ -91,7 +92,7 @@ class Catalog:
         """Return the number of replicas of a topic's first partition, 0 for a topic that is gone."""
         if self._node.is_alone:
             return 1
-        found = self._image.partitions.get(PartitionKey(topic.id, 0))
+        found = self._image.partitions.get(TopicIdPartition(topic.id, 0))
         return 0 if found is None else len(found.replicas) - len(found.adding)
 
     def state_of(self, topic: Topic, index: int) -> int:
@@ -101,7 +102,7 @@ class Catalog:
         """
         if self._node.is_alone:
             return self._own_epoch(topic, index)
-        found = self._image.partitions.get(PartitionKey(topic.id, index))
+        found = self._image.partitions.get(TopicIdPartition(topic.id, index))
         return UNKNOWN_EPOCH if found is None else found.revision + self._broker_changes
 
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
@@ -114,7 +115,7 @@ class Catalog:
             epoch, me = self._own_epoch(topic, index), (self._node.id,)
             is_online = epoch != UNKNOWN_EPOCH
             return PartitionInfo(self._node.id if is_online else NO_LEADER, epoch, me, me if is_online else ())
-        found = self._image.partitions.get(PartitionKey(topic.id, index))
+        found = self._image.partitions.get(TopicIdPartition(topic.id, index))
         if found is None:
             return PartitionInfo(NO_LEADER, UNKNOWN_EPOCH, (), ())
         return _info(self._image, found)

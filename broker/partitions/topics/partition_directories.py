@@ -22,10 +22,10 @@ from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.checkpoints import Checkpoints
 from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
-from warmlog.broker.partitions.disks.startup import Key
 from warmlog.broker.partitions.disks.storage import NewLog, Storage, move_away
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.settings.topics import LogConfigs
+from warmlog.protocol.partitions import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ class _Deleted(NamedTuple):
 class Made:
     """The logs that were created, and the failures, by topic and partition."""
 
-    logs: dict[Key, PartitionLog] = field(default_factory=dict)
-    failures: dict[Key, Exception] = field(default_factory=dict)
+    logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
+    failures: dict[TopicPartition, Exception] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class PartitionDirectories:
             whole.logs.setdefault(name, []).append(log)
         return whole
 
-    async def _give_up(self, keys: Collection[Key], made: Made) -> None:
+    async def _give_up(self, keys: Collection[TopicPartition], made: Made) -> None:
         """Close the logs of these partitions that were created, and forget where the partitions were placed."""
         logs = [made.logs.pop(key) for key in keys if key in made.logs]
         if logs:

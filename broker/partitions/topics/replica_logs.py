@@ -19,6 +19,7 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.topics.partition_directories import PartitionDirectories
 from warmlog.broker.partitions.topics.topic_map import TopicMap
 from warmlog.broker.settings.topics import LogConfigs
+from warmlog.protocol.partitions import TopicPartition
 
 T = TypeVar("T")
 
@@ -109,7 +110,7 @@ class ReplicaLogs:
 
     # -- creating ------------------------------------------------------------------------------------------------------
 
-    async def _make_all(self, wishes: Sequence[_Wish[tuple[str, int]]]) -> None:
+    async def _make_all(self, wishes: Sequence[_Wish[TopicPartition]]) -> None:
         new: list[NewLog] = []
         for wish in wishes:
             name, index = wish.what
@@ -134,7 +135,7 @@ class ReplicaLogs:
         if directories.holder(topic, index) is not None and directories.is_offline(topic, index):
             directories.release(topic, index)
 
-    async def _publish(self, wish: _Wish[tuple[str, int]], log: PartitionLog) -> None:
+    async def _publish(self, wish: _Wish[TopicPartition], log: PartitionLog) -> None:
         if self._storage.directories.is_offline(*wish.what):  # its disk failed while it was opened
             await trio.to_thread.run_sync(lambda: log.close(clean=False))
             wish.error = OfflineError(f"{log.topic}-{log.partition}: its data directory is offline")

@@ -7,6 +7,7 @@ import trio
 
 from warmlog.broker.metadata.topic import Topic, folded
 from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.partitions import TopicPartition
 
 MAX_DELETED: Final = 50_000  # ids of deleted topics that are remembered: 6 MB
 
@@ -17,9 +18,9 @@ class TopicMap:
     def __init__(self, *, leads_all: bool = True) -> None:
         """`leads_all`: whether this broker leads every partition that it has."""
         self.topics: dict[str, Topic] = {}
-        self.partitions: dict[tuple[str, int], Partition] = {}  # those that this broker leads, and clients reach
-        self.local = self.partitions if leads_all else dict[tuple[str, int], Partition]()  # those with a log here
-        self.offline: dict[tuple[str, int], str] = {}  # partitions that cannot be served, and the reason
+        self.partitions: dict[TopicPartition, Partition] = {}  # those that this broker leads, and clients reach
+        self.local = self.partitions if leads_all else dict[TopicPartition, Partition]()  # those with a log here
+        self.offline: dict[TopicPartition, str] = {}  # partitions that cannot be served, and the reason
         self.pending: dict[str, trio.Event] = {}  # topics whose directories are being created; set afterwards
         self._names: dict[bytes, str] = {}  # by id
         self._folded: dict[str, str] = {}  # topics by folded name

@@ -34,7 +34,7 @@ from warmlog.protocol.kafka.messages.fetch import (
     PeerFetchResponse,
 )
 
-Key: TypeAlias = tuple[str | bytes, int]  # topic id or name, partition
+FetchKey: TypeAlias = tuple[str | bytes, int]  # topic id or name, partition
 MAX_EPOCH = (1 << 31) - 1
 
 
@@ -61,16 +61,16 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.id = NO_SESSION
         self.epoch = INITIAL_SESSION_EPOCH
-        self._wanted: OrderedDict[Key, KafkaFetchPartition] = OrderedDict()
-        self._changed: dict[Key, None] = {}  # wanted, and not as the broker knows it
-        self._known: dict[Key, KafkaFetchPartition] = {}  # the broker's session
-        self._removed: dict[Key, KafkaFetchPartition] = {}  # in the broker's session, and not wanted
-        self._sent: dict[Key, KafkaFetchPartition] | None = None  # named by the request that has no response yet
+        self._wanted: OrderedDict[FetchKey, KafkaFetchPartition] = OrderedDict()
+        self._changed: dict[FetchKey, None] = {}  # wanted, and not as the broker knows it
+        self._known: dict[FetchKey, KafkaFetchPartition] = {}  # the broker's session
+        self._removed: dict[FetchKey, KafkaFetchPartition] = {}  # in the broker's session, and not wanted
+        self._sent: dict[FetchKey, KafkaFetchPartition] | None = None  # named by the request that has no response yet
 
     def __len__(self) -> int:
         return len(self._wanted)
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: FetchKey) -> bool:
         return key in self._wanted
 
     @property
@@ -78,11 +78,11 @@ class FetchSession:
         """Whether the next request names changes only."""
         return self.epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}
 
-    def key_of(self, one: KafkaFetchPartition | PeerFetchedPartition) -> Key:
+    def key_of(self, one: KafkaFetchPartition | PeerFetchedPartition) -> FetchKey:
         """Return what identifies a partition."""
         return (one.topic_id if self.uses_topic_ids else one.topic), one.partition
 
-    def wants(self, key: Key) -> KafkaFetchPartition | None:
+    def wants(self, key: FetchKey) -> KafkaFetchPartition | None:
         """Return how a partition is to be fetched, None if it is not."""
         return self._wanted.get(key)
 
@@ -98,7 +98,7 @@ class FetchSession:
         else:
             self._changed[key] = None
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: FetchKey) -> None:
         """Stop fetching a partition."""
         self._wanted.pop(key, None)
         self._changed.pop(key, None)
@@ -152,7 +152,10 @@ class FetchSession:
         self._start_again(is_gone=False)
 
     def _problem(
-        self, sent: dict[Key, KafkaFetchPartition], found: dict[Key, PeerFetchedPartition], response: PeerFetchResponse
+        self,
+        sent: dict[FetchKey, KafkaFetchPartition],
+        found: dict[FetchKey, PeerFetchedPartition],
+        response: PeerFetchResponse,
     ) -> str:
         """Return what is wrong with a response; nothing if it is sound."""
         if len(found) != len(response.partitions):
@@ -168,7 +171,7 @@ class FetchSession:
             return f"a fetch session with the id {response.session_id}"
         return ""
 
-    def _fetched(self, key: Key, found: PeerFetchedPartition) -> Fetched | None:
+    def _fetched(self, key: FetchKey, found: PeerFetchedPartition) -> Fetched | None:
         """Return a partition of a response, unless it was removed or set otherwise since the request."""
         asked = self._known.get(key)
         if asked is None or self._wanted.get(key) != asked:

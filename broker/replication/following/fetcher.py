@@ -19,11 +19,11 @@ from typing import Protocol
 
 import trio
 
-from warmlog.broker.replication.following.fetch_session import Fetched, FetchResponseError, FetchSession
+from warmlog.broker.replication.following.fetch_session import Fetched, FetchKey, FetchResponseError, FetchSession
 from warmlog.broker.replication.peers.cluster_view import Leader, Reaction
 from warmlog.broker.replication.peers.connection import PeerConnection
 from warmlog.broker.replication.peers.errors import PeerError
-from warmlog.broker.replication.peers.leaders import Key, Leaders
+from warmlog.broker.replication.peers.leaders import Leaders
 from warmlog.broker.replication.throttle import MAX_SLEEP_S, Throttle
 from warmlog.protocol.backoff import delays_s
 from warmlog.protocol.errors import ErrorCode
@@ -35,6 +35,7 @@ from warmlog.protocol.kafka.messages.fetch import (
     PeerFetchResponse,
 )
 from warmlog.protocol.kafka.peer_apis import FETCH, FIRST_FETCH_WITH_TOPIC_IDS
+from warmlog.protocol.partitions import TopicPartition
 
 MAX_THROTTLE_S = 30.0  # what a broker may make us wait after a response
 PARALLEL_TAKES = 64  # partitions whose records are taken at the same time
@@ -115,7 +116,7 @@ class Following:
         self.resume_at = 0.0  # on trio's clock
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TopicPartition:
         """Its topic and index."""
         return self.replica.topic, self.replica.partition
 
@@ -164,9 +165,9 @@ class Fetcher:
         self._give_up = give_up
         self._random = random
         self._session = FetchSession(uses_topic_ids=True)
-        self._mine: dict[Key, Following] = {}
-        self._paused: set[Key] = set()
-        self._inbox: dict[Key, Following | None] = {}  # given and dropped since the last fetch
+        self._mine: dict[TopicPartition, Following] = {}
+        self._paused: set[TopicPartition] = set()
+        self._inbox: dict[TopicPartition, Following | None] = {}  # given and dropped since the last fetch
         self._news = trio.Event()
         self._fetching = trio.CancelScope()  # around the fetch that is under way
         self._delays = delays_s(random)  # while fetches fail
@@ -178,7 +179,7 @@ class Fetcher:
         self._news.set()
         self._fetching.deadline = min(self._fetching.deadline, trio.current_time() + self._limits.patience_s)
 
-    def drop(self, key: Key) -> None:
+    def drop(self, key: TopicPartition) -> None:
         """Stop fetching a partition."""
         self._inbox[key] = None
         self._news.set()
@@ -219,7 +220,7 @@ class Fetcher:
             self._paused.discard(key)
             await self._place(self._mine[key])
 
-    def _remove(self, key: Key) -> None:
+    def _remove(self, key: TopicPartition) -> None:
         following = self._mine.pop(key, None)
         if following is not None:
             self._session.remove(self._session_key(following.replica))
@@ -255,7 +256,7 @@ class Fetcher:
             if asked is not None:
                 self._session.set(asked)
 
-    def _session_key(self, replica: Replica) -> tuple[str | bytes, int]:
+    def _session_key(self, replica: Replica) -> FetchKey:
         return _key_in(self._session, replica)
 
     async def _wait(self) -> None:
@@ -409,6 +410,6 @@ class Fetcher:
         self._delays = delays_s(self._random)
 
 
-def _key_in(session: FetchSession, replica: Replica) -> tuple[str | bytes, int]:
+def _key_in(session: FetchSession, replica: Replica) -> FetchKey:
     """Return what identifies a replica's partition in a session."""
     return (replica.topic_id if session.uses_topic_ids else replica.topic), replica.partition

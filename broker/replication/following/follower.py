@@ -17,11 +17,12 @@ import trio
 
 from warmlog.broker.replication.following.fetcher import Fetcher, FetchLimits, Following, Replica
 from warmlog.broker.replication.peers.cluster_view import NO_LEADER
-from warmlog.broker.replication.peers.leaders import Key, Leaders
+from warmlog.broker.replication.peers.leaders import Leaders
 from warmlog.broker.replication.throttle import Throttle
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.fetch import PeerFetchedPartition
+from warmlog.protocol.partitions import TopicPartition
 
 PARTITIONS_PER_PIECE = 500  # assigned in one step: about a millisecond
 
@@ -41,13 +42,13 @@ class Follower:
         self.throttle = throttle or Throttle()
         self._leaders = leaders
         self._random = random
-        self._followed: dict[Key, Following] = {}
+        self._followed: dict[TopicPartition, Following] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}  # by leader and number
-        self._due: dict[Key, None] = {}  # partitions whose leaders may have changed
+        self._due: dict[TopicPartition, None] = {}  # partitions whose leaders may have changed
         self._changed = trio.Event()
         leaders.on_change.append(self._note)
 
-    def _note(self, keys: Iterable[Key] | None) -> None:
+    def _note(self, keys: Iterable[TopicPartition] | None) -> None:
         self._due.update(dict.fromkeys(self._followed if keys is None else keys))
         self._changed.set()
 
@@ -105,7 +106,7 @@ class Follower:
                         await trio.lowlevel.checkpoint()
                 await self._changed.wait()
 
-    async def _assign(self, key: Key, nursery: trio.Nursery) -> None:
+    async def _assign(self, key: TopicPartition, nursery: trio.Nursery) -> None:
         """Give a partition to the fetcher of its leader."""
         following = self._followed.get(key)
         if following is None:

@@ -9,15 +9,15 @@ from typing import TypeAlias
 
 import trio
 
-from warmlog.broker.cluster.image import PartitionKey
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.rules import Change, Refusal, batches, change_isr, is_current, transaction
 from warmlog.broker.replication.leading.leader import PartitionLeader
 from warmlog.broker.replication.leading.progress import Proposal
+from warmlog.protocol.partitions import TopicIdPartition
 
 DECISIONS_PER_STEP = 100  # between two checkpoints: 3 ms
 
-Queued: TypeAlias = dict[PartitionKey, tuple[PartitionLeader, Proposal]]
+Queued: TypeAlias = dict[TopicIdPartition, tuple[PartitionLeader, Proposal]]
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class IsrProposals:
         self._queued: Queued = {}
         self._is_sending = False
 
-    def send(self, key: PartitionKey, leader: PartitionLeader, proposal: Proposal) -> None:
+    def send(self, key: TopicIdPartition, leader: PartitionLeader, proposal: Proposal) -> None:
         """Send a proposal in the background: with the key given, the `propose` of a `PartitionLeader`."""
         self._queued[key] = leader, proposal
         if not self._is_sending:
@@ -52,7 +52,7 @@ class IsrProposals:
         finally:
             self._is_sending = False
 
-    def _decide(self, key: PartitionKey, leader: PartitionLeader, proposal: Proposal) -> Change | None:
+    def _decide(self, key: TopicIdPartition, leader: PartitionLeader, proposal: Proposal) -> Change | None:
         """Return the change that a proposal makes, or withdraw it."""
         if leader.state.leader is None:
             return None

@@ -72,7 +72,7 @@ class ClusterBrokers:
             registration = image.brokers.get(broker)
             if registration is not None and self._epochs.get(broker) != registration.epoch:
                 self._drop(broker)
-        names = [(image.names.get(key.topic), key.partition) for key in delta.partitions]
+        names = [(image.names.get(key.topic_id), key.partition) for key in delta.partitions]
         known = [(name, index) for name, index in names if name is not None]
         if known:
             for watcher in self.on_change:

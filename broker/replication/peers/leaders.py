@@ -8,13 +8,13 @@ from warmlog.broker.replication.peers.connection import PeerConnection
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.fetch import FetchingReplica
 from warmlog.protocol.kafka.peer import PeerApi
+from warmlog.protocol.partitions import TopicPartition
 
 Q = TypeVar("Q")
 R = TypeVar("R")
-Key: TypeAlias = tuple[str, int]  # topic, partition
 
 # Called with the partitions whose leaders may be others now; None: any.
-Watcher: TypeAlias = Callable[[Iterable[Key] | None], None]
+Watcher: TypeAlias = Callable[[Iterable[TopicPartition] | None], None]
 
 
 class Leaders(Protocol):

@@ -25,6 +25,7 @@ from warmlog.protocol.kafka.messages.common import (
     since,
     topic_id_text,
 )
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import MetadataRequest, Value
 from warmlog.protocol.response import BrokerMetadata, ErrorResponse, MetadataResponse, PartitionMetadata, TopicMetadata
 
@@ -74,14 +75,14 @@ class DescribeTopicPartitionsRequest(Value, frozen=True, kw_only=True, gc=False)
     api: ClassVar[str] = "describe_topic_partitions"
     topics: tuple[str, ...] = ()
     limit: int = 2000
-    cursor: tuple[str, int] | None = None
+    cursor: TopicPartition | None = None
 
 
 class DescribeTopicPartitionsResponse(Value, frozen=True, kw_only=True, gc=False):
     """Topics sorted by name, and the cursor for the next request if there are more."""
 
     topics: tuple[TopicMetadata, ...] = ()
-    next_cursor: tuple[str, int] | None = None
+    next_cursor: TopicPartition | None = None
 
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -256,7 +257,7 @@ def failed(request: MetadataRequest, error: ErrorResponse) -> MetadataResponse:
 # -- DescribeTopicPartitions --
 
 
-def _cursor(topic_name: str, partition_index: int) -> tuple[str, int]:
+def _cursor(topic_name: str, partition_index: int) -> TopicPartition:
     return topic_name, partition_index
 
 

@@ -10,11 +10,11 @@ import trio
 from tests.broker.cluster.memory import Faults, MemoryCluster, MemoryStore
 from warmlog.broker.cluster import admin, values
 from warmlog.broker.cluster.controller import Controller, Rebalancing
-from warmlog.broker.cluster.image import PartitionKey
 from warmlog.broker.cluster.node import ClusterNode, Identity
 from warmlog.broker.cluster.rules import Change, LogEnd, Refusal, change_isr, transaction
 from warmlog.broker.cluster.store import StoreUnavailableError
 from warmlog.broker.cluster.values import NO_EPOCH, Endpoint, PartitionState, TopicState
+from warmlog.protocol.partitions import TopicIdPartition
 
 LEASE_S = 6.0
 NO_REBALANCING = Rebalancing(interval_s=None)
@@ -79,7 +79,7 @@ class Member:
         self.node = ClusterNode(self.store, self.id, lease_s=LEASE_S, random=Random(self.id), clock=trio.current_time)
         self.controller = Controller(self.node, self._ask, self._rebalancing, elected=self.election_times_s.append)
 
-    async def _ask(self, _: PartitionKey, members: Sequence[values.Member]) -> Mapping[values.Member, LogEnd]:
+    async def _ask(self, _: TopicIdPartition, members: Sequence[values.Member]) -> Mapping[values.Member, LogEnd]:
         self.questions += 1
         await trio.lowlevel.checkpoint()
         return {member: self.log_ends[member.broker] for member in members if member.broker in self.log_ends}
@@ -133,13 +133,13 @@ async def listening(nodes: Sequence[Member]) -> trio.SocketListener:
     return listener
 
 
-async def created(nodes: Sequence[Member], assignment: Sequence[Sequence[int]], **configs: str) -> PartitionKey:
+async def created(nodes: Sequence[Member], assignment: Sequence[Sequence[int]], **configs: str) -> TopicIdPartition:
     """Create topic t, and return its first partition when all nodes know it."""
     made = topic(len(assignment), **configs)
     await admin.create_topic(nodes[0].node, "t", made, assignment)
     for each in nodes:
         await each.until(lambda each=each: len(each.node.image.partitions) == len(assignment))  # type: ignore[misc]
-    return PartitionKey(made.id, 0)
+    return TopicIdPartition(made.id, 0)
 
 
 async def committed(member: Member, change: Change | Refusal) -> bool:
@@ -148,7 +148,7 @@ async def committed(member: Member, change: Change | Refusal) -> bool:
     return bool(await member.node.attempt(transaction([change])))
 
 
-async def in_sync(leader: Member, key: PartitionKey, brokers: Sequence[int]) -> None:
+async def in_sync(leader: Member, key: TopicIdPartition, brokers: Sequence[int]) -> None:
     """Let a leader set the ISR of a partition."""
     image = leader.node.image
     state = image.partitions[key]

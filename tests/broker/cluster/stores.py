@@ -6,14 +6,15 @@ from uuid import UUID
 from msgspec import Struct
 
 from warmlog.broker.cluster import rules
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, configs_key, draining_key, encode, partition_key, topic_key
 from warmlog.broker.cluster.rules import Change, Refusal
 from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
 from warmlog.broker.cluster.values import Configs, Endpoint, Member, PartitionState, Registration, TopicState
+from warmlog.protocol.partitions import TopicIdPartition
 
 TOPIC = UUID(int=7)
-KEY = PartitionKey(TOPIC, 0)
+KEY = TopicIdPartition(TOPIC, 0)
 
 
 def registration(broker: int, since: int = -1) -> Registration:

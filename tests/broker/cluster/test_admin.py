@@ -7,10 +7,11 @@ from trio.testing import MockClock
 
 from tests.broker.cluster.nodes import created, in_sync, three_nodes, topic
 from warmlog.broker.cluster import admin, partition_admin, topics
-from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
+from warmlog.broker.cluster.image import BROKER_DEFAULTS
 from warmlog.broker.cluster.values import TopicStatus
 from warmlog.broker.metadata.assignment import InvalidAssignmentError, TooFewBrokersError
 from warmlog.broker.metadata.topic import RefusedError
+from warmlog.protocol.partitions import TopicIdPartition
 
 
 async def test_a_topic_cannot_have_more_replicas_than_there_are_brokers(autojump_clock: MockClock) -> None:
@@ -127,9 +128,9 @@ async def test_a_topic_that_is_being_created_cannot_grow(autojump_clock: MockClo
 async def test_a_topic_that_has_grown_meanwhile_does_not_grow(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         key = await created(nodes, [[1], [2]])
-        await admin.grow_topic(nodes[0].node, "t", key.topic, [[3]], 2)
+        await admin.grow_topic(nodes[0].node, "t", key.topic_id, [[3]], 2)
         with pytest.raises(RefusedError, match="has 3 partitions, not 2"):
-            await admin.grow_topic(nodes[0].node, "t", key.topic, [[3]], 2)
+            await admin.grow_topic(nodes[0].node, "t", key.topic_id, [[3]], 2)
 
 
 async def test_a_topic_is_finished_with_as_many_replicas_as_it_was_begun_with(autojump_clock: MockClock) -> None:
@@ -145,7 +146,7 @@ async def test_deleting_a_topic_leaves_marks_for_its_brokers(autojump_clock: Moc
     async with three_nodes() as nodes:
         key = await created(nodes, [[1, 2], [2, 1]])
         await admin.delete_topic(nodes[2].node, "t")
-        assert nodes[2].node.image.gone == {key.topic: {1, 2}}
+        assert nodes[2].node.image.gone == {key.topic_id: {1, 2}}
         with pytest.raises(RefusedError, match="no topic"):
             await admin.delete_topic(nodes[2].node, "t")
 
@@ -190,7 +191,7 @@ async def test_the_preferred_leader_is_elected_on_request(autojump_clock: MockCl
 async def test_elections_whose_answer_is_lost_have_succeeded(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         first = await created(nodes, [[1, 2]] * 60)
-        keys = [PartitionKey(first.topic, index) for index in range(60)]
+        keys = [TopicIdPartition(first.topic_id, index) for index in range(60)]
         await nodes[0].restart()
         await nodes[1].until(lambda: all(nodes[1].node.image.partitions[key].leader_id == 2 for key in keys))
         for key in keys:
@@ -226,7 +227,7 @@ async def test_a_reassignment_is_listed_until_it_is_cancelled(autojump_clock: Mo
 async def test_a_partition_that_does_not_exist_cannot_be_moved(autojump_clock: MockClock) -> None:
     async with three_nodes() as nodes:
         key = await created(nodes, [[1]])
-        missing = PartitionKey(key.topic, 7)
+        missing = TopicIdPartition(key.topic_id, 7)
         refused = await partition_admin.reassign_partitions(nodes[0].node, {missing: [2]})
         assert refused == {missing: "the partition does not exist"}
         assert "broker 9 is not registered" in str(await partition_admin.reassign_partitions(nodes[0].node, {key: [9]}))
@@ -236,7 +237,7 @@ async def test_many_partitions_are_moved_in_few_transactions(autojump_clock: Moc
     async with three_nodes() as nodes:
         first = await created(nodes, [[1, 2]] * 130)
         node = nodes[1].node
-        keys = [PartitionKey(first.topic, index) for index in range(131)]
+        keys = [TopicIdPartition(first.topic_id, index) for index in range(131)]
         before = node.image.revision
         assert list(await partition_admin.reassign_partitions(node, {key: [3, 2] for key in keys})) == [keys[130]]
         assert node.image.revision - before < 10

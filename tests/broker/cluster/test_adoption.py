@@ -7,7 +7,7 @@ import pytest
 
 from tests.broker.cluster.memory import MemoryCluster
 from warmlog.broker.cluster.decisions import Refusal
-from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import EMPTY, ClusterImage
 from warmlog.broker.cluster.keys import (
     FEATURES_KEY,
     LOGIN_SECRET_KEY,
@@ -43,6 +43,7 @@ from warmlog.broker.security.acls import Acl, Operation, PatternType, Permission
 from warmlog.broker.security.delegation_tokens import DelegationToken
 from warmlog.broker.security.quotas.entities import QuotaEntity
 from warmlog.broker.security.scram import ScramCredential
+from warmlog.protocol.partitions import TopicIdPartition
 
 ACL = Acl(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:a", "*", Operation.READ, Permission.ALLOW)
 ALICE, BOB = QuotaEntity("alice"), QuotaEntity("bob", "")
@@ -98,7 +99,7 @@ async def test_everything_goes_along() -> None:
     assert image.topics.keys() == {"t"}
     assert (image.topics["t"].id, image.topics["t"].configs) == (uuid5(SPACE, "t"), {"retention.ms": "5"})
     for index in range(2):
-        state = image.partitions[PartitionKey(uuid5(SPACE, "t"), index)]
+        state = image.partitions[TopicIdPartition(uuid5(SPACE, "t"), index)]
         assert (state.replicas, state.leader, state.isr, state.leader_epoch) == ((7,), ME, (ME,), 4)
     assert {scope: found.values for scope, found in image.configs.items()} == {
         "": {"a": "1", "b": "theirs"},
@@ -143,7 +144,7 @@ async def test_replicas_of_an_earlier_broker_of_the_same_id_are_not_part_of_the_
     mine = own({"t": topic("t")})
     cluster = MemoryCluster()
     earlier = PartitionState(replicas=(7, 8), leader=None, leader_epoch=2, isr=(Member(7, 2),))
-    key = PartitionKey(uuid5(SPACE, "theirs"), 0)
+    key = TopicIdPartition(uuid5(SPACE, "theirs"), 0)
     cluster.commit(Transaction((), (Put(partition_key(key), encode(earlier)),)))
     for step in steps(mine, cluster):
         assert cluster.commit(step).succeeded

@@ -9,13 +9,14 @@ from tests.broker.cluster.memory import MemoryCluster
 from tests.broker.cluster.nodes import Member, created, in_sync, three_nodes
 from warmlog.broker.cluster import admin, partition_admin
 from warmlog.broker.cluster.controller import Rebalancing
-from warmlog.broker.cluster.image import BROKER_DEFAULTS, PartitionKey
+from warmlog.broker.cluster.image import BROKER_DEFAULTS
 from warmlog.broker.cluster.rules import LogEnd
+from warmlog.protocol.partitions import TopicIdPartition
 
 UNCLEAN = "unclean.leader.election.enable"
 
 
-async def leaderless(nodes: list[Member], **configs: str) -> PartitionKey:
+async def leaderless(nodes: list[Member], **configs: str) -> TopicIdPartition:
     """Create a partition on brokers 1 and 2, whose only replica in sync, 1, is gone."""
     key = await created(nodes, [[1, 2]], **configs)
     await in_sync(nodes[0], key, [1])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.broker.cluster.stores import KEY, TOPIC, Contents, OnePartition, changes_between, registration
-from warmlog.broker.cluster.image import BROKER_DEFAULTS, EMPTY, ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import BROKER_DEFAULTS, EMPTY, ClusterImage
 from warmlog.broker.cluster.keys import (
     CONTROLLER_KEY,
     FEATURES_KEY,
@@ -33,6 +33,7 @@ from warmlog.broker.cluster.values import (
     TopicState,
 )
 from warmlog.broker.security.quotas.entities import QuotaEntity
+from warmlog.protocol.partitions import TopicIdPartition
 
 
 def state(*replicas: int) -> PartitionState:
@@ -162,7 +163,7 @@ def _change_something(store: Contents, random: Random) -> None:
             (draining_key(broker), b""),
             (CONTROLLER_KEY, Controller(broker=broker, epoch=1)),
             (topic_key(f"t{topic.int}"), TopicState(id=topic, partitions=2)),
-            (partition_key(PartitionKey(topic, 0)), state(*random.sample(range(3), 2))),
+            (partition_key(TopicIdPartition(topic, 0)), state(*random.sample(range(3), 2))),
             (configs_key(random.choice(("", "1"))), Configs(values={"a": "b"})),
             (FEATURES_KEY, Features(levels={"f": broker})),
             (PRODUCER_IDS_KEY, ProducerIds(next_id=broker)),

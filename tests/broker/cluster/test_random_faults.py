@@ -13,12 +13,13 @@ from tests.broker.cluster.memory import MemoryCluster
 from tests.broker.cluster.nodes import SPACE, Member
 from tests.cluster.simulation.loop import run as simulate
 from warmlog.broker.cluster import admin, partition_admin, values
-from warmlog.broker.cluster.image import ClusterImage, ImageDelta, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.rules import Change, LogEnd, change_isr, transaction
 from warmlog.broker.cluster.store import StoreError
 from warmlog.broker.cluster.values import TopicState, TopicStatus
 from warmlog.broker.metadata.topic import RefusedError
+from warmlog.protocol.partitions import TopicIdPartition
 
 NODES = 3
 STEPS = 60
@@ -34,7 +35,7 @@ class Chaos:
         self.nodes = [
             Member(self.cluster, number, nursery, faults=faults) for number, faults in enumerate(self.faults, 1)
         ]
-        self.leaders: dict[tuple[PartitionKey, int], values.Member] = {}  # by partition and epoch
+        self.leaders: dict[tuple[TopicIdPartition, int], values.Member] = {}  # by partition and epoch
         self.producer_ids: list[int] = []
         self._nursery = nursery
         self._restarting: set[int] = set()
@@ -119,7 +120,7 @@ class Chaos:
 def is_in_order(chaos: Chaos, image: ClusterImage) -> bool:
     """Whether every partition has a leader that lives, and every topic all of its partitions."""
     whole = all(topic.status is TopicStatus.LIVE for topic in image.topics.values())
-    counts = Counter(key.topic for key in image.partitions)
+    counts = Counter(key.topic_id for key in image.partitions)
     return (
         whole
         and counts == {topic.id: topic.partitions for topic in image.topics.values()}

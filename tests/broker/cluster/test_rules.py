@@ -3,7 +3,7 @@
 import pytest
 
 from tests.broker.cluster.stores import KEY, TOPIC, OnePartition, brokers_of
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, draining_key, partition_key
 from warmlog.broker.cluster.rules import (
     Change,
@@ -17,6 +17,7 @@ from warmlog.broker.cluster.rules import (
     transaction,
 )
 from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
+from warmlog.protocol.partitions import TopicIdPartition
 
 
 def proposed(store: OnePartition, *isr: Member, image: ClusterImage | None = None) -> Change | Refusal:
@@ -218,7 +219,7 @@ def test_a_change_compares_the_state_that_it_was_decided_on() -> None:
 
 def test_changes_of_many_partitions_are_divided_by_the_stores_limit() -> None:
     store = OnePartition()
-    keys = [PartitionKey(TOPIC, index) for index in range(1, 300)]
+    keys = [TopicIdPartition(TOPIC, index) for index in range(1, 300)]
     for key in keys:
         store.put(partition_key(key), store.state)
     store.end(3)

@@ -6,11 +6,11 @@ import pytest
 
 from tests.broker.cluster.stores import KEY, TOPIC, Contents, OnePartition, registration
 from warmlog.broker.cluster import topics
-from warmlog.broker.cluster.image import PartitionKey
 from warmlog.broker.cluster.keys import broker_key, draining_key, topic_key
 from warmlog.broker.cluster.rules import Decision, Refusal, elect, log_end_holders
 from warmlog.broker.cluster.store import Transaction
 from warmlog.broker.cluster.values import NO_EPOCH, Member, TopicState, TopicStatus
+from warmlog.protocol.partitions import TopicIdPartition
 
 ME = Member(1, 1)
 
@@ -197,7 +197,7 @@ def test_a_topic_grows() -> None:
     create(store, [(1, 2)])
     done(store, topics.add_partitions(store.image, "t", [(2, 3)]))
     assert store.image.topics["t"].partitions == 2
-    assert store.image.partitions[PartitionKey(TOPIC, 1)].replicas == (2, 3)
+    assert store.image.partitions[TopicIdPartition(TOPIC, 1)].replicas == (2, 3)
     refused(topics.add_partitions(store.image, "other", [(1,)]))
 
 

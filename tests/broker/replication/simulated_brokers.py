@@ -16,12 +16,12 @@ from tests.cluster.simulation.machine import Life, Machine, batches_of, host_of
 from tests.cluster.simulation.network import Network
 from tests.cluster.simulation.store import StoreFaults, connected
 from warmlog.broker.cluster import admin
-from warmlog.broker.cluster.image import PartitionKey
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.values import PartitionState, TopicState
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.partitions.appends.append import Append
 from warmlog.broker.partitions.partition import Partition
+from warmlog.protocol.partitions import TopicIdPartition
 
 BROKERS = (1, 2, 3)
 SETTINGS = ("replica.lag.time.max.ms=10000",)
@@ -109,8 +109,8 @@ class Brokers:
     async def delete(self, topic: str = "t") -> None:
         await admin.delete_topic(self.nodes[0], topic)
 
-    def key(self, topic: str = "t", index: int = 0) -> PartitionKey:
-        return PartitionKey(self.nodes[0].image.topics[topic].id, index)
+    def key(self, topic: str = "t", index: int = 0) -> TopicIdPartition:
+        return TopicIdPartition(self.nodes[0].image.topics[topic].id, index)
 
     def state(self, topic: str = "t", index: int = 0) -> PartitionState:
         """Return the newest state that any broker knows."""

@@ -53,7 +53,7 @@ class Reader:
         connection = await PeerConnection.connect(host_of(broker), PORT, settings, self._nursery)
         wanted = KafkaFetchPartition(
             topic="t",
-            topic_id=self._brokers.key().topic.bytes,
+            topic_id=self._brokers.key().topic_id.bytes,
             partition=0,
             offset=offset,
             current_leader_epoch=epoch,

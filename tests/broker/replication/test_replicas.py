@@ -360,7 +360,7 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_begins_anew() -> None:
         await brokers.start(1, 2, 3)
         await brokers.create([1, 2, 3])
         await brokers.stored(b"old")
-        old = brokers.key().topic
+        old = brokers.key().topic_id
         await brokers.delete()
         await brokers.create([1, 2, 3])
         await brokers.stored(b"new")
@@ -396,7 +396,7 @@ def test_a_broker_that_was_down_does_not_take_the_log_of_a_recreated_topic() -> 
         await brokers.create([1, 2, 3])
         await brokers.stored(b"old")
         await brokers.alike(1, 2, 3)
-        old = brokers.key().topic
+        old = brokers.key().topic_id
         await brokers.stop(3)
         await brokers.delete()
         await brokers.create([1, 2, 3])

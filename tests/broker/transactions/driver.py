@@ -9,8 +9,9 @@ from warmlog.broker.transactions.metadata import Metadata, State
 from warmlog.broker.transactions.shard import TransactionShard
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.transaction_records import StoredTransaction
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transactions import MAX_PRODUCER_EPOCH, TopicIndex, TransactionVersion
+from warmlog.protocol.transactions import MAX_PRODUCER_EPOCH, TransactionVersion
 
 TV_0, TV_1, TV_2 = TransactionVersion.TV_0, TransactionVersion.TV_1, TransactionVersion.TV_2
 COMMIT, ABORT = Outcome.COMMIT, Outcome.ABORT
@@ -147,7 +148,7 @@ class Driver:
     def add(
         self,
         producer: Producer,
-        *partitions: TopicIndex,
+        *partitions: TopicPartition,
         name: str = "id",
         version: TransactionVersion = TV_2,
     ) -> int:
@@ -158,7 +159,7 @@ class Driver:
         self.pump()
         return waiter
 
-    def verify(self, producer: Producer, *partitions: TopicIndex, name: str = "id") -> list[ErrorCode]:
+    def verify(self, producer: Producer, *partitions: TopicPartition, name: str = "id") -> list[ErrorCode]:
         errors = self.coordinator.verify_partitions(name, producer, partitions)
         return [errors[each] for each in partitions]
 
@@ -233,12 +234,12 @@ class Driver:
                 self.log.append((append.source.transactional_id, append.value))
             self.coordinator.appended(append, error, self.now_ms)
 
-    def settle_markers(self, errors: Mapping[TopicIndex, ErrorCode] | None = None) -> None:
+    def settle_markers(self, errors: Mapping[TopicPartition, ErrorCode] | None = None) -> None:
         """End what is under way; partitions that are not named succeed."""
         self._settle_markers(errors or {})
         self.pump()
 
-    def _settle_markers(self, errors: Mapping[TopicIndex, ErrorCode]) -> None:
+    def _settle_markers(self, errors: Mapping[TopicPartition, ErrorCode]) -> None:
         markers, self.markers = self.markers, []
         for each in markers:
             results = {pair: errors.get(pair, ErrorCode.NONE) for pair in each.partitions}
@@ -247,7 +248,7 @@ class Driver:
                 self.written.append(each._replace(partitions=good))
             self.coordinator.markers_written(each, results)
 
-    def report_markers(self, markers: WriteMarkers, written: Iterable[TopicIndex]) -> None:
+    def report_markers(self, markers: WriteMarkers, written: Iterable[TopicPartition]) -> None:
         """Report some partitions of one effect."""
         self.coordinator.markers_written(markers, dict.fromkeys(written, ErrorCode.NONE))
         self.pump()

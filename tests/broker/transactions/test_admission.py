@@ -17,8 +17,8 @@ from warmlog.broker.transactions.admission import Admission
 from warmlog.broker.transactions.effects import Producer
 from warmlog.broker.transactions.verification import TransactionSupport
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transactions import TopicIndex
 
 ORDERS = ("orders", 0)
 PRODUCER = Producer(7, 1)
@@ -34,8 +34,8 @@ class Elsewhere:
         self._meanwhile = meanwhile
 
     async def ask(
-        self, broker: int, name: str, producer: Producer, places: Sequence[TopicIndex], *, verify_only: bool
-    ) -> Mapping[TopicIndex, ErrorCode]:
+        self, broker: int, name: str, producer: Producer, places: Sequence[TopicPartition], *, verify_only: bool
+    ) -> Mapping[TopicPartition, ErrorCode]:
         self.asked += 1
         await self._meanwhile(self.asked)
         return dict.fromkeys(places, ErrorCode.NONE)
@@ -54,7 +54,9 @@ class NotHere:
         return 2
 
 
-async def admitted(guards: OpenGuards, elsewhere: Any, support: TransactionSupport) -> Mapping[TopicIndex, ErrorCode]:
+async def admitted(
+    guards: OpenGuards, elsewhere: Any, support: TransactionSupport
+) -> Mapping[TopicPartition, ErrorCode]:
     here: Any = NotHere()
     admission = Admission(here, Settings(), here, elsewhere)
     return await admission.admit("id", PRODUCER, [ORDERS], support, guards)

@@ -18,8 +18,8 @@ from warmlog.broker.transactions.effects import Producer
 from warmlog.broker.transactions.markers import Marker, MarkerWriter, append_marker
 from warmlog.broker.transactions.verification import TransactionSupport
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transactions import TopicIndex
 
 ORDERS = ("orders", 0)
 GONE = ("gone", 0)
@@ -31,7 +31,7 @@ class NoGuards:
     def open(self) -> None:
         pass
 
-    def lapsed(self) -> list[TopicIndex]:
+    def lapsed(self) -> list[TopicPartition]:
         return []
 
 
@@ -60,13 +60,13 @@ async def test_a_marker_that_is_stored_counts_while_another_one_waits_for_its_re
         slow.planned = append_record(partition, marker).planned
         return slow
 
-    def report(results: Mapping[TopicIndex, ErrorCode]) -> None:
+    def report(results: Mapping[TopicPartition, ErrorCode]) -> None:
         reports.append(dict(results))
 
     async with serving(tmp_path) as broker:
         for topic in ("orders", "stock"):
             await broker.rig.create(topic)
-        reports: list[dict[TopicIndex, ErrorCode]] = []
+        reports: list[dict[TopicPartition, ErrorCode]] = []
         marker = Marker(Producer(7, 0), Outcome.COMMIT, 0, TV_2)
         MarkerWriter(broker.rig.partitions, broker.rig.writer, append).write(marker, [ORDERS, ("stock", 0)], report)
         await wait_all_tasks_blocked()

@@ -26,10 +26,11 @@ from warmlog.broker.transactions.effects import Producer, WriteMarkers
 from warmlog.broker.transactions.metadata import PREPARED, Metadata, State
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.transaction_records import StoredTransaction
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
-from warmlog.protocol.transactions import MAX_PRODUCER_EPOCH, TopicIndex, TransactionVersion
+from warmlog.protocol.transactions import MAX_PRODUCER_EPOCH, TransactionVersion
 
-PARTITIONS: list[TopicIndex] = [("a", 0), ("a", 1), ("b", 0)]
+PARTITIONS: list[TopicPartition] = [("a", 0), ("a", 1), ("b", 0)]
 APPEND_ERRORS = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 MARKER_ERRORS = [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
 picks = st.integers(0, 1000)
@@ -73,7 +74,7 @@ class Client:
     version: TransactionVersion
     producer: Producer
     transaction: int = 0  # number of the open one; 0 before the first write
-    added: set[TopicIndex] = field(default_factory=set)
+    added: set[TopicPartition] = field(default_factory=set)
     ending: Outcome | None = None  # asked for, and not answered yet: until then nothing else is asked for
 
     def begin_anew(self, producer: Producer) -> None:
@@ -135,7 +136,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.clients)
     @rule(pick=picks, pair=st.sampled_from(PARTITIONS))
-    def a_client_writes(self, pick: int, pair: TopicIndex) -> None:
+    def a_client_writes(self, pick: int, pair: TopicPartition) -> None:
         client = self._pick(pick)
         if client.ending is not None:
             return
@@ -156,7 +157,7 @@ class TransactionMachine(RuleBasedStateMachine):
         if self.partitions[pair].write(client.producer, write):
             self.writes.setdefault(client.transaction, []).append(write)
 
-    def _ask_to_add(self, client: Client, pair: TopicIndex) -> int:
+    def _ask_to_add(self, client: Client, pair: TopicPartition) -> int:
         waiter = self.driver.add(client.producer, pair, version=client.version)
         self._mark()
         return waiter
@@ -216,7 +217,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self._mark()
 
     @rule(reaches=st.lists(st.sampled_from(PARTITIONS), unique=True))
-    def the_coordinator_is_killed(self, reaches: list[TopicIndex]) -> None:
+    def the_coordinator_is_killed(self, reaches: list[TopicPartition]) -> None:
         """Some markers were written, and nobody was told."""
         for markers in self.driver.markers:
             self._write_markers(markers, set(reaches))
@@ -292,7 +293,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self._write_markers(markers, markers.partitions)
         self.marked = len(self.driver.written)
 
-    def _write_markers(self, markers: WriteMarkers, pairs: set[TopicIndex] | frozenset[TopicIndex]) -> None:
+    def _write_markers(self, markers: WriteMarkers, pairs: set[TopicPartition] | frozenset[TopicPartition]) -> None:
         for pair in markers.partitions & pairs:
             self.partitions[pair].mark(markers.producer, markers.outcome, markers.version)
 

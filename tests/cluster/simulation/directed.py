@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from tests.cluster.simulation.machine import Machine
-from warmlog.broker.cluster.image import PartitionKey
 from warmlog.broker.cluster.rules.states import in_order
+from warmlog.protocol.partitions import TopicIdPartition
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.faults import Injector
@@ -33,7 +33,7 @@ LIMIT_S = 8.0  # for a situation to come about: more than `replica.lag.time.max.
 class _Cast(NamedTuple):
     """A partition whose replicas are all in sync; the followers in the order in which they would be elected."""
 
-    key: PartitionKey
+    key: TopicIdPartition
     leader: Machine
     first: Machine
     second: Machine

@@ -18,13 +18,14 @@ from tests.cluster.simulation.directed import Scripts
 from tests.cluster.simulation.machine import Machine
 from tests.cluster.simulation.network import MACHINE
 from warmlog.broker.cluster import admin, partition_admin
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.store import StoreError
 from warmlog.broker.cluster.values import Member, TopicState
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.protocol.kafka.messages.offsets import DeleteRecordsRequest, RecordsToDelete
+from warmlog.protocol.partitions import TopicIdPartition
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.world import World
@@ -284,8 +285,8 @@ class Injector:
         self._world.note(text)
         self._world.report.changes += 1
 
-    def _name(self, image: ClusterImage, key: PartitionKey) -> str:
-        return f"{image.names.get(key.topic)}-{key.partition}"
+    def _name(self, image: ClusterImage, key: TopicIdPartition) -> str:
+        return f"{image.names.get(key.topic_id)}-{key.partition}"
 
     async def _change_topics(self) -> None:
         node = self._node()

@@ -22,7 +22,7 @@ from tests.cluster.simulation.directed import (
     OLD_DIRECTORY,
     SHRINK_LATE,
 )
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.rules import LogEnd
 from warmlog.broker.cluster.values import Member, PartitionState, Registration
 from warmlog.broker.clustered import ClusterMember
@@ -33,6 +33,7 @@ from warmlog.broker.replication.leading.leader import PartitionLeader
 from warmlog.broker.replication.leading.progress import FollowerProgress, Progress, Proposal
 from warmlog.broker.replication.local_replica import LocalReplica
 from warmlog.broker.replication.log_ends import LogEnds
+from warmlog.protocol.partitions import TopicIdPartition
 
 Mutation = AbstractContextManager[object]
 
@@ -127,7 +128,7 @@ def _isr_changes_compare_every_member() -> Iterator[None]:
 
     ask = LogEnds.ask
 
-    async def of_members(self: LogEnds, key: PartitionKey, asked: Sequence[Member]) -> Mapping[Member, LogEnd]:
+    async def of_members(self: LogEnds, key: TopicIdPartition, asked: Sequence[Member]) -> Mapping[Member, LogEnd]:
         state = self._node.image.partitions[key]
         known = {member.broker for member in (*state.isr, *state.elr)}
         return await ask(self, key, [member for member in asked if member.broker in known])

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable
 
 from tests.broker.cluster.memory import MemoryCluster
-from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import EMPTY, ClusterImage
 from warmlog.broker.cluster.store import Changes, Event
 from warmlog.broker.cluster.values import Member, PartitionState
+from warmlog.protocol.partitions import TopicIdPartition
 
 
 class NotedStore(MemoryCluster):
@@ -16,7 +17,7 @@ class NotedStore(MemoryCluster):
         self.image = ClusterImage(EMPTY)
         self.elections = 0  # changes of a partition's leader to another broker
         self._note = note
-        self._leaders: dict[PartitionKey, int] = {}  # the latest ones
+        self._leaders: dict[TopicIdPartition, int] = {}  # the latest ones
 
     def _record(self, revision: int, events: list[Event]) -> None:
         super()._record(revision, events)
@@ -27,13 +28,13 @@ class NotedStore(MemoryCluster):
                 if state is not None:
                     self._count_election(key, state)
                 text = "gone" if state is None else _text_of(state)
-                self._note(f"{revision}: {self.image.names.get(key.topic)}-{key.partition}: {text}")
+                self._note(f"{revision}: {self.image.names.get(key.topic_id)}-{key.partition}: {text}")
             for each in delta.brokers:
                 registration = self.image.brokers.get(each)
                 text = "gone" if registration is None else f"{registration.since} to {registration.epoch}"
                 self._note(f"{revision}: broker {each}: {text}")
 
-    def _count_election(self, key: PartitionKey, state: PartitionState) -> None:
+    def _count_election(self, key: TopicIdPartition, state: PartitionState) -> None:
         if state.leader is not None:
             if self._leaders.get(key, state.leader_id) != state.leader_id:
                 self.elections += 1

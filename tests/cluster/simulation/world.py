@@ -31,11 +31,12 @@ from tests.cluster.simulation.noted_store import NotedStore
 from tests.cluster.simulation.store import StoreFaults, connected
 from tests.cluster.simulation.tempo import SHORT, Tempo
 from warmlog.broker.cluster import admin
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.values import PartitionState, TopicState, TopicStatus
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.replication.local_replica import LocalReplica
+from warmlog.protocol.partitions import TopicIdPartition
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.records.reader import records_in
 
@@ -108,7 +109,9 @@ class World:
             for index in range(PARTITIONS)
         ]
         self.scope = trio.CancelScope()
-        self.writers: dict[tuple[PartitionKey, int], int] = {}  # the broker that leads, by partition and leader epoch
+        self.writers: dict[
+            tuple[TopicIdPartition, int], int
+        ] = {}  # the broker that leads, by partition and leader epoch
 
     def note(self, text: str) -> None:
         """Add a line to the trace."""
@@ -219,7 +222,7 @@ class World:
     def _check(self) -> None:
         image = self.image()
         for key, state in sorted(image.partitions.items()):
-            name = image.names[key.topic]
+            name = image.names[key.topic_id]
             replicas: dict[int, PartitionLog] = {}
             for machine in self.machines:
                 if machine.id in state.replicas and machine.life is not None:

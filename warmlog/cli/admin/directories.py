@@ -10,7 +10,6 @@ from warmlog.cli.admin.kafka_cluster import (
     ALTER_LOG_DIRS,
     DESCRIBE_LOG_DIRS,
     KafkaCluster,
-    Partition,
     kafka_cluster,
     kafka_option,
     problem_of,
@@ -18,6 +17,7 @@ from warmlog.cli.admin.kafka_cluster import (
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import complete_topics, json_option
 from warmlog.cli.output import Column, binary_size, print_json, print_line, print_table
+from warmlog.protocol.partitions import TopicPartition
 
 COLUMNS = (
     Column("broker", number=True),
@@ -36,8 +36,8 @@ class Directory:
 
     broker: int
     path: str
-    sizes: Mapping[Partition, int]
-    arriving: Mapping[Partition, int]  # the bytes copied so far
+    sizes: Mapping[TopicPartition, int]
+    arriving: Mapping[TopicPartition, int]  # the bytes copied so far
     free: int | None
     total: int | None
     problem: str | None
@@ -111,7 +111,7 @@ def relocate(topic: str, partition: int, path: str, broker: int | None, kafka: s
     print_line(f"{topic}-{partition}: being moved to {path} of broker {node}")
 
 
-def begin_move(cluster: KafkaCluster, broker: int, path: str, partition: Partition) -> None:
+def begin_move(cluster: KafkaCluster, broker: int, path: str, partition: TopicPartition) -> None:
     """Begin to move a partition. Raises Failure."""
     topic, number = partition
     target = {"path": path, "topics": ({"name": topic, "partitions": (number,)},)}
@@ -129,7 +129,7 @@ def directories_of(cluster: KafkaCluster, broker: int) -> list[Directory]:
 
 
 def _directory(broker: int, fields: Mapping[str, Any]) -> Directory:
-    kinds: tuple[dict[Partition, int], dict[Partition, int]] = ({}, {})
+    kinds: tuple[dict[TopicPartition, int], dict[TopicPartition, int]] = ({}, {})
     for topic in fields["topics"]:
         for one in topic["partitions"]:
             kinds[one["is_future_key"]][topic["name"], one["partition_index"]] = one["partition_size"]

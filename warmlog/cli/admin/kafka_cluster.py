@@ -23,12 +23,12 @@ from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest
 from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS, METADATA
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.response import MetadataResponse
 from warmlog.protocol.scram import SaslError
 from warmlog.protocol.version import VERSION
 
 Fields: TypeAlias = Mapping[str, Any]
-Partition: TypeAlias = tuple[str, int]
 
 DEFAULT_KAFKA = "127.0.0.1:9092"
 TIMEOUT_S = 30.0
@@ -186,7 +186,7 @@ class KafkaCluster:
             raise Failure(problem)
         return response
 
-    def replicas(self) -> dict[Partition, tuple[int, ...]]:
+    def replicas(self) -> dict[TopicPartition, tuple[int, ...]]:
         """Return the replicas of every partition, preferred leader first."""
         return {
             (topic.name, partition.partition): tuple(partition.replicas or ())
@@ -255,7 +255,7 @@ def problem_of(fields: Fields) -> str | None:
     return fields.get("error_message") or (ErrorCode(code).name if known else f"error {code}")
 
 
-def by_topic(partitions: Mapping[Partition, Any]) -> dict[str, list[tuple[int, Any]]]:
+def by_topic(partitions: Mapping[TopicPartition, Any]) -> dict[str, list[tuple[int, Any]]]:
     """Group partitions by topic."""
     topics: dict[str, list[tuple[int, Any]]] = {}
     for (topic, partition), value in sorted(partitions.items()):

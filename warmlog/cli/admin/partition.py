@@ -10,7 +10,6 @@ from warmlog.cli.admin.kafka_cluster import (
     LIST_REASSIGNMENTS,
     TIMEOUT_MS,
     KafkaCluster,
-    Partition,
     by_topic,
     kafka_cluster,
     kafka_option,
@@ -20,6 +19,7 @@ from warmlog.cli.failure import Failure
 from warmlog.cli.options import complete_topics, json_option
 from warmlog.cli.output import Column, counted, print_json, print_line, print_table
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 
 MOVE_COLUMNS = (
     Column("topic"),
@@ -81,7 +81,7 @@ def move(
         raise click.UsageError("--to needs a TOPIC.")
     with kafka_cluster(kafka) as cluster:
         before = _chosen(cluster.replicas(), topic, partition)
-        after: Mapping[Partition, tuple[int, ...] | None]
+        after: Mapping[TopicPartition, tuple[int, ...] | None]
         if cancel:
             moving = _moves(cluster)
             after = {key: None for key in before if key in moving}
@@ -156,8 +156,8 @@ def elect(topic: str | None, partition: int | None, unclean: bool, kafka: str, a
             "timeout_ms": TIMEOUT_MS,
         }
         response = cluster.ask_controller(ELECT_LEADERS, request)
-    problems: dict[Partition, str] = {}
-    elected: list[Partition] = []
+    problems: dict[TopicPartition, str] = {}
+    elected: list[TopicPartition] = []
     for result in response["replica_election_results"]:
         for one in result["partition_result"]:
             key = result["topic"], one["partition_id"]
@@ -174,7 +174,9 @@ def elect(topic: str | None, partition: int | None, unclean: bool, kafka: str, a
     _raise_problems(problems)
 
 
-def spread(before: Mapping[Partition, tuple[int, ...]], brokers: tuple[int, ...]) -> dict[Partition, tuple[int, ...]]:
+def spread(
+    before: Mapping[TopicPartition, tuple[int, ...]], brokers: tuple[int, ...]
+) -> dict[TopicPartition, tuple[int, ...]]:
     """Place partitions on brokers in turn, each with as many replicas as before. Raises Failure."""
     after = {}
     for position, (key, replicas) in enumerate(sorted(before.items())):
@@ -188,7 +190,9 @@ def spread(before: Mapping[Partition, tuple[int, ...]], brokers: tuple[int, ...]
     return after
 
 
-def replace_broker(before: Mapping[Partition, tuple[int, ...]], old: int, new: int) -> dict[Partition, tuple[int, ...]]:
+def replace_broker(
+    before: Mapping[TopicPartition, tuple[int, ...]], old: int, new: int
+) -> dict[TopicPartition, tuple[int, ...]]:
     """Put one broker in the place of another. Raises Failure where the new one has a replica already."""
     after = {}
     for key, replicas in before.items():
@@ -208,15 +212,15 @@ def _old_and_new(value: str) -> tuple[int, int]:
 
 
 def _chosen(
-    replicas: Mapping[Partition, tuple[int, ...]], topic: str | None, partition: int | None
-) -> dict[Partition, tuple[int, ...]]:
+    replicas: Mapping[TopicPartition, tuple[int, ...]], topic: str | None, partition: int | None
+) -> dict[TopicPartition, tuple[int, ...]]:
     chosen = {key: value for key, value in replicas.items() if topic in {None, key[0]} and partition in {None, key[1]}}
     if not chosen and topic is not None:
         raise Failure(f"no topic {topic!r}" if partition is None else f"no partition {partition} of a topic {topic!r}")
     return chosen
 
 
-def _move(cluster: KafkaCluster, after: Mapping[Partition, tuple[int, ...] | None]) -> None:
+def _move(cluster: KafkaCluster, after: Mapping[TopicPartition, tuple[int, ...] | None]) -> None:
     request = {
         "timeout_ms": TIMEOUT_MS,
         "allow_replication_factor_change": True,
@@ -238,7 +242,7 @@ def _move(cluster: KafkaCluster, after: Mapping[Partition, tuple[int, ...] | Non
     _raise_problems(problems)
 
 
-def _moves(cluster: KafkaCluster) -> dict[Partition, tuple[tuple[int, ...], ...]]:
+def _moves(cluster: KafkaCluster) -> dict[TopicPartition, tuple[tuple[int, ...], ...]]:
     response = cluster.ask_controller(LIST_REASSIGNMENTS, {"timeout_ms": TIMEOUT_MS, "topics": None})
     return {
         (topic["name"], one["partition_index"]): (
@@ -255,7 +259,7 @@ def _ids(brokers: Iterable[int]) -> str:
     return ",".join(map(str, brokers))
 
 
-def _raise_problems(problems: Mapping[Partition, str]) -> None:
+def _raise_problems(problems: Mapping[TopicPartition, str]) -> None:
     if problems:
         (topic, partition), problem = next(iter(problems.items()))
         more = f" (and {len(problems) - 1:,} more partitions)" if len(problems) > 1 else ""

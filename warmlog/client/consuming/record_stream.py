@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from warmlog.client.consuming.stream import BatchStream, ConsumedRecord, lag_of
+from warmlog.protocol.partitions import TopicPartition
 
 
 class RecordStream:
@@ -15,12 +16,12 @@ class RecordStream:
         self._records: Iterator[ConsumedRecord] = iter(())
 
     @property
-    def positions(self) -> dict[tuple[str, int], int]:
+    def positions(self) -> dict[TopicPartition, int]:
         """By topic and partition, the offset after the last decoded record."""
         return self._batches.positions
 
     @property
-    def high_watermarks(self) -> dict[tuple[str, int], int]:
+    def high_watermarks(self) -> dict[TopicPartition, int]:
         """By topic and partition, the last known high watermark, -1 before the first."""
         return self._batches.high_watermarks
 
@@ -34,7 +35,7 @@ class RecordStream:
         self._batches.close()
 
     @property
-    def lag(self) -> dict[tuple[str, int], int]:
+    def lag(self) -> dict[TopicPartition, int]:
         """By topic and partition, how many offsets the last record taken is behind the last known high watermark."""
         return lag_of(self._next_offsets(), self.high_watermarks)
 
@@ -56,7 +57,7 @@ class RecordStream:
         """Read paused partitions again, by default all, from where they were paused. Raises ValueError."""
         self._batches.resume(*partitions, topic=topic)
 
-    def _next_offsets(self) -> dict[tuple[str, int], int]:
+    def _next_offsets(self) -> dict[TopicPartition, int]:
         """Return the offsets of the next records to take."""
         left = list(self._records)
         self._records = iter(left)

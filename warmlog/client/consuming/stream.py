@@ -30,6 +30,7 @@ from warmlog.client.errors import OffsetOutOfRangeError, WarmlogError, broker_er
 from warmlog.client.settings import Settings
 from warmlog.protocol.backoff import delay_s
 from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.committed import AbortedFilter
 from warmlog.protocol.records.layout import BatchHeader
 from warmlog.protocol.records.reader import decoded_batches
@@ -95,17 +96,17 @@ class BatchStream:
         self._busy = False
 
     @property
-    def positions(self) -> dict[tuple[str, int], int]:
+    def positions(self) -> dict[TopicPartition, int]:
         """By topic and partition, the offset of the next record to deliver."""
         return {(cursor.topic, cursor.partition): cursor.position for cursor in self._cursors}
 
     @property
-    def high_watermarks(self) -> dict[tuple[str, int], int]:
+    def high_watermarks(self) -> dict[TopicPartition, int]:
         """By topic and partition, the last known high watermark, -1 before the first."""
         return {(cursor.topic, cursor.partition): cursor.high_watermark for cursor in self._cursors}
 
     @property
-    def lag(self) -> dict[tuple[str, int], int]:
+    def lag(self) -> dict[TopicPartition, int]:
         """By topic and partition, how many offsets the position is behind the last known high watermark."""
         return lag_of(self.positions, self.high_watermarks)
 
@@ -127,7 +128,7 @@ class BatchStream:
             cursor.is_paused = False
         self._signal.set()
 
-    def chosen(self, *partitions: int, topic: str | None = None) -> list[tuple[str, int]]:
+    def chosen(self, *partitions: int, topic: str | None = None) -> list[TopicPartition]:
         """Return the topic and partition of each of these, by default of all that are read. Raises ValueError."""
         return [(cursor.topic, cursor.partition) for cursor in self._chosen(topic, partitions)]
 
@@ -415,6 +416,6 @@ class BatchStream:
         self._fetchers = {}
 
 
-def lag_of(positions: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+def lag_of(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Return how far positions are behind the ends of their partitions, where these are known."""
     return {key: max(ends[key] - position, 0) for key, position in positions.items() if ends.get(key, -1) >= 0}

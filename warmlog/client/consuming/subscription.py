@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
 
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Isolation
 
 # An end, an offset, a time (local time without a zone), or a mapping from partition to offset. Text with an offset or a
@@ -93,7 +94,7 @@ class Subscription:
     out_of_range: OutOfRange
     isolation: Isolation
     auto_create: bool
-    starts: Mapping[tuple[str, int], Start] | None = None
+    starts: Mapping[TopicPartition, Start] | None = None
 
     def start_of(self, topic: str, partition: int) -> AtOffset | AtTime:
         """Return where to start in a partition."""

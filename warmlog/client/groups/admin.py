@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from warmlog.client.connection.cluster import NO_LEADER, Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import WarmlogError, broker_error
-from warmlog.client.groups.delivery_tracker import PartitionId
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     NO_OFFSET,
@@ -37,6 +36,7 @@ from warmlog.protocol.native.groups import (
     GroupPosition,
 )
 from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery, Value
 from warmlog.protocol.response import ListOffsetsResponse
 
@@ -72,7 +72,7 @@ class GroupAdmin:
         for position in unknown:
             by_leader[self._cluster.leader(position.topic, position.partition)].append(position)
         by_leader.pop(NO_LEADER, None)
-        found: dict[PartitionId, GroupPosition] = {}
+        found: dict[TopicPartition, GroupPosition] = {}
         for leader, led in by_leader.items():
             with suppress(WarmlogError):
                 found |= {(each.topic, each.partition): each for each in await self._ends_at(leader, led)}
@@ -111,7 +111,7 @@ class GroupAdmin:
 
         await self._ask(name, DeleteGroupsRequest(groups=(name,)), DeleteGroupsResponse, check, repeatable=False)
 
-    async def commit(self, name: str, offsets: Mapping[PartitionId, int]) -> None:
+    async def commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the group's committed offsets. Raises GroupNotEmptyError if it has members."""
         partitions = tuple(
             OffsetToCommit(topic=topic, partition=partition, offset=offset)
@@ -121,7 +121,7 @@ class GroupAdmin:
             request = OffsetCommitRequest(group=name, partitions=part)
             await self._ask(name, request, OffsetCommitResponse, partial(_check_committed, name))
 
-    async def delete_offsets(self, name: str, keys: Iterable[PartitionId]) -> None:
+    async def delete_offsets(self, name: str, keys: Iterable[TopicPartition]) -> None:
         """Delete committed offsets. Raises UnknownGroupError; BrokerError if members read the topic."""
         partitions = tuple(PartitionEntry(topic=topic, partition=partition) for topic, partition in keys)
         for part in parts(partitions, attrgetter("topic")):

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from warmlog.client.consuming.stream import ConsumedRecord
 from warmlog.client.errors import ClosedError
-from warmlog.client.groups.delivery_tracker import PartitionId
 from warmlog.client.groups.group_stream import GroupReader
+from warmlog.protocol.partitions import TopicPartition
 
 
 class BlockingGroupStream:
@@ -49,12 +49,12 @@ class BlockingGroupStream:
         return self._reader
 
     @property
-    def positions(self) -> dict[PartitionId, int]:
+    def positions(self) -> dict[TopicPartition, int]:
         """By (topic, partition) of the assignment, the offset after the last record taken."""
         return self._reader.tracker.committable(include_last=True)
 
     @property
-    def lag(self) -> dict[PartitionId, int]:
+    def lag(self) -> dict[TopicPartition, int]:
         """By (topic, partition) of the assignment, how many offsets are left to the last known high watermark."""
         return self._reader.lag
 
@@ -75,7 +75,7 @@ class BlockingGroupStream:
         while records := self._next_records(whole=True):
             yield records
 
-    def commit(self, offsets: Mapping[PartitionId, int] | None = None) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit these offsets, or those after all records taken. See `GroupStream.commit`."""
         self._call(self._reader.commit, offsets)
 

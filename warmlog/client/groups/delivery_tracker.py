@@ -9,11 +9,9 @@ Each of these looks at the iterator in one step of the interpreter, so no record
 
 from collections.abc import Iterator, Mapping
 from operator import length_hint
-from typing import TypeAlias
 
 from warmlog.client.consuming.stream import ConsumedRecord
-
-PartitionId: TypeAlias = tuple[str, int]  # topic, partition
+from warmlog.protocol.partitions import TopicPartition
 
 
 class DeliveryTracker:
@@ -23,19 +21,19 @@ class DeliveryTracker:
 
     def __init__(self) -> None:
         self._records: list[ConsumedRecord] = []
-        self._after: Mapping[PartitionId, int] = {}
+        self._after: Mapping[TopicPartition, int] = {}
         self._whole = False
         self.remaining: Iterator[ConsumedRecord] = iter(())
 
-    def reset(self, positions: Mapping[PartitionId, int]) -> None:
+    def reset(self, positions: Mapping[TopicPartition, int]) -> None:
         """Start at these positions; nothing has been delivered yet."""
         self._records, self._after, self.remaining = [], positions, iter(())
 
-    def deliver(self, records: list[ConsumedRecord], after: Mapping[PartitionId, int]) -> None:
+    def deliver(self, records: list[ConsumedRecord], after: Mapping[TopicPartition, int]) -> None:
         """Deliver a list through `remaining`. `after`: the positions behind it."""
         self._records, self._after, self._whole, self.remaining = records, after, False, iter(records)
 
-    def deliver_all(self, records: list[ConsumedRecord], after: Mapping[PartitionId, int]) -> None:
+    def deliver_all(self, records: list[ConsumedRecord], after: Mapping[TopicPartition, int]) -> None:
         """Deliver a list that the caller takes at once."""
         self._records, self._after, self._whole, self.remaining = records, after, True, iter(())
 
@@ -59,11 +57,11 @@ class DeliveryTracker:
         self.revoke()
         self.revoke_after(0 if self._whole else max(len(self._records) - 1, 0))
 
-    def first_left(self, key: PartitionId) -> int | None:
+    def first_left(self, key: TopicPartition) -> int | None:
         """Return the offset of the first record of a partition that was not taken; None without one."""
         return next((record.offset for record in self._left() if (record.topic, record.partition) == key), None)
 
-    def move(self, key: PartitionId, offset: int, *, keep_taken: bool) -> None:
+    def move(self, key: TopicPartition, offset: int, *, keep_taken: bool) -> None:
         """Continue a partition at an offset, without its records that were not taken.
 
         `keep_taken`: those taken count as before; otherwise the offset is what is committed.
@@ -82,14 +80,14 @@ class DeliveryTracker:
         self.remaining = iter(left)
         return left
 
-    def committable(self, *, include_last: bool) -> dict[PartitionId, int]:
+    def committable(self, *, include_last: bool) -> dict[TopicPartition, int]:
         """Return the offsets to commit. `include_last`: the record (or whole list) taken last is processed, too."""
         taken = len(self._records) - length_hint(self.remaining)
         if include_last:
             return self._positions_at(taken)
         return self._positions_at(0 if self._whole else max(taken - 1, 0))
 
-    def _positions_at(self, index: int) -> dict[PartitionId, int]:
+    def _positions_at(self, index: int) -> dict[TopicPartition, int]:
         positions = dict(self._after)
         for record in reversed(self._records[index:]):
             positions[record.topic, record.partition] = record.offset

@@ -20,11 +20,12 @@ from warmlog.client.connection.cluster import Cluster
 from warmlog.client.consuming.stream import BatchStream, ConsumedRecord, lag_of
 from warmlog.client.consuming.subscription import Start, Subscription
 from warmlog.client.errors import UnknownTopicError, WarmlogError
-from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
+from warmlog.client.groups.delivery_tracker import DeliveryTracker
 from warmlog.client.groups.member_options import MemberOptions
 from warmlog.client.groups.membership import Member, Membership
 from warmlog.client.settings import Settings
 from warmlog.protocol.groups import NO_GENERATION, NO_OFFSET
+from warmlog.protocol.partitions import TopicPartition
 
 
 class GroupReader:
@@ -38,11 +39,11 @@ class GroupReader:
         self._random = random
         self._subscription = subscription
         self._stream: BatchStream | None = None
-        self._last_positions: tuple[int, Mapping[PartitionId, int]] = (NO_GENERATION, {})  # generation, positions
+        self._last_positions: tuple[int, Mapping[TopicPartition, int]] = (NO_GENERATION, {})  # generation, positions
         self._has_pattern = options.pattern is not None
         self._callbacks = options.callbacks
-        self._held: tuple[PartitionId, ...] = ()  # what the callbacks have been told that the member has
-        self._paused: set[PartitionId] = set()
+        self._held: tuple[TopicPartition, ...] = ()  # what the callbacks have been told that the member has
+        self._paused: set[TopicPartition] = set()
         self._closed = False
         self._busy = False
         self.tracker = DeliveryTracker()
@@ -68,13 +69,13 @@ class GroupReader:
                         return records
         return []
 
-    async def commit(self, positions: Mapping[PartitionId, int] | None) -> None:
+    async def commit(self, positions: Mapping[TopicPartition, int] | None) -> None:
         """Commit these offsets, or those after all records taken. Raises GroupMovedOnError, WarmlogError."""
         await self.membership.commit(self.tracker.committable(include_last=True) if positions is None else positions)
 
     def transactional_commit(
-        self, positions: Mapping[PartitionId, int] | None
-    ) -> tuple[Member, Mapping[PartitionId, int]]:
+        self, positions: Mapping[TopicPartition, int] | None
+    ) -> tuple[Member, Mapping[TopicPartition, int]]:
         """Return who commits which offsets in a transaction: these, or those after all records taken.
 
         Raises GroupMovedOnError; ValueError if the stream commits by itself, which would count outside of transactions.
@@ -98,7 +99,7 @@ class GroupReader:
         """
         self._pause(self._assigned_stream().chosen(*partitions, topic=topic))
 
-    def _pause(self, keys: Iterable[PartitionId]) -> None:
+    def _pause(self, keys: Iterable[TopicPartition]) -> None:
         stream = self._assigned_stream()
         for topic, partition in keys:
             self._paused.add((topic, partition))
@@ -120,12 +121,12 @@ class GroupReader:
         return self._stream
 
     @property
-    def after(self) -> dict[PartitionId, int]:
+    def after(self) -> dict[TopicPartition, int]:
         """The positions behind the last list of records."""
         return {} if self._stream is None else self._stream.positions
 
     @property
-    def lag(self) -> dict[PartitionId, int]:
+    def lag(self) -> dict[TopicPartition, int]:
         """How many offsets the records taken are behind the ends of the partitions."""
         if self._stream is None:
             return {}
@@ -206,7 +207,7 @@ class GroupReader:
     def _next_subscription(self) -> Subscription:
         generation, held = self._last_positions
         is_next = generation != NO_GENERATION and self.membership.generation == generation + 1
-        starts: dict[PartitionId, Start] = {}
+        starts: dict[TopicPartition, Start] = {}
         for key, committed in self.membership.assignment.items():
             if is_next and key in held:
                 starts[key] = held[key]
@@ -269,12 +270,12 @@ class GroupStream:
         return self._reader
 
     @property
-    def positions(self) -> dict[PartitionId, int]:
+    def positions(self) -> dict[TopicPartition, int]:
         """By (topic, partition) of the assignment, the offset after the last record taken."""
         return self._reader.tracker.committable(include_last=True)
 
     @property
-    def lag(self) -> dict[PartitionId, int]:
+    def lag(self) -> dict[TopicPartition, int]:
         """By (topic, partition) of the assignment, how many offsets are left to the last known high watermark."""
         return self._reader.lag
 
@@ -302,7 +303,7 @@ class GroupStream:
         """The id that the broker assigned; empty before the first join."""
         return self._reader.membership.member_id
 
-    async def commit(self, offsets: Mapping[PartitionId, int] | None = None) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit these offsets, by (topic, partition); by default those after all records taken.
 
         Raises GroupMovedOnError if the partitions were reassigned, and other WarmlogErrors.

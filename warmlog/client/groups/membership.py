@@ -26,7 +26,7 @@ from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.connection import Connection
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import ConnectError, GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
-from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
+from warmlog.client.groups.delivery_tracker import DeliveryTracker
 from warmlog.client.groups.member_options import MemberOptions
 from warmlog.client.groups.subscribed_topics import SubscribedTopics
 from warmlog.client.settings import Settings
@@ -52,6 +52,7 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.native.groups import JoinConsumerGroupRequest, JoinConsumerGroupResponse
 from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import Value
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Membership:
         self._connection: Connection | None = None
         self._leaving: TaskStarter | None = None  # in which connections live while the member leaves
         self._topics = SubscribedTopics(cluster, options)
-        self._committed: dict[PartitionId, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
         self._commit_due_at = 0.0
         self._requested_join: anyio.Event | None = None  # set when the requested join is over
         self._wake = anyio.Event()
@@ -103,7 +104,7 @@ class Membership:
         self._ended = anyio.Event()
         self.member_id = NO_MEMBER
         self.generation = NO_GENERATION
-        self.assignment: dict[PartitionId, int] = {}
+        self.assignment: dict[TopicPartition, int] = {}
         self.must_join = True
         self.failure: WarmlogError | None = None
         self.on_change: Callable[[], None] | None = None
@@ -128,7 +129,7 @@ class Membership:
         """Give up the partitions at the reader's next step, and join again."""
         self._notify_reader()
 
-    async def commit(self, positions: Mapping[PartitionId, int]) -> None:
+    async def commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit offsets read in this generation, retrying within the request timeout.
 
         Raises GroupMovedOnError, WarmlogError.
@@ -380,7 +381,7 @@ class Membership:
             await anyio.sleep(delay)
         raise AssertionError("unreachable: the delays are endless")
 
-    async def _commit(self, positions: Mapping[PartitionId, int]) -> None:
+    async def _commit(self, positions: Mapping[TopicPartition, int]) -> None:
         changed = {key: offset for key, offset in positions.items() if self._committed.get(key) != offset}
         if not changed:
             return

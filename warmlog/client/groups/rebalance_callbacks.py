@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from anyio.to_thread import run_sync
 
-from warmlog.client.groups.delivery_tracker import PartitionId
+from warmlog.protocol.partitions import TopicPartition
 
 #: Called with partitions; it may be an async function.
-RebalanceCallback: TypeAlias = Callable[[Sequence[PartitionId]], object]
+RebalanceCallback: TypeAlias = Callable[[Sequence[TopicPartition]], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,20 +21,20 @@ class RebalanceCallbacks:
     on_revoked: RebalanceCallback | None = None
     on_lost: RebalanceCallback | None = None
 
-    async def assigned(self, partitions: Sequence[PartitionId]) -> None:
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Report the partitions of a new generation."""
         await _call(self.on_assigned, partitions)
 
-    async def revoked(self, partitions: Sequence[PartitionId]) -> None:
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Report that partitions are about to be given up, and that their offsets can still be committed."""
         await _call(self.on_revoked, partitions)
 
-    async def lost(self, partitions: Sequence[PartitionId]) -> None:
+    async def lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Report that other members may read the partitions already. `on_revoked` stands in for `on_lost`."""
         await _call(self.on_lost or self.on_revoked, partitions)
 
 
-async def _call(callback: RebalanceCallback | None, partitions: Sequence[PartitionId]) -> None:
+async def _call(callback: RebalanceCallback | None, partitions: Sequence[TopicPartition]) -> None:
     if callback is not None:
         result = callback(partitions)
         if isawaitable(result):
@@ -46,7 +46,7 @@ def in_thread(callback: RebalanceCallback) -> RebalanceCallback:
     if iscoroutinefunction(callback):
         raise TypeError("callbacks of a blocking stream must not be async functions")
 
-    def call(partitions: Sequence[PartitionId]) -> Awaitable[object]:
+    def call(partitions: Sequence[TopicPartition]) -> Awaitable[object]:
         return run_sync(callback, partitions)
 
     return call

@@ -28,6 +28,7 @@ from warmlog.client.producing.identity import ProducerIdentity
 from warmlog.client.settings import Settings
 from warmlog.protocol.backoff import delay_s
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.response import ProducedPartition, ProduceResponse
 
 MAX_REQUEST_BYTES = 1 << 20  # Kafka's max.request.size; a single batch may be larger
@@ -69,7 +70,7 @@ class BatchDispatcher:
         self._settled = settled
         self._identity = identity
         self._linger_s = settings.linger_ms / 1000
-        self._queues: dict[tuple[str, int], PartitionQueue] = {}
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._pending: dict[PartitionQueue, None] = {}  # queues with a batch, in the order of service
         self._broker_senders: dict[int, BrokerSender] = {}
         self._lookups: set[str] = set()

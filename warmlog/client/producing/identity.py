@@ -2,6 +2,7 @@
 
 from warmlog.client.errors import WarmlogError
 from warmlog.client.producing.batches import Batch, ProducerStamp
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
@@ -16,7 +17,7 @@ class ProducerIdentity:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.error: WarmlogError | None = None
-        self._next_sequences: dict[tuple[str, int], int] = {}
+        self._next_sequences: dict[TopicPartition, int] = {}
 
     def begin(self, producer_id: int, producer_epoch: int) -> None:
         """Begin the next transaction."""

@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any
 
 from warmlog.client.errors import ClosedError
-from warmlog.client.groups.delivery_tracker import PartitionId
 from warmlog.client.producing.batches import RecordMetadata
 from warmlog.client.producing.handoff import BlockingDelivery, Handoff
 from warmlog.client.producing.producer import Content, GivenHeaders, Producible, Summary, Timestamp, content
 from warmlog.client.transactions.transaction import GroupConsumer, Transaction
+from warmlog.protocol.partitions import TopicPartition
 
 ProduceMany = Callable[..., Summary]
 
@@ -84,7 +84,9 @@ class BlockingTransaction:
         self._call(self._handoff.drain)
         self._call(self._transaction.flush)
 
-    def commit_offsets(self, consumer: GroupConsumer | str, offsets: Mapping[PartitionId, int] | None = None) -> None:
+    def commit_offsets(
+        self, consumer: GroupConsumer | str, offsets: Mapping[TopicPartition, int] | None = None
+    ) -> None:
         """Commit offsets of a group with the transaction. See `Transaction.commit_offsets`."""
         self._call(self._transaction.commit_offsets, consumer, offsets)
 

@@ -8,7 +8,6 @@ from typing import Protocol
 from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.errors import ClosedError
-from warmlog.client.groups.delivery_tracker import PartitionId
 from warmlog.client.groups.group_stream import GroupReader
 from warmlog.client.groups.membership import Member
 from warmlog.client.producing.batches import Delivery, RecordMetadata
@@ -25,6 +24,7 @@ from warmlog.client.producing.producer import (
 )
 from warmlog.client.settings import Settings
 from warmlog.client.transactions.transactional_producer import TransactionalProducer
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.transactions import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 DEFAULT_TIMEOUT_S = DEFAULT_TRANSACTION_TIMEOUT_MS / 1000
@@ -100,7 +100,7 @@ class Transaction:
         await self._records.flush()
 
     async def commit_offsets(
-        self, consumer: GroupConsumer | str, offsets: Mapping[PartitionId, int] | None = None
+        self, consumer: GroupConsumer | str, offsets: Mapping[TopicPartition, int] | None = None
     ) -> None:
         """Commit offsets of a group with the transaction, by (topic, partition).
 

@@ -23,7 +23,6 @@ from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import BrokerError, ClosedError, ProducerFencedError, WarmlogError, broker_error
-from warmlog.client.groups.delivery_tracker import PartitionId
 from warmlog.client.groups.membership import Member
 from warmlog.client.producing.handoff import ClientThread, Handoff
 from warmlog.client.producing.identity import ProducerIdentity
@@ -31,6 +30,7 @@ from warmlog.client.producing.producer import Producer
 from warmlog.client.settings import Settings
 from warmlog.protocol.groups import CoordinatorType, OffsetToCommit
 from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import Value
 from warmlog.protocol.transactions import (
     EndTxnRequest,
@@ -123,7 +123,7 @@ class TransactionalProducer:
         self.identity.begin(producer_id, producer_epoch)
         self._has_offsets = False
 
-    async def commit_offsets(self, member: Member, offsets: Mapping[PartitionId, int]) -> None:
+    async def commit_offsets(self, member: Member, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit a group's offsets with the transaction. Raises GroupMovedOnError, WarmlogError."""
         self._has_offsets = True
         partitions = [

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmlog.broker.log.directory.checkpoint import TopicPartition
 from warmlog.broker.log.directory.names import METADATA_TOPIC
 from warmlog.broker.log.io.directory_names import PartitionName, parse_partition_directory
 from warmlog.inspect.broker_state import broker_is_running, was_clean
@@ -23,6 +22,7 @@ from warmlog.inspect.checks.segment import CheckContext
 from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES, Finding, Tally
 from warmlog.inspect.metadata import StoredMetadata, missing_partition_findings
 from warmlog.inspect.paths import is_partition_directory, partition_directories
+from warmlog.protocol.partitions import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

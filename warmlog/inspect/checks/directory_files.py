@@ -10,7 +10,6 @@ from warmlog.broker.log.directory.checkpoint import (
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
-    TopicPartition,
     read_offsets,
 )
 from warmlog.broker.log.directory.identity import META_PROPERTIES, META_VERSION, parse_properties
@@ -20,6 +19,7 @@ from warmlog.broker.log.io.directory_names import decode_topic_id, parse_partiti
 from warmlog.broker.log.io.disk import Disk
 from warmlog.inspect.checks.partition import TEMPORARY_SUFFIX, checkpoint_fault, without_path
 from warmlog.inspect.findings import Finding
+from warmlog.protocol.partitions import TopicPartition
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_POINTS)
 AFTER_CLEAN_STOP = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)

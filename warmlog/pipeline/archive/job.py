@@ -20,16 +20,8 @@ from warmlog.pipeline.source.input import choose_input, rules_of
 from warmlog.pipeline.source.offsets import Position, continue_at, position_at
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.plan import Plan, size_of_split
-from warmlog.pipeline.source.ranges import (
-    Extent,
-    Range,
-    TopicPartition,
-    key_of,
-    last_of,
-    limited,
-    resolve,
-    resolve_end,
-)
+from warmlog.pipeline.source.ranges import Extent, Range, key_of, last_of, limited, resolve, resolve_end
+from warmlog.protocol.partitions import TopicPartition
 
 _log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from uuid import uuid4
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.offsets import Position
-from warmlog.pipeline.source.ranges import TopicPartition
+from warmlog.protocol.partitions import TopicPartition
 
 COMMIT = "_commit.json"
 LOCK = "_lock"

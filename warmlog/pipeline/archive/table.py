@@ -14,7 +14,7 @@ from typing import Any
 from warmlog.pipeline.archive.store import ArchiveStore, Commit
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.offsets import Position
-from warmlog.pipeline.source.ranges import TopicPartition
+from warmlog.protocol.partitions import TopicPartition
 
 BATCH_ROWS = 1 << 14  # of a file at a time
 _NAME = re.compile(r"(.+)-(\d+)-(\d{20})-[0-9a-f]{8}(?:-\d+)?\.parquet")

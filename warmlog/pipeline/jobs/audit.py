@@ -28,8 +28,9 @@ from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.source.input import choose_input, read_batches, rules_of, wanted_partitions
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.planning import Split
-from warmlog.pipeline.source.ranges import Extent, Range, TopicPartition, key_of
+from warmlog.pipeline.source.ranges import Extent, Range, key_of
 from warmlog.pipeline.source.reading import ReadRules
+from warmlog.protocol.partitions import TopicPartition
 
 SHOWN_RUNS = 3  # of offsets, in a finding
 

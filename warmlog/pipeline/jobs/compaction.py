@@ -20,8 +20,9 @@ from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.source.input import choose_input, read_batches, rules_of, wanted_partitions
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.plan import AnySplit, size_of_split
-from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
+from warmlog.pipeline.source.ranges import key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules
+from warmlog.protocol.partitions import TopicPartition
 
 COLUMNS = ("key", "value", "offset")
 MERGE_ROWS = 1 << 20  # records to collect before they are merged with earlier ones

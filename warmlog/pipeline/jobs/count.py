@@ -19,6 +19,7 @@ from warmlog.pipeline.source.planning import Piece, Split
 from warmlog.pipeline.source.ranges import key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules, SplitReader
 from warmlog.protocol.errors import ProtocolError
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.arrow.columns import Wanted
 from warmlog.protocol.records.batch import BatchHeader
 from warmlog.protocol.records.layout import CONTROL_BIT, LOG_OVERHEAD
@@ -134,7 +135,7 @@ def count_split(rules: ReadRules, split: Split) -> tuple[Counted, JobStats]:
 
 def by_partition(parts: Iterable[Counted]) -> list[Counted]:
     """Sum the parts by topic and partition."""
-    found: dict[tuple[str, int], Counted] = {}
+    found: dict[TopicPartition, Counted] = {}
     for part in parts:
         found.setdefault((part.topic, part.partition), Counted(topic=part.topic, partition=part.partition)).add(part)
     return [found[key] for key in sorted(found)]

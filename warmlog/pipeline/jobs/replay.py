@@ -24,9 +24,10 @@ from warmlog.pipeline.sink.options import WriteOptions, write_options
 from warmlog.pipeline.source.input import choose_input, read_batches, rules_of
 from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
 from warmlog.pipeline.source.plan import AnySplit, size_of_split
-from warmlog.pipeline.source.ranges import TopicPartition, key_of, resolve
+from warmlog.pipeline.source.ranges import key_of, resolve
 from warmlog.pipeline.source.reading import ReadRules
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import CreateTopicsRequest, NewTopic
 from warmlog.protocol.response import CreateTopicsResponse
 

@@ -27,6 +27,7 @@ from warmlog.pipeline.offsets import Offsets, fetch_once
 from warmlog.pipeline.sink.rows import Headers
 from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse, ProducerPosition
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 from warmlog.protocol.records.reader import Record, decoded_batches
 from warmlog.protocol.request import EARLIEST_TIMESTAMP
@@ -80,7 +81,7 @@ def producer_positions(cluster: ClusterConnection, identity: Identity, topic: st
     """Return what the leaders of a topic's partitions know of a producer. Raises PipelineError."""
     partitions = cluster.call(lambda client: client.topic(topic, auto_create=False)).partitions
 
-    def request(some: Sequence[tuple[str, int]]) -> DescribeProducerRequest:
+    def request(some: Sequence[TopicPartition]) -> DescribeProducerRequest:
         keys = tuple(PartitionEntry(topic=name, partition=partition) for name, partition in some)
         return DescribeProducerRequest(producer_id=identity.producer_id, partitions=keys)
 

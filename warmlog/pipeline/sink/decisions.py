@@ -17,9 +17,9 @@ from typing import TypeAlias
 from warmlog.pipeline.cluster import ClusterConnection
 from warmlog.pipeline.sink.notes import METADATA_BYTES, Note, last_note, write_note
 from warmlog.protocol.groups import NO_OFFSET
-from warmlog.protocol.transactions import TopicIndex
+from warmlog.protocol.partitions import TopicPartition
 
-FirstOffsets: TypeAlias = dict[TopicIndex, int]
+FirstOffsets: TypeAlias = dict[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Decision:
     number: int = NO_OFFSET
     transactions: tuple[OpenTransaction, ...] | None = ()
     first_offsets: FirstOffsets = field(default_factory=dict)
-    place: TopicIndex = ("", 0)
+    place: TopicPartition = ("", 0)
 
 
 def decided_number(cluster: ClusterConnection, group: str) -> int:

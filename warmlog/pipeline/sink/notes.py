@@ -14,7 +14,7 @@ from warmlog.protocol.groups import (
     OffsetFetchResponse,
     OffsetToCommit,
 )
-from warmlog.protocol.transactions import TopicIndex
+from warmlog.protocol.partitions import TopicPartition
 
 METADATA_BYTES = 4000  # of one committed offset; offset.metadata.max.bytes is 4096 unless it was changed
 
@@ -24,7 +24,7 @@ class Note:
     """A committed offset, of the partition `place`, and its metadata."""
 
     number: int = NO_OFFSET
-    place: TopicIndex = ("", 0)
+    place: TopicPartition = ("", 0)
     metadata: str = ""
 
 

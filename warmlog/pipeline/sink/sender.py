@@ -27,6 +27,7 @@ from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.sink.attempts import Identity, StoredReader
 from warmlog.pipeline.sink.ended import ENDED, ENDED_CODES, WRITTEN_AGAIN
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import Codec
 from warmlog.protocol.records.reader import Record, records_in
@@ -50,7 +51,7 @@ class SinkBatch:
     resent: bool = False
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> TopicPartition:
         """Topic and partition."""
         return self.topic, self.partition
 
@@ -74,7 +75,7 @@ class SentTally:
 class _Collected:
     """Batches for one leader that are not sent yet, by topic and partition."""
 
-    batches: dict[tuple[str, int], SinkBatch] = field(default_factory=dict)
+    batches: dict[TopicPartition, SinkBatch] = field(default_factory=dict)
     size: int = 0
 
 
@@ -98,11 +99,11 @@ class BatchSender:
         self._codec = codec
         self._max_bytes = buffer_bytes // 2
         self._collected: dict[Connection, _Collected] = {}
-        self._collected_for: dict[tuple[str, int], Connection] = {}
+        self._collected_for: dict[TopicPartition, Connection] = {}
         self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
-        self._unanswered: set[tuple[str, int]] = set()
-        self.first_offsets: dict[tuple[str, int], int] = {}  # of what was stored in each partition
+        self._unanswered: set[TopicPartition] = set()
+        self.first_offsets: dict[TopicPartition, int] = {}  # of what was stored in each partition
         self.tally = SentTally()
 
     def send(self, batch: SinkBatch) -> None:

@@ -26,6 +26,7 @@ from warmlog.pipeline.sink.rows import Headers, Rows, row_size_bound
 from warmlog.pipeline.sink.sender import BatchSender, SinkBatch
 from warmlog.pipeline.sink.transactions import CompleteTask, TaskTransaction, Write
 from warmlog.protocol.native.producers import ProducerPosition
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.builder import BatchBuilder
 from warmlog.protocol.records.codec import rows_by_partition
 
@@ -134,7 +135,7 @@ class TaskWriter:
         return tuple(self._targets)
 
     @property
-    def first_offsets(self) -> dict[tuple[str, int], int]:
+    def first_offsets(self) -> dict[TopicPartition, int]:
         """The first offset of what was stored in each partition."""
         return self._sender.first_offsets
 

@@ -21,9 +21,10 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.plan import TRIES, AnySplit, Choice, Plan
 from warmlog.pipeline.source.planning import plan_splits
-from warmlog.pipeline.source.ranges import Extent, Range, Ranges, TopicPartition, last_of
+from warmlog.pipeline.source.ranges import Extent, Range, Ranges, last_of
 from warmlog.pipeline.source.remote import BrokerInput, TopicIds, plan_remote, topic_ids_of
 from warmlog.pipeline.source.stored import selected_partitions
+from warmlog.protocol.partitions import TopicPartition
 
 _log = logging.getLogger(__name__)
 

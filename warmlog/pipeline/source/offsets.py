@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from warmlog.pipeline.source.ranges import Extent, TopicPartition
+from warmlog.pipeline.source.ranges import Extent
 from warmlog.pipeline.source.reading import deleted, recreated
+from warmlog.protocol.partitions import TopicPartition
 
 OffsetsForm: TypeAlias = dict[str, Any]
 Positions: TypeAlias = Mapping[TopicPartition, "Position"]

@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.source.planning import Split
-from warmlog.pipeline.source.ranges import Extent, Range, TopicPartition
+from warmlog.pipeline.source.ranges import Extent, Range
+from warmlog.protocol.partitions import TopicPartition
 
 RECORD_BYTES = 100  # of a record behind a broker, which reports no sizes
 TRIES = 5  # a broker replaces segments every few seconds; a plan takes milliseconds

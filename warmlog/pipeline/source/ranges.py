@@ -11,10 +11,9 @@ from typing import Protocol, TypeAlias
 from warmlog.inspect.errors import InspectError
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.layout import BatchHeader
 from warmlog.protocol.records.record import MAX_INT64, MIN_INT64
-
-TopicPartition: TypeAlias = tuple[str, int]
 
 
 class Extent(Protocol):

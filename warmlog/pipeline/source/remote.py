@@ -16,8 +16,9 @@ from warmlog.pipeline.offsets import Offsets, fetch_once
 from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.plan import Choice, Plan, RemoteSplit
-from warmlog.pipeline.source.ranges import Extent, Ranges, TopicPartition, check_named, cuts
+from warmlog.pipeline.source.ranges import Extent, Ranges, check_named, cuts
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.batch import BatchHeader, headers
 from warmlog.protocol.request import (
     EARLIEST_TIMESTAMP,

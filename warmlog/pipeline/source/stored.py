@@ -19,7 +19,8 @@ from warmlog.inspect.catalog import KnownTopic, data_directories, known_topics, 
 from warmlog.inspect.partition import StoredPartition, find_partitions
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.options import ReadOptions
-from warmlog.pipeline.source.ranges import TopicPartition, key_of
+from warmlog.pipeline.source.ranges import key_of
+from warmlog.protocol.partitions import TopicPartition
 
 T = TypeVar("T")
 

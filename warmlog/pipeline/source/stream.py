@@ -39,9 +39,10 @@ from warmlog.pipeline.source.offsets import (
     with_start,
 )
 from warmlog.pipeline.source.options import EARLIEST, LATEST, Bound, ReadOptions
-from warmlog.pipeline.source.ranges import Bounds, Extent, Range, TopicPartition, key_of, last_of, limited, resolve
+from warmlog.pipeline.source.ranges import Bounds, Extent, Range, key_of, last_of, limited, resolve
 from warmlog.pipeline.source.reading import recreated
 from warmlog.pipeline.source.spark_splits import input_partitions, read_partition
+from warmlog.protocol.partitions import TopicPartition
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow

@@ -13,10 +13,10 @@ from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.records.produce import begin_in_pieces
 from warmlog.broker.api.transactions.admission import OpenGuards
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
-from warmlog.protocol.transactions import TopicIndex
 
 
 class Unpaced:
@@ -32,12 +32,12 @@ async def test_a_partition_that_is_led_only_after_the_coordinator_was_asked_is_a
     async with rig(tmp_path) as broker:
         for topic in ("led", "late"):
             await broker.create(topic)
-        served = cast("dict[TopicIndex, Any]", broker.partitions.served)
+        served = cast("dict[TopicPartition, Any]", broker.partitions.served)
         late = served.pop(("late", 0))
 
         async def admit(
-            _: str, __: object, ___: Sequence[TopicIndex], ____: object, guards: OpenGuards
-        ) -> Mapping[TopicIndex, ErrorCode]:
+            _: str, __: object, ___: Sequence[TopicPartition], ____: object, guards: OpenGuards
+        ) -> Mapping[TopicPartition, ErrorCode]:
             guards.open()
             served["late", 0] = late
             return {}

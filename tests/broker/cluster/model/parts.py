@@ -5,14 +5,15 @@ from typing import NamedTuple
 from uuid import UUID
 
 from warmlog.broker.cluster.history import FoundDirectory
-from warmlog.broker.cluster.image import EMPTY, ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import EMPTY, ClusterImage
 from warmlog.broker.cluster.rules import LogEnd
 from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
 from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
 from warmlog.broker.log.index.leader_epochs import LeaderEpochs
 from warmlog.broker.replication.leading.progress import Progress
+from warmlog.protocol.partitions import TopicIdPartition
 
-KEY = PartitionKey(UUID(int=1), 0)
+KEY = TopicIdPartition(UUID(int=1), 0)
 
 
 class Cell:

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from warmlog.broker.cluster import history, image, rules
 from warmlog.broker.cluster.history import FoundDirectory
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, partition_key
 from warmlog.broker.cluster.rules import Change, elections, in_sync, reassignment, states
 from warmlog.broker.cluster.rules.changes import change_of
 from warmlog.broker.cluster.rules.elections import LogEnd
 from warmlog.broker.cluster.values import Member, PartitionState, Registration
 from warmlog.broker.replication.leading.progress import Progress, Proposal
+from warmlog.protocol.partitions import TopicIdPartition
 
 Removal = tuple[Any, str, Any] | str  # a patch, or a rule that the world does not keep
 
@@ -40,32 +41,34 @@ def _unknown_continues(
 _history_of = history.history_of
 
 
-def _without_compares(module: Any, is_dropped: Callable[[ClusterImage, PartitionKey, str], bool]) -> Sequence[Removal]:
+def _without_compares(
+    module: Any, is_dropped: Callable[[ClusterImage, TopicIdPartition, str], bool]
+) -> Sequence[Removal]:
     """Leave out comparisons of a module's changes."""
 
-    def changed(known: ClusterImage, key: PartitionKey, state: PartitionState, members: Sequence[Member]) -> Change:
+    def changed(known: ClusterImage, key: TopicIdPartition, state: PartitionState, members: Sequence[Member]) -> Change:
         made = change_of(known, key, state, members)
         return made._replace(compares=tuple([each for each in made.compares if not is_dropped(known, key, each.key)]))
 
     return [(module, "change_of", changed)]
 
 
-def _is_leader(known: ClusterImage, key: PartitionKey, name: str) -> bool:
+def _is_leader(known: ClusterImage, key: TopicIdPartition, name: str) -> bool:
     return name == broker_key(known.partitions[key].leader_id)
 
 
-def _is_member(known: ClusterImage, key: PartitionKey, name: str) -> bool:
+def _is_member(known: ClusterImage, key: TopicIdPartition, name: str) -> bool:
     state = known.partitions[key]
     return name in {broker_key(member.broker) for member in state.isr if member != state.leader}
 
 
-def _is_added(known: ClusterImage, key: PartitionKey, name: str) -> bool:
+def _is_added(known: ClusterImage, key: TopicIdPartition, name: str) -> bool:
     known_brokers = {broker_key(member.broker) for member in known.partitions[key].isr}
     return name.startswith("brokers/") and name not in known_brokers
 
 
 def _keeping_epoch(function: Callable[..., Any]) -> Callable[..., Any]:
-    def kept(known: ClusterImage, key: PartitionKey, *arguments: Any, **options: Any) -> Any:
+    def kept(known: ClusterImage, key: TopicIdPartition, *arguments: Any, **options: Any) -> Any:
         epoch = known.partitions[key].leader_epoch
         made = function(known, key, *arguments, **options)
         if isinstance(made, Change):

@@ -65,7 +65,7 @@ class World:
             self.crash(broker, "kill")
             self.expire(broker)
         image = ClusterImage(self.cell.contents())
-        topic = TopicState(id=KEY.topic, partitions=1, configs={MIN_ISR: str(min_isr)})
+        topic = TopicState(id=KEY.topic_id, partitions=1, configs={MIN_ISR: str(min_isr)})
         made = topics.create(image, "t", topic, [(0, 1, 2)], Member(0, 1))
         assert isinstance(made, Transaction)
         assert self.cell.commit(made)

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from warmlog.broker.log.directory.belonging import METADATA_FILE
-from warmlog.broker.log.directory.checkpoint import RECOVERY_POINTS, TopicPartition
+from warmlog.broker.log.directory.checkpoint import RECOVERY_POINTS
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.directory.identity import parse_properties
 from warmlog.broker.log.errors import DataDirectoryError
 from warmlog.broker.log.io.disk import Disk
+from warmlog.protocol.partitions import TopicPartition
 
 
 @pytest.fixture

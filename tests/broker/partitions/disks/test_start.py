@@ -16,8 +16,9 @@ from warmlog.broker.log.directory.receipt import Receipt, read_receipts
 from warmlog.broker.log.errors import LogFailedError
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.partition_log import PartitionLog
-from warmlog.broker.partitions.disks.startup import LOG_INTERVAL_S, Key, RecoveredLogs, StartProgress
+from warmlog.broker.partitions.disks.startup import LOG_INTERVAL_S, RecoveredLogs, StartProgress
 from warmlog.client import Client
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.testing import Broker
 
 
@@ -87,7 +88,7 @@ def test_progress_for_scripts(caplog: pytest.LogCaptureFixture) -> None:
 class FakeLog:
     """What `RecoveredLogs` asks of a log."""
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: TopicPartition) -> None:
         self.key = key
         self.closed: bool | None = None
 
@@ -95,11 +96,13 @@ class FakeLog:
         self.closed = clean
 
 
-def keys(topic: str, count: int) -> list[Key]:
+def keys(topic: str, count: int) -> list[TopicPartition]:
     return [(topic, index) for index in range(count)]
 
 
-def ahead_of(queues: Sequence[Sequence[Key]], open_log: object, progress: StartProgress | None = None) -> RecoveredLogs:
+def ahead_of(
+    queues: Sequence[Sequence[TopicPartition]], open_log: object, progress: StartProgress | None = None
+) -> RecoveredLogs:
     ahead = RecoveredLogs()
     ahead.run(queues, open_log, threads_each=2, progress=progress or StartProgress())  # type: ignore[arg-type]  # fakes
     return ahead
@@ -108,7 +111,7 @@ def ahead_of(queues: Sequence[Sequence[Key]], open_log: object, progress: StartP
 def test_each_directory_has_threads_of_its_own() -> None:
     together, threads = Barrier(4, timeout=20), set()
 
-    def open_log(key: Key) -> FakeLog:
+    def open_log(key: TopicPartition) -> FakeLog:
         together.wait()  # passes once four are at it: two of each queue
         threads.add(get_ident())
         return FakeLog(key)
@@ -122,7 +125,7 @@ def test_each_directory_has_threads_of_its_own() -> None:
 
 
 def test_a_log_that_cannot_be_opened_ahead_is_left_to_its_turn() -> None:
-    def open_log(key: Key) -> FakeLog:
+    def open_log(key: TopicPartition) -> FakeLog:
         if key[1] % 2:
             raise OSError(5, "no") if key[1] % 4 == 1 else LogFailedError("no")
         return FakeLog(key)
@@ -132,7 +135,7 @@ def test_a_log_that_cannot_be_opened_ahead_is_left_to_its_turn() -> None:
 
 
 def test_a_defect_is_not_swallowed() -> None:
-    def open_log(_: Key) -> FakeLog:
+    def open_log(_: TopicPartition) -> FakeLog:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -142,7 +145,7 @@ def test_a_defect_is_not_swallowed() -> None:
 def test_who_gives_up_gets_no_further_log_and_the_opened_ones_are_closed() -> None:
     progress, opened = StartProgress(), []
 
-    def open_log(key: Key) -> FakeLog:
+    def open_log(key: TopicPartition) -> FakeLog:
         opened.append(FakeLog(key))
         if len(opened) >= 5:
             progress.cancel()

@@ -12,11 +12,11 @@ from tests.broker.clients import batch
 from tests.broker.cluster.nodes import Member, three_nodes, topic
 from tests.broker.partitions.test_partition import rig
 from warmlog.broker.cluster import admin
-from warmlog.broker.cluster.image import PartitionKey
 from warmlog.broker.cluster.rules import Change, disown, transaction
 from warmlog.broker.net.deadlines import Deadlines
 from warmlog.broker.replication.leading.leader import PartitionLeader
 from warmlog.broker.replication.leading.proposals import IsrProposals
+from warmlog.protocol.partitions import TopicIdPartition
 
 LAG_S = 30.0
 
@@ -24,7 +24,7 @@ LAG_S = 30.0
 class Leading:
     """Broker 1 of three leads every partition of a topic; followers are mere numbers."""
 
-    def __init__(self, nodes: list[Member], keys: list[PartitionKey], leaders: list[PartitionLeader]) -> None:
+    def __init__(self, nodes: list[Member], keys: list[TopicIdPartition], leaders: list[PartitionLeader]) -> None:
         self.nodes = nodes
         self.node = nodes[0].node
         self.keys = keys
@@ -65,7 +65,7 @@ class Leading:
 async def leading(directory: Path, partitions: int = 1) -> AsyncIterator[Leading]:
     async with three_nodes() as nodes, rig(directory) as made:
         made_topic = topic(partitions, min_insync_replicas="1")
-        keys = [PartitionKey(made_topic.id, index) for index in range(partitions)]
+        keys = [TopicIdPartition(made_topic.id, index) for index in range(partitions)]
         await admin.create_topic(nodes[0].node, "t", made_topic, [[1, 2, 3]] * partitions)
         await nodes[0].until(lambda: len(nodes[0].node.image.partitions) == partitions)
         node, leaders = nodes[0].node, []

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmlog.client.consuming.stream import ConsumedRecord
-from warmlog.client.groups.delivery_tracker import DeliveryTracker, PartitionId
+from warmlog.client.groups.delivery_tracker import DeliveryTracker
+from warmlog.protocol.partitions import TopicPartition
 
 
 def record(topic: str, partition: int, offset: int) -> ConsumedRecord:
@@ -61,7 +62,7 @@ steps = st.lists(st.sampled_from(["give", "take", "take", "take", "cut", "settle
 @given(steps, st.data())
 def test_committable_offsets_match_a_model_of_taken_records(steps: list[str], data: st.DataObject) -> None:
     """Compare with a model: the consecutive offsets of one partition."""
-    place: PartitionId = ("t", 0)
+    place: TopicPartition = ("t", 0)
     tracker, position, taken = DeliveryTracker(), 0, 0
     tracker.reset({place: 0})
     in_hand = 0  # 1 while the record taken last is still being processed
