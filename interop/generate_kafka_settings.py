@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.kafka_node import KafkaNode
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from warmlog.protocol.kafka.messages.configs import ConfigOperation, ConfigType, ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigOperation, ConfigType, ResourceType
 
 TARGET = Path(__file__).parent.parent / "broker" / "settings" / "kafka_settings.json"
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.kafka_node import WIRE_VERSION, KafkaNode, create_topics
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from warmlog.protocol.kafka.messages.configs import ConfigSource, ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigSource, ResourceType
 
 TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / WIRE_VERSION / "served.json"
 TOPIC = "served"

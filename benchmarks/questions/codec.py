@@ -26,7 +26,7 @@ from warmlog.protocol.groups import (
     OffsetFetchResponse,
 )
 from warmlog.protocol.kafka.api import APIS, Codec
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchResponse
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchResponse
 from warmlog.protocol.response import (
     BrokerMetadata,
     FetchedPartition,

@@ -13,8 +13,8 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.common import KafkaBrokerMetadata
-from warmlog.protocol.kafka.messages.fetch import FetchLedElsewhere, KafkaFetchResponse
-from warmlog.protocol.kafka.messages.produce import KafkaProduceResponse, ProduceLedElsewhere
+from warmlog.protocol.kafka.messages.records.fetch import FetchLedElsewhere, KafkaFetchResponse
+from warmlog.protocol.kafka.messages.records.produce import KafkaProduceResponse, ProduceLedElsewhere
 from warmlog.protocol.response import FetchedPartition, ProducedPartition, ProduceResponse
 
 MAX_PARTITIONS = 512  # of a response; with more, clients ask for metadata, as older ones do

@@ -22,7 +22,7 @@ from warmlog.broker.api.transactions.admission import Admit
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.fetch import NO_REPLICA, KafkaFetchResponse
+from warmlog.protocol.kafka.messages.records.fetch import NO_REPLICA, KafkaFetchResponse
 from warmlog.protocol.request import FetchRequest, ProduceRequest, Request
 from warmlog.protocol.response import ErrorResponse, FetchResponse, ProduceResponse, Response
 

@@ -22,7 +22,7 @@ import trio
 from warmlog.broker.cluster.store import ROUNDING_S, StoreError
 from warmlog.broker.cluster.topics import end_registration
 from warmlog.broker.cluster.values import Endpoint, Registration
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest
 from warmlog.protocol.kafka.peer import PeerProtocol
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS
 from warmlog.protocol.version import VERSION

@@ -16,8 +16,13 @@ from warmlog.broker.replication.peers.peer import PeerCluster
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import FetchedOffset, GroupType, ListGroupsRequest, OffsetFetchRequest
-from warmlog.protocol.kafka.messages.configs import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
-from warmlog.protocol.kafka.messages.group_offsets import MemberOffsetFetchGroup
+from warmlog.protocol.kafka.messages.cluster.configs import (
+    ConfigQuery,
+    ConfigSource,
+    DescribeConfigsRequest,
+    ResourceType,
+)
+from warmlog.protocol.kafka.messages.groups.offsets import MemberOffsetFetchGroup
 from warmlog.protocol.kafka.peer_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
 
 TOPICS_PER_REQUEST = 200

@@ -21,7 +21,7 @@ from warmlog.protocol.errors import ErrorCode, FrameError, ProtocolError
 from warmlog.protocol.frame import LENGTH
 from warmlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS_KEY
 from warmlog.protocol.kafka.codec.bounds import NO_LIMIT
-from warmlog.protocol.kafka.messages.authentication import SaslAuthenticateRequest
+from warmlog.protocol.kafka.messages.security.authentication import SaslAuthenticateRequest
 from warmlog.protocol.native.login import AuthenticateRequest
 from warmlog.protocol.request import HelloRequest
 from warmlog.protocol.response import Response

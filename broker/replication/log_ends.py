@@ -12,8 +12,8 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.broker.replication.peers.leaders import Leaders
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.fetch import DEBUGGER
-from warmlog.protocol.kafka.messages.offsets import KafkaListOffsetsRequest, KafkaOffsetQuery
+from warmlog.protocol.kafka.messages.records.fetch import DEBUGGER
+from warmlog.protocol.kafka.messages.records.offsets import KafkaListOffsetsRequest, KafkaOffsetQuery
 from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS
 from warmlog.protocol.partitions import TopicIdPartition
 from warmlog.protocol.request import LATEST_TIMESTAMP

@@ -18,7 +18,7 @@ from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.log.io.directory_names import encode_topic_id
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer_apis import METADATA
 from warmlog.protocol.partitions import TopicIdPartition
 from warmlog.protocol.response import MetadataResponse

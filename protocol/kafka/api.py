@@ -24,29 +24,16 @@ from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.kafka.codec.bounds import InvalidRequestError
 from warmlog.protocol.kafka.codec.engine import ENGINE, Engine
 from warmlog.protocol.kafka.codec.schema import Struct
-from warmlog.protocol.kafka.messages import (
-    acls,
-    admin,
-    assignments,
-    authentication,
-    cluster,
-    configs,
-    consumer_groups,
-    controller,
-    fetch,
-    group_admin,
-    group_offsets,
-    groups,
-    metadata,
-    offsets,
-    produce,
-    quotas,
-    security,
-    topics,
-    transactions,
-)
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, VersionRange
+from warmlog.protocol.kafka.messages import transactions
+from warmlog.protocol.kafka.messages.cluster import configs, controller, discovery
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from warmlog.protocol.kafka.messages.common import TopicNames
+from warmlog.protocol.kafka.messages.groups import admin as group_admin
+from warmlog.protocol.kafka.messages.groups import classic, consumer
+from warmlog.protocol.kafka.messages.groups import offsets as group_offsets
+from warmlog.protocol.kafka.messages.records import fetch, offsets, produce
+from warmlog.protocol.kafka.messages.security import acls, authentication, quotas, scram
+from warmlog.protocol.kafka.messages.topics import assignments, changes, log_dirs, metadata
 from warmlog.protocol.response import ErrorResponse
 
 API_VERSIONS_KEY = 18
@@ -120,23 +107,24 @@ APIS = (
         group_offsets.COMMIT_REQUEST, group_offsets.COMMIT_RESPONSE, group_offsets.failed_commit),
     Api(9, "OffsetFetch", 1, 10, 6,
         group_offsets.FETCH_REQUEST, group_offsets.FETCH_RESPONSE, group_offsets.failed_fetch),
-    Api(10, "FindCoordinator", 0, 6, 3, groups.FIND_REQUEST, groups.FIND_RESPONSE, groups.failed_find),
-    Api(11, "JoinGroup", 0, 9, 6, groups.JOIN_REQUEST, groups.JOIN_RESPONSE, groups.failed_join),
-    Api(12, "Heartbeat", 0, 4, 4, groups.HEARTBEAT_REQUEST, groups.HEARTBEAT_RESPONSE, groups.failed_heartbeat),
-    Api(13, "LeaveGroup", 0, 5, 4, groups.LEAVE_REQUEST, groups.LEAVE_RESPONSE, groups.failed_leave),
-    Api(14, "SyncGroup", 0, 5, 4, groups.SYNC_REQUEST, groups.SYNC_RESPONSE, groups.failed_sync),
+    Api(10, "FindCoordinator", 0, 6, 3, classic.FIND_REQUEST, classic.FIND_RESPONSE, classic.failed_find),
+    Api(11, "JoinGroup", 0, 9, 6, classic.JOIN_REQUEST, classic.JOIN_RESPONSE, classic.failed_join),
+    Api(12, "Heartbeat", 0, 4, 4, classic.HEARTBEAT_REQUEST, classic.HEARTBEAT_RESPONSE, classic.failed_heartbeat),
+    Api(13, "LeaveGroup", 0, 5, 4, classic.LEAVE_REQUEST, classic.LEAVE_RESPONSE, classic.failed_leave),
+    Api(14, "SyncGroup", 0, 5, 4, classic.SYNC_REQUEST, classic.SYNC_RESPONSE, classic.failed_sync),
     Api(15, "DescribeGroups", 0, 6, 5,
         group_admin.DESCRIBE_REQUEST, group_admin.DESCRIBE_RESPONSE, group_admin.failed_describe),
     Api(16, "ListGroups", 0, 5, 3, group_admin.LIST_REQUEST, group_admin.LIST_RESPONSE, group_admin.failed_list),
     # no version is flexible
     Api(17, "SaslHandshake", 0, 1, 2,
         authentication.HANDSHAKE_REQUEST, authentication.HANDSHAKE_RESPONSE, authentication.failed_handshake),
-    Api(18, "ApiVersions", 0, 5, 3, cluster.VERSIONS_REQUEST, cluster.VERSIONS_RESPONSE, cluster.failed_versions),
-    Api(19, "CreateTopics", 2, 7, 5, topics.CREATE_REQUEST, topics.CREATE_RESPONSE, topics.failed_create),
-    Api(20, "DeleteTopics", 1, 6, 4, topics.DELETE_REQUEST, topics.DELETE_RESPONSE, topics.failed_delete),
+    Api(18, "ApiVersions", 0, 5, 3, discovery.VERSIONS_REQUEST, discovery.VERSIONS_RESPONSE, discovery.failed_versions),
+    Api(19, "CreateTopics", 2, 7, 5, changes.CREATE_REQUEST, changes.CREATE_RESPONSE, changes.failed_create),
+    Api(20, "DeleteTopics", 1, 6, 4, changes.DELETE_REQUEST, changes.DELETE_RESPONSE, changes.failed_delete),
     Api(21, "DeleteRecords", 0, 2, 2, offsets.DELETE_REQUEST, offsets.DELETE_RESPONSE, offsets.failed_delete),
     # version 6 is still unstable in Kafka 4.4
-    Api(22, "InitProducerId", 0, 5, 2, cluster.PRODUCER_REQUEST, cluster.PRODUCER_RESPONSE, cluster.failed_producer),
+    Api(22, "InitProducerId", 0, 5, 2,
+        transactions.PRODUCER_REQUEST, transactions.PRODUCER_RESPONSE, transactions.failed_producer),
     Api(23, "OffsetForLeaderEpoch", 2, 4, 4, offsets.EPOCH_REQUEST, offsets.EPOCH_RESPONSE, offsets.failed_epoch),
     Api(24, "AddPartitionsToTxn", 0, 5, 3,
         transactions.ADD_REQUEST, transactions.ADD_RESPONSE, transactions.failed_add),
@@ -156,12 +144,13 @@ APIS = (
     Api(32, "DescribeConfigs", 1, 4, 4, configs.DESCRIBE_REQUEST, configs.DESCRIBE_RESPONSE, configs.failed_describe),
     Api(33, "AlterConfigs", 0, 2, 2, configs.ALTER_REQUEST, configs.ALTER_RESPONSE, configs.failed_alter),
     Api(34, "AlterReplicaLogDirs", 1, 2, 2,
-        admin.ALTER_DIRS_REQUEST, admin.ALTER_DIRS_RESPONSE, admin.failed_alter_dirs),
-    Api(35, "DescribeLogDirs", 1, 5, 2, admin.LOG_DIRS_REQUEST, admin.LOG_DIRS_RESPONSE, admin.failed_log_dirs),
+        log_dirs.ALTER_DIRS_REQUEST, log_dirs.ALTER_DIRS_RESPONSE, log_dirs.failed_alter_dirs),
+    Api(35, "DescribeLogDirs", 1, 5, 2,
+        log_dirs.LOG_DIRS_REQUEST, log_dirs.LOG_DIRS_RESPONSE, log_dirs.failed_log_dirs),
     Api(36, "SaslAuthenticate", 0, 2, 2,
         authentication.AUTHENTICATE_REQUEST, authentication.AUTHENTICATE_RESPONSE, authentication.failed_authenticate),
     Api(37, "CreatePartitions", 0, 3, 2,
-        topics.PARTITIONS_REQUEST, topics.PARTITIONS_RESPONSE, topics.failed_partitions),
+        changes.PARTITIONS_REQUEST, changes.PARTITIONS_RESPONSE, changes.failed_partitions),
     Api(38, "CreateDelegationToken", 1, 3, 2,
         authentication.CREATE_TOKEN_REQUEST, authentication.CREATE_TOKEN_RESPONSE, authentication.failed_create_token),
     Api(39, "RenewDelegationToken", 1, 2, 2,
@@ -188,22 +177,24 @@ APIS = (
     Api(49, "AlterClientQuotas", 0, 1, 1,
         quotas.ALTER_REQUEST, quotas.ALTER_RESPONSE, quotas.failed_alter),
     Api(50, "DescribeUserScramCredentials", 0, 0, 0,
-        security.DESCRIBE_SCRAM_REQUEST, security.DESCRIBE_SCRAM_RESPONSE, security.failed_describe_scram),
+        scram.DESCRIBE_SCRAM_REQUEST, scram.DESCRIBE_SCRAM_RESPONSE, scram.failed_describe_scram),
     Api(51, "AlterUserScramCredentials", 0, 0, 0,
-        security.ALTER_SCRAM_REQUEST, security.ALTER_SCRAM_RESPONSE, security.failed_alter_scram),
+        scram.ALTER_SCRAM_REQUEST, scram.ALTER_SCRAM_RESPONSE, scram.failed_alter_scram),
     Api(55, "DescribeQuorum", 0, 2, 0, controller.QUORUM_REQUEST, controller.QUORUM_RESPONSE, controller.failed_quorum),
     Api(57, "UpdateFeatures", 0, 2, 0, controller.FEATURES_REQUEST, controller.FEATURES_RESPONSE, controller.failed),
-    Api(60, "DescribeCluster", 0, 2, 0, cluster.CLUSTER_REQUEST, cluster.CLUSTER_RESPONSE, cluster.failed_cluster),
-    Api(61, "DescribeProducers", 0, 0, 0, admin.PRODUCERS_REQUEST, admin.PRODUCERS_RESPONSE, admin.failed_producers),
+    Api(60, "DescribeCluster", 0, 2, 0,
+        discovery.CLUSTER_REQUEST, discovery.CLUSTER_RESPONSE, discovery.failed_cluster),
+    Api(61, "DescribeProducers", 0, 0, 0,
+        transactions.PRODUCERS_REQUEST, transactions.PRODUCERS_RESPONSE, transactions.failed_producers),
     Api(64, "UnregisterBroker", 0, 0, 0, controller.UNREGISTER_REQUEST, controller.RESPONSE, controller.failed),
     Api(65, "DescribeTransactions", 0, 0, 0,
         transactions.DESCRIBE_REQUEST, transactions.DESCRIBE_RESPONSE, transactions.failed_describe),
     Api(66, "ListTransactions", 0, 2, 0,
         transactions.LIST_REQUEST, transactions.LIST_RESPONSE, transactions.failed_list),
     Api(68, "ConsumerGroupHeartbeat", 0, 1, 0,
-        consumer_groups.HEARTBEAT_REQUEST, consumer_groups.HEARTBEAT_RESPONSE, consumer_groups.failed_heartbeat),
+        consumer.HEARTBEAT_REQUEST, consumer.HEARTBEAT_RESPONSE, consumer.failed_heartbeat),
     Api(69, "ConsumerGroupDescribe", 0, 1, 0,
-        consumer_groups.DESCRIBE_REQUEST, consumer_groups.DESCRIBE_RESPONSE, consumer_groups.failed_describe),
+        consumer.DESCRIBE_REQUEST, consumer.DESCRIBE_RESPONSE, consumer.failed_describe),
     Api(74, "ListConfigResources", 0, 1, 0, configs.LIST_REQUEST, configs.LIST_RESPONSE, configs.failed_list),
     Api(75, "DescribeTopicPartitions", 0, 0, 0, metadata.PAGE_REQUEST, metadata.PAGE_RESPONSE, metadata.failed_page),
     Api(80, "AddRaftVoter", 0, 1, 0, controller.ADD_VOTER_REQUEST, controller.RESPONSE, controller.failed),

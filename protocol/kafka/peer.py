@@ -26,7 +26,7 @@ from warmlog.protocol.kafka.api import API_VERSIONS_KEY, Api
 from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, MalformedError
 from warmlog.protocol.kafka.codec.engine import ENGINE, Engine
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION, Struct
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsResponse, VersionRange
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsResponse, VersionRange
 
 Q = TypeVar("Q")
 R = TypeVar("R")

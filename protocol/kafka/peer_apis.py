@@ -14,16 +14,16 @@ from warmlog.protocol.groups import (
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
-from warmlog.protocol.kafka.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchRequest, PeerFetchResponse
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest, asked_topics
-from warmlog.protocol.kafka.messages.offsets import (
+from warmlog.protocol.kafka.messages.cluster.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest, ApiVersionsResponse
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchRequest, PeerFetchResponse
+from warmlog.protocol.kafka.messages.records.offsets import (
     FIRST_WITH_TIME,
     KafkaListOffsetsRequest,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest, asked_topics
 from warmlog.protocol.kafka.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.response import ListOffsetsResponse, MetadataResponse

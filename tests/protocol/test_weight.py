@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from warmlog.protocol.groups import FetchedOffset, FetchedOffsets, OffsetFetchResponse, OffsetToCommit
-from warmlog.protocol.kafka.messages.offsets import KafkaOffsetQuery
+from warmlog.protocol.kafka.messages.records.offsets import KafkaOffsetQuery
 from warmlog.protocol.request import PartitionRecords
 from warmlog.protocol.response import DeleteTopicsResponse, ProducedPartition, ProduceResponse, TopicResult
 from warmlog.protocol.weight import RELEASED, release, weight

@@ -7,8 +7,8 @@ from warmlog.broker.api.access import Access, lacking
 from warmlog.broker.api.authorization.parts import Asked, Check, answer_allowed
 from warmlog.broker.security.acls import Operation
 from warmlog.broker.security.acls import ResourceType as Kind
-from warmlog.protocol.kafka.messages.cluster import AuthorizedCluster
-from warmlog.protocol.kafka.messages.configs import ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ResourceType
+from warmlog.protocol.kafka.messages.cluster.discovery import AuthorizedCluster
 
 _OF_CLUSTER = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS})
 

@@ -33,7 +33,7 @@ from warmlog.protocol.groups import (
     OffsetFetchResponse,
 )
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
-from warmlog.protocol.kafka.messages.group_admin import AuthorizedGroup
+from warmlog.protocol.kafka.messages.groups.admin import AuthorizedGroup
 from warmlog.protocol.native.groups import DescribeConsumerGroupsResponse, DescribedConsumerGroup
 
 

@@ -10,19 +10,19 @@ from typing import NamedTuple
 from warmlog.broker.api.authorization import cluster, groups, tokens, topics, transactions
 from warmlog.broker.api.authorization.parts import Check
 from warmlog.broker.security.acls import Operation as Op
-from warmlog.protocol.kafka.messages.configs import (
+from warmlog.protocol.kafka.messages.cluster.configs import (
     AlterConfigsResponse,
     AlteredConfigs,
     DescribeConfigsResponse,
     DescribedConfigs,
 )
-from warmlog.protocol.kafka.messages.offsets import (
+from warmlog.protocol.kafka.messages.records.offsets import (
     DeletedRecords,
     DeleteRecordsResponse,
     EpochEnd,
     OffsetForLeaderEpochResponse,
 )
-from warmlog.protocol.kafka.messages.topics import CreatePartitionsResponse
+from warmlog.protocol.kafka.messages.topics.changes import CreatePartitionsResponse
 from warmlog.protocol.native.producers import DescribeProducerResponse, ProducerPosition
 from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
 from warmlog.protocol.transactions import DescribedProducers, DescribeProducersResponse

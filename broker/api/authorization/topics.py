@@ -17,15 +17,15 @@ from warmlog.broker.security.acls import Operation, ResourceType
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME, topic_id_text
-from warmlog.protocol.kafka.messages.metadata import (
+from warmlog.protocol.kafka.messages.records.offsets import KafkaListOffsetsRequest
+from warmlog.protocol.kafka.messages.topics.changes import KafkaCreatedTopic, KafkaDeleteTopicsRequest
+from warmlog.protocol.kafka.messages.topics.metadata import (
     AuthorizedMetadata,
     AuthorizedTopic,
     DescribeTopicPartitionsResponse,
     KafkaMetadataRequest,
     asked_topics,
 )
-from warmlog.protocol.kafka.messages.offsets import KafkaListOffsetsRequest
-from warmlog.protocol.kafka.messages.topics import KafkaCreatedTopic, KafkaDeleteTopicsRequest
 from warmlog.protocol.request import TopicAlteration
 from warmlog.protocol.response import (
     AlterTopicsResponse,

@@ -23,7 +23,7 @@ from warmlog.broker.security.sasl import (
 )
 from warmlog.broker.security.scram import ScramServer
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.authentication import (
+from warmlog.protocol.kafka.messages.security.authentication import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

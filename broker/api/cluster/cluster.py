@@ -8,7 +8,7 @@ from warmlog.broker.api.errors import RequestError
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from warmlog.protocol.kafka.messages.cluster.discovery import DescribeClusterRequest, DescribeClusterResponse
 
 _BROKERS, _CONTROLLERS = 1, 2  # endpoint types (KIP-919)
 

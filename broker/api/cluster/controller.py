@@ -17,7 +17,7 @@ from warmlog.broker.partitions.topics.catalog import Catalog
 from warmlog.broker.settings.types import MAX_INT32
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import PartitionEntry
-from warmlog.protocol.kafka.messages.controller import (
+from warmlog.protocol.kafka.messages.cluster.controller import (
     AddRaftVoterRequest,
     ControllerResponse,
     DescribeQuorumRequest,

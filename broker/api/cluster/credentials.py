@@ -14,7 +14,7 @@ from warmlog.broker.cluster.admin import in_time
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.security.scram import MAX_NAME, ScramCredential
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.security import (
+from warmlog.protocol.kafka.messages.security.scram import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     CredentialInfo,

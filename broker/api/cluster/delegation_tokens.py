@@ -22,7 +22,7 @@ from warmlog.broker.security.delegation_tokens import (
 from warmlog.broker.security.principal import ANONYMOUS, USER, Principal
 from warmlog.broker.security.scram import MAX_NAME
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.authentication import (
+from warmlog.protocol.kafka.messages.security.authentication import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
     DescribeDelegationTokenRequest,

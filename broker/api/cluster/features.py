@@ -15,8 +15,8 @@ from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.image import ImageDelta
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.cluster import FeatureRange
-from warmlog.protocol.kafka.messages.controller import FeatureUpdate
+from warmlog.protocol.kafka.messages.cluster.controller import FeatureUpdate
+from warmlog.protocol.kafka.messages.cluster.discovery import FeatureRange
 from warmlog.protocol.transactions import TRANSACTION_FEATURE, TransactionVersion
 
 LATEST = max(TransactionVersion)

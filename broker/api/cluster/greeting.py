@@ -8,7 +8,7 @@ from warmlog.broker.api.cluster.features import Features
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.handler import Handler
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest, ApiVersionsResponse
 from warmlog.protocol.native.messages import VersionError, choose_version
 from warmlog.protocol.request import HelloRequest
 from warmlog.protocol.response import ErrorResponse, HelloResponse

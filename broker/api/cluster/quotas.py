@@ -21,7 +21,7 @@ from warmlog.broker.security.quotas.entities import (
     check_quota,
 )
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.quotas import (
+from warmlog.protocol.kafka.messages.security.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlteredQuotas,

@@ -18,7 +18,7 @@ from warmlog.broker.settings.topics import (
     effective_settings,
 )
 from warmlog.broker.settings.types import Kind, as_text, kind_of
-from warmlog.protocol.kafka.messages.configs import ConfigEntry, ConfigSource, ConfigSynonym, ConfigType
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigEntry, ConfigSource, ConfigSynonym, ConfigType
 
 MAX_SHARED = 1000  # cached configurations of a few KB each
 _SOURCES = {

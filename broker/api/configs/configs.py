@@ -30,7 +30,7 @@ from warmlog.broker.settings.settings import FIELDS
 from warmlog.broker.settings.topics import topic_setting_default, topic_setting_kind
 from warmlog.broker.settings.types import Kind, SettingError, as_text, kind_of, nearest, parts
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.configs import (
+from warmlog.protocol.kafka.messages.cluster.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,

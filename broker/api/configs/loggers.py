@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from warmlog.broker.api.errors import RequestError
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.configs import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource
 
 ROOT = "root"
 OWN_PACKAGES = frozenset({"warmlog"})

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from msgspec.structs import replace
 
 from warmlog.broker.api.fetch.session import FetchSessionError
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchRequest, KafkaFetchResponse
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchRequest, KafkaFetchResponse
 from warmlog.protocol.request import FetchRequest
 
 

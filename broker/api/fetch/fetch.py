@@ -31,7 +31,7 @@ from warmlog.broker.security.acls import Operation
 from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
-from warmlog.protocol.kafka.messages.fetch import (
+from warmlog.protocol.kafka.messages.records.fetch import (
     CONSUMER,
     DEBUGGER,
     NO_SESSION,

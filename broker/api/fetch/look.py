@@ -19,7 +19,12 @@ from warmlog.broker.partitions.partition import Partition, StorageError
 from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.protocol.errors import CorruptBatchError, ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import CONSUMER, KafkaFetchPartition, KafkaFetchRequest, RedirectedPartition
+from warmlog.protocol.kafka.messages.records.fetch import (
+    CONSUMER,
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+    RedirectedPartition,
+)
 from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation
 from warmlog.protocol.response import AbortedTransaction, FetchedPartition
 

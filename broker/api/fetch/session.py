@@ -37,7 +37,7 @@ from warmlog.broker.security.principal import ANONYMOUS
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME, TopicNames
-from warmlog.protocol.kafka.messages.fetch import (
+from warmlog.protocol.kafka.messages.records.fetch import (
     CONSUMER,
     NO_SESSION,
     DivergedPartition,

@@ -20,7 +20,7 @@ from warmlog.broker.api.fetch.session import MAX_ID, STEP, FetchSession, FetchSe
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.security.principal import ANONYMOUS, Principal
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.fetch import (
+from warmlog.protocol.kafka.messages.records.fetch import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     NO_SESSION,

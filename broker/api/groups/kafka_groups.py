@@ -57,7 +57,7 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata
 from warmlog.protocol.kafka.messages.common import topic_id_text
-from warmlog.protocol.kafka.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from warmlog.protocol.kafka.messages.groups.consumer import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 
 MEMBERS_PER_PIECE = 100  # removed at once; each piece is like a request of its own
 

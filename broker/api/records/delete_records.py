@@ -18,7 +18,7 @@ from warmlog.broker.partitions.appends.replication import Replication
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.offsets import (
+from warmlog.protocol.kafka.messages.records.offsets import (
     DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

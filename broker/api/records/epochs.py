@@ -13,8 +13,8 @@ from warmlog.broker.log.index.leader_epochs import UNDEFINED
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode, ProtocolError
-from warmlog.protocol.kafka.messages.fetch import DivergedPartition, KafkaFetchPartition
-from warmlog.protocol.kafka.messages.offsets import (
+from warmlog.protocol.kafka.messages.records.fetch import DivergedPartition, KafkaFetchPartition
+from warmlog.protocol.kafka.messages.records.offsets import (
     EpochEnd,
     EpochQuery,
     OffsetForLeaderEpochRequest,

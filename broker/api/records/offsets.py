@@ -14,8 +14,8 @@ from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode, ProtocolError
-from warmlog.protocol.kafka.messages.fetch import DEBUGGER
-from warmlog.protocol.kafka.messages.offsets import (
+from warmlog.protocol.kafka.messages.records.fetch import DEBUGGER
+from warmlog.protocol.kafka.messages.records.offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,

@@ -20,7 +20,7 @@ from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import NO_LEADER, registered
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import PartitionEntry
-from warmlog.protocol.kafka.messages.assignments import (
+from warmlog.protocol.kafka.messages.topics.assignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,

@@ -21,7 +21,7 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import PartitionEntry
-from warmlog.protocol.kafka.messages.admin import (
+from warmlog.protocol.kafka.messages.topics.log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     BegunMove,

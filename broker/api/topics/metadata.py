@@ -23,7 +23,7 @@ from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME, topic_id_text
-from warmlog.protocol.kafka.messages.metadata import (
+from warmlog.protocol.kafka.messages.topics.metadata import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     KafkaPartitionMetadata,

@@ -23,7 +23,7 @@ from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.broker.settings.topics import check_setting_name
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
-from warmlog.protocol.kafka.messages.topics import (
+from warmlog.protocol.kafka.messages.topics.changes import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     KafkaCreatedTopic,

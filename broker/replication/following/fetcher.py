@@ -28,7 +28,7 @@ from warmlog.broker.replication.throttle import MAX_SLEEP_S, Throttle
 from warmlog.protocol.backoff import delays_s
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import (
+from warmlog.protocol.kafka.messages.records.fetch import (
     KafkaFetchPartition,
     KafkaFetchRequest,
     PeerFetchedPartition,

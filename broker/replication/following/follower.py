@@ -21,7 +21,7 @@ from warmlog.broker.replication.peers.leaders import Leaders
 from warmlog.broker.replication.throttle import Throttle
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import PeerFetchedPartition
 from warmlog.protocol.partitions import TopicPartition
 
 PARTITIONS_PER_PIECE = 500  # assigned in one step: about a millisecond

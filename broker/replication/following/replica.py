@@ -28,8 +28,8 @@ from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.broker.replication.peers.leaders import Leaders
 from warmlog.broker.replication.throttle import Throttle
 from warmlog.protocol.errors import ErrorCode, ProtocolError
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, PeerFetchedPartition
-from warmlog.protocol.kafka.messages.offsets import KafkaListOffsetsRequest, KafkaOffsetQuery
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.offsets import KafkaListOffsetsRequest, KafkaOffsetQuery
 from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS
 from warmlog.protocol.records.batch import batch_spans, read_header
 from warmlog.protocol.records.layout import HEADER_SIZE

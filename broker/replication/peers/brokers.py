@@ -15,7 +15,7 @@ from warmlog.broker.replication.peers.leaders import Watcher
 from warmlog.broker.replication.peers.link import Link
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import FetchingReplica
+from warmlog.protocol.kafka.messages.records.fetch import FetchingReplica
 from warmlog.protocol.kafka.peer import PeerApi
 
 Q = TypeVar("Q")

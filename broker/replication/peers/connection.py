@@ -32,7 +32,7 @@ from warmlog.protocol.errors import FrameError
 from warmlog.protocol.frame import DEFAULT_MAX_FRAME_BYTES, FrameReader
 from warmlog.protocol.kafka.codec.bounds import LargeMessageError, UnwritableError
 from warmlog.protocol.kafka.codec.engine import ENGINE
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError, SentRequest
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS
 from warmlog.protocol.version import VERSION

@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from warmlog.broker.replication.peers.cluster_view import Leader, Reaction
 from warmlog.broker.replication.peers.connection import PeerConnection
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.fetch import FetchingReplica
+from warmlog.protocol.kafka.messages.records.fetch import FetchingReplica
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.partitions import TopicPartition
 

@@ -12,7 +12,7 @@ import trio
 from warmlog.broker.replication.peers.errors import PeerUnavailableError
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import API_BY_KEY
-from warmlog.protocol.kafka.messages.authentication import (
+from warmlog.protocol.kafka.messages.security.authentication import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

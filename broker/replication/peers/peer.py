@@ -25,8 +25,8 @@ from warmlog.protocol.backoff import delays_s
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import CoordinatorType, FindCoordinatorRequest
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import CONSUMER, FetchingReplica
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
+from warmlog.protocol.kafka.messages.records.fetch import CONSUMER, FetchingReplica
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import FIND_COORDINATOR, METADATA
 

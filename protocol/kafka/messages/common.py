@@ -28,7 +28,7 @@ from warmlog.protocol.kafka.codec.schema import (
     error_of,
     not_negative,
 )
-from warmlog.protocol.request import Isolation
+from warmlog.protocol.request import Isolation, Value
 from warmlog.protocol.response import BrokerMetadata, ErrorResponse
 
 TopicNames: TypeAlias = Callable[[bytes], str | None]  # topic id to topic name, None if unknown
@@ -60,6 +60,13 @@ class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
     """A broker with what only Kafka's protocol has. `is_fenced`: it is registered, but not alive."""
 
     is_fenced: bool = False
+
+
+class Failure(Value, frozen=True, kw_only=True, gc=False):
+    """The result of one part of a request."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
 
 
 R = TypeVar("R")

@@ -1,7 +1,8 @@
-"""Transactions.
+"""Idempotent and transactional producers.
 
-AddPartitionsToTxn (0 to 5), AddOffsetsToTxn (0 to 4), EndTxn (0 to 5), WriteTxnMarkers (1 and 2),
-TxnOffsetCommit (0 to 6), DescribeTransactions (0), ListTransactions (0 to 2).
+InitProducerId (0 to 5), AddPartitionsToTxn (0 to 5), AddOffsetsToTxn (0 to 4), EndTxn (0 to 5),
+WriteTxnMarkers (1 and 2), TxnOffsetCommit (0 to 6), DescribeTransactions (0), ListTransactions (0 to 2),
+DescribeProducers (0).
 
 Clients of AddPartitionsToTxn use versions up to 3, for one transaction; brokers use later ones, for several.
 """
@@ -29,22 +30,28 @@ from warmlog.protocol.kafka.codec.schema import (
 )
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
+    OPTIONAL_FAILURE,
     THROTTLE_TIME,
     refused,
     refused_each,
     refused_partitions,
     since,
 )
-from warmlog.protocol.kafka.messages.group_offsets import IdentifiedOffset
+from warmlog.protocol.kafka.messages.groups.offsets import IdentifiedOffset
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
 from warmlog.protocol.transactions import (
     AddedPartition,
+    DescribedProducers,
     DescribedTransaction,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
     MarkersOfTransaction,
@@ -126,6 +133,30 @@ def _partitions(name: str = "partitions") -> Flat:
 def _sorted(transaction: Any, *_: Any) -> list[PartitionEntry]:
     """Return the partitions of a transaction by topic: each topic is named once."""
     return sorted(transaction.partitions, key=lambda one: one.topic)
+
+
+# -- InitProducerId --
+
+PRODUCER_REQUEST = Struct(
+    Field("transactional_id", STRING, nullable=0),
+    Field("transaction_timeout_ms", INT32),
+    Field("producer_id", INT64, since=3, default=-1),
+    Field("producer_epoch", INT16, since=3, default=-1),
+    into=InitProducerIdRequest,
+)
+PRODUCER_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "error_code",
+        ERROR,
+        attr="error",
+        # what older clients know for a producer that has a successor
+        before={4: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}},
+    ),
+    Field("producer_id", INT64, default=-1),
+    Field("producer_epoch", INT16),
+)
+failed_producer = refused(InitProducerIdResponse)
 
 
 # -- AddPartitionsToTxn --
@@ -382,3 +413,49 @@ LIST_RESPONSE = Struct(
     ),
 )
 failed_list = refused(ListTransactionsResponse)
+
+
+# -- DescribeProducers --
+
+PRODUCERS_REQUEST = Struct(
+    Field(
+        "topics",
+        flat(
+            Field("name", STRING, attr="topic"),
+            Field("partition_indexes", Array(INT32), attr="partition"),
+            into=PartitionEntry,
+        ),
+        attr="partitions",
+    ),
+    into=DescribeProducersRequest,
+)
+PRODUCERS_RESPONSE = Struct(
+    THROTTLE_TIME,
+    Field(
+        "topics",
+        flat(
+            Field("name", STRING, attr="topic"),
+            Field(
+                "partitions",
+                array(
+                    Field("partition_index", INT32, attr="partition"),
+                    *OPTIONAL_FAILURE,
+                    Field(
+                        "active_producers",
+                        array(
+                            Field("producer_id", INT64),
+                            Field("producer_epoch", INT32),
+                            Field("last_sequence", INT32, default=-1),
+                            Field("last_timestamp", INT64, default=-1),
+                            Field("coordinator_epoch", INT32),
+                            Field("current_txn_start_offset", INT64, default=-1, attr="transaction_start_offset"),
+                        ),
+                        attr="producers",
+                    ),
+                ),
+            ),
+        ),
+        attr="partitions",
+    ),
+)
+failed_producers = refused_partitions(DescribeProducersResponse, DescribedProducers)

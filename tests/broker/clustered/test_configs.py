@@ -10,7 +10,7 @@ import trio
 from tests.broker.clients import batch
 from tests.broker.clustered.three_brokers import IDS, LIMIT_S, NONE, Cluster, three_brokers, topic
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.configs import ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ResourceType
 
 DYNAMIC_BROKER, DYNAMIC_DEFAULT, DEFAULT = 2, 3, 5
 

@@ -29,7 +29,7 @@ from warmlog.protocol.groups import (
     OffsetToCommit,
 )
 from warmlog.protocol.kafka.api import Call
-from warmlog.protocol.kafka.messages.configs import (
+from warmlog.protocol.kafka.messages.cluster.configs import (
     ConfigEntry,
     ConfigSource,
     ConfigType,

@@ -10,7 +10,7 @@ import trio
 from warmlog.broker.replication.following.fetcher import FetchLimits, Replica, Step
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, PeerFetchedPartition
 from warmlog.protocol.records.batch import headers
 
 

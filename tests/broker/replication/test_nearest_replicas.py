@@ -11,7 +11,7 @@ from tests.broker.replication.simulated_brokers import Brokers, simulate
 from tests.cluster.simulation.machine import PORT, host_of, rack_of
 from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.fetch import (
+from warmlog.protocol.kafka.messages.records.fetch import (
     CONSUMER,
     DEBUGGER,
     FetchingReplica,

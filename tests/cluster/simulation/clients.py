@@ -21,14 +21,14 @@ from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, KafkaFetchRequest
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
-from warmlog.protocol.kafka.messages.offsets import (
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, KafkaFetchRequest
+from warmlog.protocol.kafka.messages.records.offsets import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,
 )
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import FETCH, LIST_OFFSETS, METADATA
 from warmlog.protocol.records.builder import build_batch

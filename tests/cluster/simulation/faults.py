@@ -24,7 +24,7 @@ from warmlog.broker.cluster.store import StoreError
 from warmlog.broker.cluster.values import Member, TopicState
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.broker.replication.peers.errors import PeerError
-from warmlog.protocol.kafka.messages.offsets import DeleteRecordsRequest, RecordsToDelete
+from warmlog.protocol.kafka.messages.records.offsets import DeleteRecordsRequest, RecordsToDelete
 from warmlog.protocol.partitions import TopicIdPartition
 
 if TYPE_CHECKING:

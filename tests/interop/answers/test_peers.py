@@ -18,17 +18,22 @@ from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import ListGroupsRequest, OffsetFetchRequest, PartitionEntry
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.messages.cluster.configs import (
+    ConfigQuery,
+    ConfigSource,
+    DescribeConfigsRequest,
+    ResourceType,
+)
 from warmlog.protocol.kafka.messages.common import topic_id_text
-from warmlog.protocol.kafka.messages.configs import ConfigQuery, ConfigSource, DescribeConfigsRequest, ResourceType
-from warmlog.protocol.kafka.messages.fetch import PeerFetchedPartition
-from warmlog.protocol.kafka.messages.group_offsets import MemberOffsetFetchGroup
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
-from warmlog.protocol.kafka.messages.offsets import (
+from warmlog.protocol.kafka.messages.groups.offsets import MemberOffsetFetchGroup
+from warmlog.protocol.kafka.messages.records.fetch import PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.offsets import (
     EpochQuery,
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,
     OffsetForLeaderEpochRequest,
 )
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer_apis import (
     DESCRIBE_CONFIGS,
     FETCH,

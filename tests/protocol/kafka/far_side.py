@@ -4,7 +4,7 @@ from typing import Any
 
 from warmlog.protocol.frame import LENGTH_SIZE
 from warmlog.protocol.kafka.api import API_BY_KEY, APIS, Call, Codec
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, VersionRange
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS
 

@@ -13,7 +13,7 @@ from warmlog.protocol.groups import CommittedPartition
 from warmlog.protocol.kafka.api import APIS, Api, Call, Codec, RefusedError, UnservedError
 from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.kafka.codec.schema import Array, Primitive
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest, ApiVersionsResponse
 from warmlog.protocol.response import ErrorResponse
 from warmlog.protocol.transactions import TxnOffsetCommitResponse
 

@@ -7,7 +7,12 @@ import pytest
 from tests.protocol.kafka.messages import body, frame, parsed, reply_body
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.kafka.api import API_BY_KEY, Call, Codec
-from warmlog.protocol.kafka.messages.fetch import CONSUMER, KafkaFetchPartition, KafkaFetchRequest, KafkaFetchResponse
+from warmlog.protocol.kafka.messages.records.fetch import (
+    CONSUMER,
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+    KafkaFetchResponse,
+)
 from warmlog.protocol.response import FetchedPartition
 
 FETCH = API_BY_KEY[1]

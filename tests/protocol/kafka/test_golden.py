@@ -21,8 +21,8 @@ from tests.protocol.kafka.messages import (
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import APIS, Call, Codec
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, KafkaFetchRequest, KafkaFetchResponse
-from warmlog.protocol.kafka.messages.produce import IdentifiedRecords
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, KafkaFetchRequest, KafkaFetchResponse
+from warmlog.protocol.kafka.messages.records.produce import IdentifiedRecords
 from warmlog.protocol.request import Isolation, ProduceRequest
 from warmlog.protocol.response import AbortedTransaction, FetchedPartition, ProducedPartition, ProduceResponse
 

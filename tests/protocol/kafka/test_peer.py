@@ -24,9 +24,7 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.kafka.api import Codec
 from warmlog.protocol.kafka.codec.bounds import LargeMessageError
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsResponse, VersionRange
-from warmlog.protocol.kafka.messages.common import topic_id_text
-from warmlog.protocol.kafka.messages.configs import (
+from warmlog.protocol.kafka.messages.cluster.configs import (
     ConfigEntry,
     ConfigQuery,
     ConfigSource,
@@ -35,7 +33,10 @@ from warmlog.protocol.kafka.messages.configs import (
     DescribeConfigsResponse,
     DescribedConfigs,
 )
-from warmlog.protocol.kafka.messages.fetch import (
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsResponse, VersionRange
+from warmlog.protocol.kafka.messages.common import topic_id_text
+from warmlog.protocol.kafka.messages.groups.offsets import MemberOffsetFetchGroup
+from warmlog.protocol.kafka.messages.records.fetch import (
     CONSUMER,
     DivergedPartition,
     FetchingReplica,
@@ -45,9 +46,7 @@ from warmlog.protocol.kafka.messages.fetch import (
     KafkaFetchResponse,
     PeerFetchedPartition,
 )
-from warmlog.protocol.kafka.messages.group_offsets import MemberOffsetFetchGroup
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
-from warmlog.protocol.kafka.messages.offsets import (
+from warmlog.protocol.kafka.messages.records.offsets import (
     EpochEnd,
     EpochQuery,
     KafkaListOffsetsRequest,
@@ -55,6 +54,7 @@ from warmlog.protocol.kafka.messages.offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError
 from warmlog.protocol.kafka.peer_apis import (
     API_VERSIONS,

@@ -19,8 +19,8 @@ from warmlog.cli.options import Command, bootstrap
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsRequest
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS, METADATA
 from warmlog.protocol.partitions import TopicPartition

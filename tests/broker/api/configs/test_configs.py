@@ -15,7 +15,7 @@ from warmlog.broker.settings import kafka_settings
 from warmlog.broker.settings.settings import load_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.configs import ConfigOperation, ConfigSource, ConfigType, ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigOperation, ConfigSource, ConfigType, ResourceType
 
 NONE = ErrorCode.NONE
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation

@@ -11,7 +11,7 @@ from warmlog.broker.api.fetch import sessions as fetch_sessions
 from warmlog.broker.api.fetch.session import MAX_EPOCH, STEP, FetchSession, FetchSessionError
 from warmlog.broker.api.fetch.sessions import EVICTION_S, ClosedPartitions, FetchSessions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.fetch import ForgottenPartitions, KafkaFetchPartition
+from warmlog.protocol.kafka.messages.records.fetch import ForgottenPartitions, KafkaFetchPartition
 
 
 class Rig:

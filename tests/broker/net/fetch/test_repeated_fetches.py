@@ -20,7 +20,7 @@ from warmlog.broker.api.fetch.sessions import ClosedPartitions, ConnectionSessio
 from warmlog.broker.api.pacing import Pacer
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, KafkaFetchRequest
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, KafkaFetchRequest
 from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation
 from warmlog.protocol.response import FetchResponse
 

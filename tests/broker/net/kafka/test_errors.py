@@ -7,7 +7,7 @@ import pytest
 from tests.broker.clients import RawClient, batch
 from tests.broker.kafka_client import KafkaClient
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.configs import ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ResourceType
 from warmlog.protocol.records.builder import build_batch
 
 SOME_ID = bytes(range(1, 17))

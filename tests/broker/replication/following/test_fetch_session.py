@@ -13,7 +13,7 @@ from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.replication.following.fetch_session import MAX_EPOCH, FetchResponseError, FetchSession
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import (
+from warmlog.protocol.kafka.messages.records.fetch import (
     KafkaFetchPartition,
     KafkaFetchRequest,
     PeerFetchedPartition,

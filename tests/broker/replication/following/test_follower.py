@@ -14,7 +14,7 @@ from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import Call
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, KafkaFetchResponse, PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, KafkaFetchResponse, PeerFetchedPartition
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.request import DeleteTopicsRequest
 from warmlog.protocol.response import FetchedPartition

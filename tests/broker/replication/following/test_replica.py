@@ -27,7 +27,7 @@ from warmlog.broker.replication.following.replica import BATCHES_PER_PIECE, Part
 from warmlog.broker.replication.peers.peer import open_cluster
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, PeerFetchedPartition
 from warmlog.protocol.records.batch import stamp
 from warmlog.protocol.records.compression import Codec, compress
 

@@ -10,7 +10,7 @@ from tests.protocol.kafka.far_side import ALL
 from warmlog.protocol.frame import FrameReader
 from warmlog.protocol.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from warmlog.protocol.kafka.api import Call, Codec
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsResponse
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsResponse
 
 GROUPS = ListGroupsRequest()
 CODEC = Codec()

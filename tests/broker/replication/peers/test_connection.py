@@ -16,8 +16,8 @@ from warmlog.broker.replication.peers.errors import (
 )
 from warmlog.protocol.groups import FindCoordinatorRequest
 from warmlog.protocol.kafka.api import Call
-from warmlog.protocol.kafka.messages.cluster import ApiVersionsResponse, VersionRange
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
+from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsResponse, VersionRange
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer_apis import FETCH, FIND_COORDINATOR, LIST_GROUPS, METADATA
 
 NEVER_S = 1000.0

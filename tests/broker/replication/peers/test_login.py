@@ -13,7 +13,7 @@ from warmlog.broker.replication.peers.login import PeerLogin
 from warmlog.broker.settings.settings import load_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.cli.root import root
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer_apis import METADATA
 from warmlog.testing import Broker
 

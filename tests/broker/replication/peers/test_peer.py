@@ -10,9 +10,9 @@ from warmlog.broker.replication.peers.errors import PeerError, PeerUnavailableEr
 from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import OffsetFetchRequest
-from warmlog.protocol.kafka.messages.configs import ConfigQuery, DescribeConfigsRequest, ResourceType
-from warmlog.protocol.kafka.messages.group_offsets import MemberOffsetFetchGroup
-from warmlog.protocol.kafka.messages.offsets import (
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigQuery, DescribeConfigsRequest, ResourceType
+from warmlog.protocol.kafka.messages.groups.offsets import MemberOffsetFetchGroup
+from warmlog.protocol.kafka.messages.records.offsets import (
     EpochQuery,
     KafkaListOffsetsRequest,
     KafkaOffsetQuery,

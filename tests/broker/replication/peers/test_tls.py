@@ -13,7 +13,7 @@ from warmlog.broker.replication.peers.connection import PeerConnection, PeerSett
 from warmlog.broker.replication.peers.errors import PeerUnavailableError
 from warmlog.broker.settings.settings import load_settings
 from warmlog.broker.settings.tls import tls_settings
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer_apis import METADATA
 from warmlog.testing import Broker
 

@@ -5,16 +5,16 @@ import pytest
 from tests.protocol.kafka.values.round_trip import decode_request, encode_response, expected, versions
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import PartitionEntry
-from warmlog.protocol.kafka.messages.admin import (
+from warmlog.protocol.kafka.messages.topics.assignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+)
+from warmlog.protocol.kafka.messages.topics.log_dirs import (
     DescribedLogDir,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     LogDirPartition,
-)
-from warmlog.protocol.kafka.messages.assignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    OngoingReassignment,
 )
 from warmlog.protocol.response import ErrorResponse
 from warmlog.protocol.transactions import (

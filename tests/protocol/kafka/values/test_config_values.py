@@ -4,7 +4,7 @@ import pytest
 
 from tests.protocol.kafka.values.round_trip import decode_request, encode_response, expected, versions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.configs import (
+from warmlog.protocol.kafka.messages.cluster.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlteredConfigs,

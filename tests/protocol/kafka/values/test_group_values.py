@@ -49,7 +49,7 @@ from warmlog.protocol.groups import (
 from warmlog.protocol.kafka.api import RefusedError
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import topic_id_text
-from warmlog.protocol.kafka.messages.group_offsets import IdentifiedOffset, IdentifiedPartition, MemberOffsetFetchGroup
+from warmlog.protocol.kafka.messages.groups.offsets import IdentifiedOffset, IdentifiedPartition, MemberOffsetFetchGroup
 from warmlog.protocol.response import ErrorResponse
 
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE, DELETE_OFFSETS = (

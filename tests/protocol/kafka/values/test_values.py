@@ -9,11 +9,10 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import API_BY_KEY, Call, Codec, RefusedError
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.writer import topic_id_bytes
-from warmlog.protocol.kafka.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigEntry, ConfigSource
+from warmlog.protocol.kafka.messages.cluster.discovery import DescribeClusterRequest, DescribeClusterResponse
 from warmlog.protocol.kafka.messages.common import topic_id_text
-from warmlog.protocol.kafka.messages.configs import ConfigEntry, ConfigSource
-from warmlog.protocol.kafka.messages.metadata import KafkaMetadataRequest
-from warmlog.protocol.kafka.messages.offsets import (
+from warmlog.protocol.kafka.messages.records.offsets import (
     DeletedRecords,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -25,7 +24,7 @@ from warmlog.protocol.kafka.messages.offsets import (
     OffsetForLeaderEpochResponse,
     RecordsToDelete,
 )
-from warmlog.protocol.kafka.messages.topics import (
+from warmlog.protocol.kafka.messages.topics.changes import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     KafkaCreatedTopic,
@@ -34,6 +33,7 @@ from warmlog.protocol.kafka.messages.topics import (
     KafkaNewTopic,
     NewPartitions,
 )
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.request import Isolation
 from warmlog.protocol.response import (
     BrokerMetadata,

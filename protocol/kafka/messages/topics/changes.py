@@ -18,6 +18,7 @@ from warmlog.protocol.kafka.codec.schema import (
     Struct,
     array,
 )
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigEntry
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     ERROR_MESSAGE,
@@ -28,7 +29,6 @@ from warmlog.protocol.kafka.messages.common import (
     refused_each,
     since,
 )
-from warmlog.protocol.kafka.messages.configs import ConfigEntry
 from warmlog.protocol.request import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, Value
 from warmlog.protocol.response import CreatedTopic, CreateTopicsResponse, DeleteTopicsResponse, TopicResult
 

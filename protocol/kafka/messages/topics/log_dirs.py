@@ -1,7 +1,4 @@
-"""Messages that only tools send.
-
-DescribeLogDirs (1 to 5), AlterReplicaLogDirs (1 and 2), DescribeProducers (0).
-"""
+"""Log directories: DescribeLogDirs (1 to 5), AlterReplicaLogDirs (1 and 2)."""
 
 from typing import ClassVar
 
@@ -10,19 +7,12 @@ from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT32, INT64, STRING, Array, Field, Struct, array, flat
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
-    OPTIONAL_FAILURE,
     THROTTLE_TIME,
     refused,
-    refused_partitions,
     since,
 )
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
-from warmlog.protocol.transactions import (
-    DescribedProducers,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-)
 
 
 class DescribeLogDirsRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -186,47 +176,3 @@ def failed_alter_dirs(request: AlterReplicaLogDirsRequest, error: ErrorResponse)
             ]
         )
     )
-
-
-PRODUCERS_REQUEST = Struct(
-    Field(
-        "topics",
-        flat(
-            Field("name", STRING, attr="topic"),
-            Field("partition_indexes", Array(INT32), attr="partition"),
-            into=PartitionEntry,
-        ),
-        attr="partitions",
-    ),
-    into=DescribeProducersRequest,
-)
-PRODUCERS_RESPONSE = Struct(
-    THROTTLE_TIME,
-    Field(
-        "topics",
-        flat(
-            Field("name", STRING, attr="topic"),
-            Field(
-                "partitions",
-                array(
-                    Field("partition_index", INT32, attr="partition"),
-                    *OPTIONAL_FAILURE,
-                    Field(
-                        "active_producers",
-                        array(
-                            Field("producer_id", INT64),
-                            Field("producer_epoch", INT32),
-                            Field("last_sequence", INT32, default=-1),
-                            Field("last_timestamp", INT64, default=-1),
-                            Field("coordinator_epoch", INT32),
-                            Field("current_txn_start_offset", INT64, default=-1, attr="transaction_start_offset"),
-                        ),
-                        attr="producers",
-                    ),
-                ),
-            ),
-        ),
-        attr="partitions",
-    ),
-)
-failed_producers = refused_partitions(DescribeProducersResponse, DescribedProducers)

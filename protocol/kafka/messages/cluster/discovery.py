@@ -1,10 +1,10 @@
-"""ApiVersions (0 to 5), DescribeCluster (0 to 2), InitProducerId (0 to 5)."""
+"""ApiVersions (0 to 5), DescribeCluster (0 to 2): what a client asks first."""
 
 import re
 from typing import Any, ClassVar
 
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.codec.schema import BOOLEAN, ERROR, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
+from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, INT16, INT32, INT64, STRING, Field, Struct, array
 from warmlog.protocol.kafka.messages.common import (
     CLUSTER_OPERATIONS,
     ERROR_CODE,
@@ -18,7 +18,6 @@ from warmlog.protocol.kafka.messages.common import (
 )
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import BrokerMetadata
-from warmlog.protocol.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 NO_NODE = -1
 
@@ -217,27 +216,3 @@ CLUSTER_RESPONSE = Struct(
     Field("cluster_authorized_operations", INT32, default=NOT_ASKED, get=_operations),
 )
 failed_cluster = refused(DescribeClusterResponse, cluster_id="", controller=-1, brokers=())
-
-
-# -- InitProducerId --
-
-PRODUCER_REQUEST = Struct(
-    Field("transactional_id", STRING, nullable=0),
-    Field("transaction_timeout_ms", INT32),
-    Field("producer_id", INT64, since=3, default=-1),
-    Field("producer_epoch", INT16, since=3, default=-1),
-    into=InitProducerIdRequest,
-)
-PRODUCER_RESPONSE = Struct(
-    THROTTLE_TIME,
-    Field(
-        "error_code",
-        ERROR,
-        attr="error",
-        # what older clients know for a producer that has a successor
-        before={4: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}},
-    ),
-    Field("producer_id", INT64, default=-1),
-    Field("producer_epoch", INT16),
-)
-failed_producer = refused(InitProducerIdResponse)

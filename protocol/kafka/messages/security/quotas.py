@@ -3,8 +3,7 @@
 from typing import Any, ClassVar, TypeAlias
 
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, FLOAT64, INT8, STRING, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import FAILURE, THROTTLE_TIME, refused
-from warmlog.protocol.kafka.messages.security import Failure
+from warmlog.protocol.kafka.messages.common import FAILURE, THROTTLE_TIME, Failure, refused
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
 

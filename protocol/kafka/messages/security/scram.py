@@ -2,18 +2,10 @@
 
 from typing import ClassVar
 
-from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import DATA, INT8, INT32, STRING, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import FAILURE, THROTTLE_TIME, refused
+from warmlog.protocol.kafka.messages.common import FAILURE, THROTTLE_TIME, Failure, refused
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
-
-
-class Failure(Value, frozen=True, kw_only=True, gc=False):
-    """The result of one part of a request."""
-
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
 
 
 class UserResult(Failure, frozen=True, kw_only=True, gc=False):

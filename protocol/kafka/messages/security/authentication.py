@@ -8,8 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import DATA, INT64, STRING, Array, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, refused
-from warmlog.protocol.kafka.messages.security import Failure
+from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE_TIME, Failure, refused
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import ErrorResponse
 

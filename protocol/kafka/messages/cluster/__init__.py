@@ -1,0 +1,1 @@
+"""The cluster: APIs, brokers, controllers, settings."""

@@ -1,0 +1,1 @@
+"""Logins, delegation tokens, ACLs, quotas."""

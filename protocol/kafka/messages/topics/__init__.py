@@ -1,0 +1,1 @@
+"""Topics and partitions: which there are, where they are, and changes of both."""
