@@ -92,50 +92,79 @@ def ignored(*fields: Field) -> tuple[Field, ...]:
     return tuple([replace(field, attr=None) for field in fields])
 
 
-def refused(response: Callable[..., R], **given: Any) -> Callable[[Any, ErrorResponse], R]:
-    """Answer with an error of the whole; `given` are the other fields of the response."""
+def refused(response: Callable[..., R], *repeated: str, **given: Any) -> Callable[[Any, ErrorResponse], R]:
+    """Answer with an error of the whole; the response repeats fields of the request, `given` are its other fields."""
 
-    def failed(_: Any, error: ErrorResponse) -> R:
-        return response(**given, **_failure(response, error))
+    def failed(request: Any, error: ErrorResponse) -> R:
+        return response(**_fields_of(request, repeated), **given, **_failure(response, error))
 
     return failed
 
 
 def refused_each(
-    response: Callable[..., R], field: str, outcome: Callable[..., Any], *keys: str, of: str = ""
+    response: Callable[..., R],
+    field: str,
+    outcome: Callable[..., Any],
+    *keys: str,
+    of: str = "",
+    also_whole: bool = False,
+    **given: Any,
 ) -> Callable[[Any, ErrorResponse], R]:
-    """Answer with an error for each item of a request.
+    """Answer with an error for each item of a request, and with `also_whole` with one of the whole.
 
-    field: of the response, which has an outcome for each item; of: of the request, where it has another name. keys: the
-    fields that name an item. An item that is text is its only key.
+    field: of the response, which has an outcome for each item; of: of the request, where it has another name, or a path
+    of fields, such as "targets.partitions". keys: the fields that name an item; an item that is text is its only key.
+    given: the other fields of an outcome. An `Outcomes` among them has outcomes of its own.
     """
+    outcomes = Outcomes(of or field, outcome, *keys, **given)
 
     def failed(request: Any, error: ErrorResponse) -> R:
-        failure = _failure(outcome, error)
-        named = [
-            {keys[0]: item} if isinstance(item, str) else {key: getattr(item, key) for key in keys}
-            for item in getattr(request, of or field)
-        ]
-        return response(**{field: tuple([outcome(**name, **failure) for name in named])})
+        whole = _failure(response, error) if also_whole else {}
+        return response(**{field: outcomes.refuse(request, error)}, **whole)
 
     return failed
 
 
-def refused_partitions(response: Callable[..., R], outcome: Callable[..., Any]) -> Callable[[Any, ErrorResponse], R]:
+def refused_partitions(
+    response: Callable[..., R], outcome: Callable[..., Any], *, of: str = "", also_whole: bool = False, **given: Any
+) -> Callable[[Any, ErrorResponse], R]:
     """Answer with an error for each partition of the request."""
-    return refused_each(response, "partitions", outcome, "topic", "partition")
+    return refused_each(response, "partitions", outcome, "topic", "partition", of=of, also_whole=also_whole, **given)
+
+
+class Outcomes:
+    """An outcome for each item in a field of a request; see `refused_each`."""
+
+    def __init__(self, of: str, outcome: Callable[..., Any], *keys: str, **given: Any) -> None:
+        self._path = of.split(".")
+        self._outcome = outcome
+        self._keys = keys
+        self._given = given
+
+    def refuse(self, request: Any, error: ErrorResponse) -> tuple[Any, ...]:
+        """Return the outcomes."""
+        items = [request]
+        for name in self._path:
+            items = [inner for item in items for inner in getattr(item, name) or ()]
+        failure = _failure(self._outcome, error)
+        return tuple([self._outcome(**self._named(item, error), **failure) for item in items])
+
+    def _named(self, item: Any, error: ErrorResponse) -> dict[str, Any]:
+        given = {
+            name: value.refuse(item, error) if isinstance(value, Outcomes) else value
+            for name, value in self._given.items()
+        }
+        return ({self._keys[0]: item} if isinstance(item, str) else _fields_of(item, self._keys)) | given
+
+
+def _fields_of(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def _failure(kind: Any, error: ErrorResponse) -> dict[str, Any]:
-    has_message = "message" in kind.__struct_fields__
-    return {"error": error.error, "message": error.message} if has_message else {"error": error.error}
-
-
-def failed_partitions(outcome: Callable[..., R], asked: Any, error: ErrorResponse) -> tuple[R, ...]:
-    """Return an outcome with the error for each partition."""
-    return tuple(
-        [outcome(topic=one.topic, partition=one.partition, error=error.error, message=error.message) for one in asked]
-    )
+    """Return the fields of an error that a kind of value has."""
+    fields = {"error": error.error, "message": error.message}
+    return {name: value for name, value in fields.items() if name in kind.__struct_fields__}
 
 
 def current_leader(since: int, tag: int, kind: type) -> Field:

@@ -32,6 +32,7 @@ from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     OPTIONAL_FAILURE,
     THROTTLE_TIME,
+    Outcomes,
     refused,
     refused_each,
     refused_partitions,
@@ -124,6 +125,7 @@ _BEFORE_LOADING: Mapping[int, Mapping[int, int]] = {
 _CLIENT_ERROR = Field("error_code", ERROR, attr="error", before=_BEFORE_FENCED)
 _TRANSACTIONAL_ID = Field("transactional_id", STRING)
 _PRODUCER = (Field("producer_id", INT64), Field("producer_epoch", INT16))
+_REFUSED_PARTITIONS = Outcomes("partitions", AddedPartition, "topic", "partition")
 
 
 def _partitions(name: str = "partitions") -> Flat:
@@ -215,25 +217,16 @@ ADD_RESPONSE = Struct(
     Field("results_by_topic_v3_and_below", _RESULTS, until=3, attr=None, get=_only),
     into=AddPartitionsToTxnResponse,
 )
+# versions for one transaction have no error of the whole
+_failed_add_each = refused_each(
+    AddPartitionsToTxnResponse, "transactions", AddedPartitions, "transactional_id", partitions=_REFUSED_PARTITIONS
+)
+_failed_add_whole = refused(AddPartitionsToTxnResponse)
 
 
 def failed_add(request: AddPartitionsToTxnRequest, error: ErrorResponse) -> AddPartitionsToTxnResponse:
     """Answer with an error of the whole, or of each partition up to version 3, which has no other."""
-    if request.is_batched:
-        return AddPartitionsToTxnResponse(error=error.error)
-    results = [
-        AddedPartitions(
-            transactional_id=one.transactional_id,
-            partitions=tuple(
-                [
-                    AddedPartition(topic=each.topic, partition=each.partition, error=error.error)
-                    for each in one.partitions
-                ]
-            ),
-        )
-        for one in request.transactions
-    ]
-    return AddPartitionsToTxnResponse(transactions=tuple(results), error=error.error)
+    return (_failed_add_whole if request.is_batched else _failed_add_each)(request, error)
 
 
 # -- AddOffsetsToTxn --
@@ -290,23 +283,9 @@ MARKERS_RESPONSE = Struct(
     ),
     into=WriteTxnMarkersResponse,
 )
-
-
-def failed_markers(request: WriteTxnMarkersRequest, error: ErrorResponse) -> WriteTxnMarkersResponse:
-    """Answer with an error for each partition."""
-    results = [
-        WrittenMarkers(
-            producer_id=one.producer_id,
-            partitions=tuple(
-                [
-                    AddedPartition(topic=each.topic, partition=each.partition, error=error.error)
-                    for each in one.partitions
-                ]
-            ),
-        )
-        for one in request.markers
-    ]
-    return WriteTxnMarkersResponse(markers=tuple(results))
+failed_markers = refused_each(
+    WriteTxnMarkersResponse, "markers", WrittenMarkers, "producer_id", partitions=_REFUSED_PARTITIONS
+)
 
 
 # -- TxnOffsetCommit --

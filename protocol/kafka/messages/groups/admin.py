@@ -26,7 +26,6 @@ from warmlog.protocol.kafka.messages.common import (
     refused_each,
     since,
 )
-from warmlog.protocol.response import ErrorResponse
 
 GROUP_OPERATIONS = 0b1101_0100_1000
 
@@ -102,14 +101,7 @@ DESCRIBE_RESPONSE = Struct(
         ),
     ),
 )
-
-
-def failed_describe(request: DescribeGroupsRequest, error: ErrorResponse) -> DescribeGroupsResponse:
-    """Answer with an error for each group."""
-    groups = [
-        DescribedGroup(group=group, state="", error=error.error, message=error.message) for group in request.groups
-    ]
-    return DescribeGroupsResponse(groups=tuple(groups))
+failed_describe = refused_each(DescribeGroupsResponse, "groups", DescribedGroup, "group", state="")
 
 
 DELETE_REQUEST = Struct(Field("groups_names", Array(STRING), attr="groups"), into=DeleteGroupsRequest)

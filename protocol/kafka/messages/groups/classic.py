@@ -28,7 +28,6 @@ from warmlog.protocol.groups import (
 from warmlog.protocol.kafka.codec.bounds import InvalidRequestError
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, BYTES, INT8, INT16, INT32, STRING, Array, Field, Struct, array
 from warmlog.protocol.kafka.messages.common import ERROR_CODE, THROTTLE_TIME, refused, refused_each, since
-from warmlog.protocol.response import ErrorResponse
 
 _FIRST_JOIN_WITH_REBALANCE_TIMEOUT = 1
 _FIRST_JOIN_IN_TWO_STEPS = 4
@@ -125,11 +124,7 @@ JOIN_RESPONSE = Struct(
     _MEMBER,
     Field("members", array(_MEMBER, _instance(5), Field("metadata", BYTES))),
 )
-
-
-def failed_join(request: JoinGroupRequest, error: ErrorResponse) -> JoinGroupResponse:
-    """Answer with an error of the whole."""
-    return JoinGroupResponse(member_id=request.member_id, error=error.error, message=error.message)
+failed_join = refused(JoinGroupResponse, "member_id")
 
 
 # -- SyncGroup --

@@ -41,7 +41,7 @@ from warmlog.protocol.kafka.codec.schema import (
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     THROTTLE_TIME,
-    failed_partitions,
+    Outcomes,
     refused,
     refused_each,
     refused_partitions,
@@ -178,12 +178,15 @@ def _answers(response: OffsetFetchResponse, request: OffsetFetchRequest, version
     return answers
 
 
+_FAILED_OFFSETS = Outcomes("partitions", FetchedOffset, "topic", "partition")
+
+
 def _only_offsets(response: OffsetFetchResponse, request: OffsetFetchRequest, version: int) -> Sequence[FetchedOffset]:
     """Return the offsets of the only group. Version 1 has no place for its error but each of them."""
     (found,), (asked,) = response.groups, request.groups
     if version >= _FIRST_FETCH_WITH_GROUP_ERROR or found.error is ErrorCode.NONE:
         return found.partitions
-    return failed_partitions(FetchedOffset, asked.partitions or (), ErrorResponse(error=found.error))
+    return _FAILED_OFFSETS.refuse(asked, ErrorResponse(error=found.error))
 
 
 def _only_error(response: OffsetFetchResponse, *_: Any) -> ErrorCode:

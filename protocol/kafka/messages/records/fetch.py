@@ -8,7 +8,6 @@ Invariants:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from warmlog.protocol.errors import ErrorCode
@@ -36,13 +35,13 @@ from warmlog.protocol.kafka.messages.common import (
     THROTTLE_TIME,
     KafkaBrokerMetadata,
     current_leader,
-    failed_partitions,
     isolation_level,
     isolation_of,
     node_endpoints,
+    refused_partitions,
 )
 from warmlog.protocol.request import FetchPartition, FetchRequest, Value
-from warmlog.protocol.response import AbortedTransaction, ErrorResponse, FetchedPartition, FetchResponse
+from warmlog.protocol.response import AbortedTransaction, FetchedPartition, FetchResponse
 
 NO_SESSION = 0
 _NO_RECORDS = memoryview(b"")
@@ -334,9 +333,5 @@ RESPONSE = Struct(
     node_endpoints(16),
     into=PeerFetchResponse,
 )
-
-
-def failed(request: FetchRequest, error: ErrorResponse) -> KafkaFetchResponse:
-    """Answer a request that failed as a whole: versions without an error of their own report it by partition."""
-    outcome = partial(FetchedPartition, aborted_transactions=())
-    return KafkaFetchResponse(error=error.error, partitions=failed_partitions(outcome, request.partitions, error))
+# versions without an error of their own report it by partition
+failed = refused_partitions(KafkaFetchResponse, FetchedPartition, also_whole=True, aborted_transactions=())

@@ -18,8 +18,7 @@ from warmlog.protocol.acls import (
 )
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import INT8, STRING, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import FAILURE, THROTTLE_TIME, refused
-from warmlog.protocol.response import ErrorResponse
+from warmlog.protocol.kafka.messages.common import FAILURE, THROTTLE_TIME, refused, refused_each
 
 _LITERAL = 3
 
@@ -100,13 +99,5 @@ DELETE_RESPONSE = Struct(
         attr="results",
     ),
 )
-
-
-def failed_create(request: CreateAclsRequest, error: ErrorResponse) -> CreateAclsResponse:
-    """Refuse each ACL."""
-    return CreateAclsResponse(results=(CreatedAcl(error=error.error, message=error.message),) * len(request.acls))
-
-
-def failed_delete(request: DeleteAclsRequest, error: ErrorResponse) -> DeleteAclsResponse:
-    """Refuse each filter."""
-    return DeleteAclsResponse(results=(DeletedAcls(error=error.error, message=error.message),) * len(request.filters))
+failed_create = refused_each(CreateAclsResponse, "results", CreatedAcl, of="acls")
+failed_delete = refused_each(DeleteAclsResponse, "results", DeletedAcls, of="filters")

@@ -142,11 +142,7 @@ def failed_create_token(request: CreateDelegationTokenRequest, error: ErrorRespo
 
 
 failed_authenticate = refused(SaslAuthenticateResponse)
-
-
-def failed_handshake(_: SaslHandshakeRequest, error: ErrorResponse) -> SaslHandshakeResponse:
-    """Refuse a mechanism."""
-    return SaslHandshakeResponse(error=error.error)
+failed_handshake = refused(SaslHandshakeResponse)
 
 
 # -- SASL --

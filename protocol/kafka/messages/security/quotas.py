@@ -3,9 +3,8 @@
 from typing import Any, ClassVar, TypeAlias
 
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, FLOAT64, INT8, STRING, Field, Struct, array
-from warmlog.protocol.kafka.messages.common import FAILURE, THROTTLE_TIME, Failure, refused
+from warmlog.protocol.kafka.messages.common import FAILURE, THROTTLE_TIME, Failure, refused, refused_each
 from warmlog.protocol.request import Value
-from warmlog.protocol.response import ErrorResponse
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]  # types and names, None naming the default
 
@@ -147,12 +146,4 @@ ALTER_RESPONSE = Struct(
     THROTTLE_TIME,
     Field("entries", array(*FAILURE, _ENTITY, into=AlteredQuotas), attr="results"),
 )
-
-
-def failed_alter(request: AlterClientQuotasRequest, error: ErrorResponse) -> AlterClientQuotasResponse:
-    """Refuse each alteration."""
-    return AlterClientQuotasResponse(
-        results=tuple([
-            AlteredQuotas(entity=each.entity, error=error.error, message=error.message) for each in request.alterations
-        ])
-    )  # fmt: skip
+failed_alter = refused_each(AlterClientQuotasResponse, "results", AlteredQuotas, "entity", of="alterations")

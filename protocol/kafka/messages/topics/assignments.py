@@ -11,12 +11,11 @@ from warmlog.protocol.kafka.messages.common import (
     FAILURE,
     THROTTLE_TIME,
     TIMEOUT,
-    failed_partitions,
     refused,
+    refused_partitions,
     since,
 )
 from warmlog.protocol.request import Value
-from warmlog.protocol.response import ErrorResponse
 
 
 class ElectLeadersRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -120,15 +119,8 @@ ELECT_RESPONSE = Struct(
         attr="partitions",
     ),
 )
-
-
-def failed_elect(request: ElectLeadersRequest, error: ErrorResponse) -> ElectLeadersResponse:
-    """Refuse the request: version 0 has the error in its entries alone."""
-    return ElectLeadersResponse(
-        partitions=failed_partitions(PartitionResult, request.partitions or (), error),
-        error=error.error,
-        message=error.message,
-    )
+# version 0 has the error in its entries alone
+failed_elect = refused_partitions(ElectLeadersResponse, PartitionResult, also_whole=True)
 
 
 ALTER_REQUEST = Struct(
@@ -157,17 +149,7 @@ ALTER_RESPONSE = Struct(
     *FAILURE,
     Field("responses", flat(_TOPIC, Field("partitions", array(_PARTITION, *FAILURE))), attr="partitions"),
 )
-
-
-def failed_alter(
-    request: AlterPartitionReassignmentsRequest, error: ErrorResponse
-) -> AlterPartitionReassignmentsResponse:
-    """Refuse the request."""
-    return AlterPartitionReassignmentsResponse(
-        partitions=failed_partitions(PartitionResult, request.partitions, error),
-        error=error.error,
-        message=error.message,
-    )
+failed_alter = refused_partitions(AlterPartitionReassignmentsResponse, PartitionResult, also_whole=True)
 
 
 LIST_REQUEST = Struct(

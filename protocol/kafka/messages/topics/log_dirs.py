@@ -9,10 +9,10 @@ from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
     THROTTLE_TIME,
     refused,
+    refused_partitions,
     since,
 )
 from warmlog.protocol.request import Value
-from warmlog.protocol.response import ErrorResponse
 
 
 class DescribeLogDirsRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -163,16 +163,4 @@ ALTER_DIRS_RESPONSE = Struct(
         attr="partitions",
     ),
 )
-
-
-def failed_alter_dirs(request: AlterReplicaLogDirsRequest, error: ErrorResponse) -> AlterReplicaLogDirsResponse:
-    """Refuse each move."""
-    return AlterReplicaLogDirsResponse(
-        partitions=tuple(
-            [
-                BegunMove(topic=one.topic, partition=one.partition, error=error.error)
-                for target in request.targets
-                for one in target.partitions
-            ]
-        )
-    )
+failed_alter_dirs = refused_partitions(AlterReplicaLogDirsResponse, BegunMove, of="targets.partitions")
