@@ -24,7 +24,7 @@ LONG_MODULES = {
     "protocol/records/compaction/_filtering.pyx",
     "warmlog/client/groups/membership.py",
 }
-FULL_FOLDERS = {"broker/groups"}
+FULL_FOLDERS: set[str] = set()
 CIRCLES = {
     frozenset({"warmlog.broker.cluster.failover", "warmlog.broker.cluster.node"}),
     frozenset({"warmlog.broker.net.send_thread", "warmlog.broker.net.turn"}),

@@ -1,4 +1,5 @@
-"""Classic consumer groups: membership, rebalances and committed offsets (Kafka's group coordinator).
+"""Groups of consumers: membership, rebalances and committed offsets (Kafka's group coordinator).
 
-Start with `state.py`, one group without I/O or a clock, and `rebalance.py`, its phases. `service.py` wires the package.
+`service.py` wires the package, `registry.py` has the groups by name. A kind of group is a sub-package with its
+automaton: `classic/` is the only kind so far. Committed offsets are the same for all kinds.
 """

@@ -17,13 +17,13 @@ import trio
 
 from warmlog.broker.coordinator.appends import LogProducer, Rows
 from warmlog.broker.coordinator.runtime import in_steps
+from warmlog.broker.groups.classic.state import Group
 from warmlog.broker.groups.holdings import GROUP_BYTES
 from warmlog.broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter, begun_write
 from warmlog.broker.groups.offsets import ENTRY_BYTES, held_bytes
 from warmlog.broker.groups.pending_offsets import PendingOffset
 from warmlog.broker.groups.registry import Checkpoint, GroupRegistry
 from warmlog.broker.groups.shard import GroupShard
-from warmlog.broker.groups.state import Group
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import GroupState, OffsetToCommit

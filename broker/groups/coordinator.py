@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from warmlog.broker.coordinator.answers import PendingAnswer
-from warmlog.broker.groups.effects import Client
+from warmlog.broker.groups.classic.effects import Client
+from warmlog.broker.groups.classic.members import MEMBER_BYTES, size_of
+from warmlog.broker.groups.classic.state import Group
 from warmlog.broker.groups.holdings import GROUP_BYTES
-from warmlog.broker.groups.members import MEMBER_BYTES, size_of
 from warmlog.broker.groups.registry import GroupRegistry
-from warmlog.broker.groups.state import Group
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     NO_MEMBER,

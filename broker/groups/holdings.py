@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from warmlog.broker.groups.state import Group
+from warmlog.broker.groups.classic.state import Group
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirati
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from warmlog.broker.groups.state import Group
+from warmlog.broker.groups.classic.state import Group
 from warmlog.protocol.groups import GroupState
 from warmlog.protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
 

@@ -22,10 +22,10 @@ from warmlog.broker.coordinator.effects import EffectLoop
 from warmlog.broker.coordinator.runtime import CoordinatorRuntime
 from warmlog.broker.coordinator.term import Term
 from warmlog.broker.coordinator.timers import Timers
-from warmlog.broker.groups.effects import Effect, Instant, Limits, Purpose, Store
+from warmlog.broker.groups.classic.effects import Effect, Instant, Limits, Purpose, Store
+from warmlog.broker.groups.classic.state import Group
 from warmlog.broker.groups.holdings import Holdings
 from warmlog.broker.groups.shard import GroupShard
-from warmlog.broker.groups.state import Group
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import MalformedError

@@ -11,9 +11,9 @@ from typing import TypeAlias
 import trio
 
 from warmlog.broker.coordinator.term import Term
+from warmlog.broker.groups.classic.state import Group
 from warmlog.broker.groups.offsets import Offsets
 from warmlog.broker.groups.pending_offsets import PendingOffset, PendingOffsets, Transaction
-from warmlog.broker.groups.state import Group
 from warmlog.broker.groups.topic import GroupRow, StoredOffset
 from warmlog.protocol.kafka.group_records import StoredGroup
 from warmlog.protocol.partitions import TopicPartition

@@ -5,8 +5,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from warmlog.broker.groups.effects import Answer, Client, Instant, Limits, Store
-from warmlog.broker.groups.state import Group
+from warmlog.broker.groups.classic.effects import Answer, Client, Instant, Limits, Store
+from warmlog.broker.groups.classic.state import Group
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     GroupProtocol,

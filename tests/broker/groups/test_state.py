@@ -3,9 +3,9 @@
 import pytest
 
 from tests.broker.groups.requests import DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, protocols, subscription
-from warmlog.broker.groups.effects import NEVER, Instant, Limits
-from warmlog.broker.groups.rebalance import MAX_PENDING_IDS, NEW_MEMBER_JOIN_TIMEOUT_MS
-from warmlog.broker.groups.state import Group
+from warmlog.broker.groups.classic.effects import NEVER, Instant, Limits
+from warmlog.broker.groups.classic.rebalance import MAX_PENDING_IDS, NEW_MEMBER_JOIN_TIMEOUT_MS
+from warmlog.broker.groups.classic.state import Group
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import GroupProtocol, GroupState
 from warmlog.protocol.kafka.codec.bounds import MalformedError

@@ -20,7 +20,7 @@ and KIP-814 (static members), KIP-389 (maximum size), KIP-394 (member id before 
 from collections.abc import Iterable, Mapping
 from typing import Self
 
-from warmlog.broker.groups.effects import (
+from warmlog.broker.groups.classic.effects import (
     Assigned,
     Client,
     Effect,
@@ -30,10 +30,10 @@ from warmlog.broker.groups.effects import (
     Restarted,
     SavedParameters,
 )
-from warmlog.broker.groups.generation import Generation
-from warmlog.broker.groups.members import DISCONNECTED, Member, Members, Waiter
-from warmlog.broker.groups.outbox import Outbox
-from warmlog.broker.groups.rebalance import Rebalance, State
+from warmlog.broker.groups.classic.generation import Generation
+from warmlog.broker.groups.classic.members import DISCONNECTED, Member, Members, Waiter
+from warmlog.broker.groups.classic.outbox import Outbox
+from warmlog.broker.groups.classic.rebalance import Rebalance, State
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     NO_MEMBER,

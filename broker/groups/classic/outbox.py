@@ -1,7 +1,7 @@
 """The effects that a group has produced and its owner has not carried out yet."""
 
-from warmlog.broker.groups.effects import Answer, Effect, Purpose, Store
-from warmlog.broker.groups.members import DISCONNECTED, Member, Waiter
+from warmlog.broker.groups.classic.effects import Answer, Effect, Purpose, Store
+from warmlog.broker.groups.classic.members import DISCONNECTED, Member, Waiter
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import JoinGroupResponse, SyncGroupResponse
 from warmlog.protocol.kafka.group_records import StoredGroup

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from warmlog.broker.groups.members import JoinParameters, Member, Waiter
+from warmlog.broker.groups.classic.members import JoinParameters, Member, Waiter
 from warmlog.protocol.groups import GroupProtocol, JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
 from warmlog.protocol.kafka.group_records import StoredGroup
 

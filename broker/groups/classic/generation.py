@@ -9,7 +9,7 @@ Source: org.apache.kafka.coordinator.group.classic.ClassicGroup.
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from warmlog.broker.groups.members import Member, Members
+from warmlog.broker.groups.classic.members import Member, Members
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     CONSUMER_PROTOCOL_TYPE,

@@ -24,10 +24,10 @@ GroupMetadataManager; KIP-62 (rebalance timeout), KIP-134 (initial delay), KIP-3
 from collections.abc import Mapping
 from typing import Self
 
-from warmlog.broker.groups.effects import NEVER, Assigned, Emptied, Instant, Limits, Purpose
-from warmlog.broker.groups.generation import Generation
-from warmlog.broker.groups.members import Member, Members
-from warmlog.broker.groups.outbox import Outbox
+from warmlog.broker.groups.classic.effects import NEVER, Assigned, Emptied, Instant, Limits, Purpose
+from warmlog.broker.groups.classic.generation import Generation
+from warmlog.broker.groups.classic.members import Member, Members
+from warmlog.broker.groups.classic.outbox import Outbox
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import NO_MEMBER, GroupState, SyncGroupResponse
 from warmlog.protocol.kafka.group_records import StoredGroup
