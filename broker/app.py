@@ -72,6 +72,7 @@ from warmlog.broker.process import (
 from warmlog.broker.settings.listeners import (
     KAFKA,
     NATIVE,
+    advertised_addresses,
     inter_broker_listener,
     join_address,
 )
@@ -355,8 +356,9 @@ class Broker:
         from warmlog.broker.clustered import Reachable
 
         addresses = {each.plan.name: each.sock.getsockname()[:2] for each in bound}
-        advertised = {name: self._settings.advertised(name) or address for name, address in addresses.items()}
-        return Reachable(advertised, inter_broker_listener(self._settings))
+        advertised = advertised_addresses(self._settings)
+        reachable = {name: advertised.get(name, address) for name, address in addresses.items()}
+        return Reachable(reachable, inter_broker_listener(self._settings))
 
     def _read_ahead(self, background: trio.Nursery) -> ReadAhead:
         settings = self._settings

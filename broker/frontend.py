@@ -76,16 +76,17 @@ from warmlog.broker.security.quotas.connection_rates import ConnectionRates
 from warmlog.broker.security.quotas.rates import MS, Windows
 from warmlog.broker.security.sasl import LoginRules
 from warmlog.broker.security.scram import TokenLookup
-from warmlog.broker.settings.connections import MAX_CONNECTIONS as UNLIMITED
-from warmlog.broker.settings.connections import address_key, parse_overrides
 from warmlog.broker.settings.http import HTTP
 from warmlog.broker.settings.listeners import (
     CONNECTION_RATE,
     KAFKA,
     MAX_CONNECTIONS,
     NATIVE,
+    UNLIMITED_CONNECTIONS,
+    address_key,
     inter_broker_listener,
     join_address,
+    parse_overrides,
     security_of,
     value_for,
 )
@@ -206,7 +207,8 @@ class Frontend:
             )
             rate = partial(connection_rate, core.live_settings, each.plan.name)
             is_protected = len(bound) > 1 and each.plan.name == inter_broker_listener(settings)
-            most = int(settings.of_listeners.get(f"listener.name.{each.plan.name}.{MAX_CONNECTIONS}", UNLIMITED))
+            own = settings.of_listeners.get(f"listener.name.{each.plan.name}.{MAX_CONNECTIONS}")
+            most = UNLIMITED_CONNECTIONS if own is None else int(own)
             listeners.append(Listener(each, of_listener, limits, rate, is_protected=is_protected, max_connections=most))
         certificates = {each.plan.name: each.tls for each in bound if each.tls is not None}
         if core.http_tls is not None:

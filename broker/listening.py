@@ -10,7 +10,7 @@ import trio
 
 from warmlog.broker.net.listener import Bound, bind
 from warmlog.broker.net.transport.certificates import ServerTls, TlsError
-from warmlog.broker.settings.http import HTTP, HttpSettings
+from warmlog.broker.settings.http import HTTP, HttpSettings, http_settings
 from warmlog.broker.settings.listeners import (
     DEFAULT_KAFKA,
     DEFAULT_NATIVE,
@@ -22,7 +22,7 @@ from warmlog.broker.settings.listeners import (
 )
 from warmlog.broker.settings.oauth import OAuthSettings
 from warmlog.broker.settings.sasl import sasl_settings
-from warmlog.broker.settings.settings import Settings, http_of
+from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.tls import tls_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.broker.start_errors import StartError
@@ -65,7 +65,7 @@ async def listen(
     backlog = settings.socket_listen_backlog_size
     sockets = {plan.name: stack.enter_context(_bind(plan.name, plan.address, backlog)) for plan in plans}
     sock = None if http == "none" else stack.enter_context(_bind(HTTP, _parse(http), backlog))
-    of_http = http_of(settings)
+    of_http = http_settings(settings)
     if sock is not None and of_http.is_encrypted:
         certificates[HTTP] = _certificate(settings, HTTP)
     tokens = await _tokens(settings, plans, None if sock is None else of_http.oauth)

@@ -18,7 +18,6 @@ LONG_MODULES = {
     "broker/clustered.py",
     "broker/net/channel.py",
     "broker/replication/replicas.py",
-    "broker/settings/settings.py",
     "protocol/kafka/codec/_compiled.pyx",
     "protocol/records/_codec.pyx",
     "protocol/records/compaction/_filtering.pyx",
@@ -28,19 +27,11 @@ FULL_FOLDERS: set[str] = set()
 CIRCLES = {
     frozenset({"warmlog.broker.cluster.failover", "warmlog.broker.cluster.node"}),
     frozenset({"warmlog.broker.net.send_thread", "warmlog.broker.net.turn"}),
-    frozenset(
-        {
-            "warmlog.broker.settings.listeners",
-            "warmlog.broker.settings.sasl",
-            "warmlog.broker.settings.settings",
-        }
-    ),
 }
 WITHOUT_CONTRACT = {
     "warmlog.broker.cluster",
     "warmlog.broker.net",
     "warmlog.broker.security",
-    "warmlog.broker.settings",
 }
 UNUSED_NAMES = {
     # the status codes of gRPC, complete

@@ -109,7 +109,7 @@ class Broker:
 
     def start(self) -> None:
         """Start, and return when all listeners accept. Entering the context calls it."""
-        from warmlog.broker.settings.settings import load_settings  # imported here: see 1 above
+        from warmlog.broker.settings.loading import load_settings  # imported here: see 1 above
 
         if self._thread is not None:
             raise RuntimeError("the broker is running")

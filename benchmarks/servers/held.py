@@ -16,7 +16,7 @@ from time import perf_counter, thread_time
 import trio
 
 from warmlog.broker.app import run
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 
 NONE = "none"
 

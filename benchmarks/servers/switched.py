@@ -29,7 +29,8 @@ from warmlog.broker.metrics.families import Counter, Histogram
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.metrics.registry import RequestMetrics
 from warmlog.broker.metrics.requests import Staged
-from warmlog.broker.settings.settings import Settings, load_settings
+from warmlog.broker.settings.loading import load_settings
+from warmlog.broker.settings.settings import Settings
 
 TRIOS_CLOCK = SystemClock(offset=0.0)  # the same time as the guard's, so that deadlines hold on either side
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from warmlog.broker.api.context import Session
 from warmlog.broker.partitions.topics.catalog import BrokerInfo, Catalog
+from warmlog.broker.settings.listeners import advertised_addresses
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.kafka.messages.common import KafkaBrokerMetadata
 
@@ -43,7 +44,7 @@ class Advertised:
 
     def of(self, session: Session) -> tuple[str, int]:
         """Return (host, port) for the client of a session."""
-        explicit = self._settings().advertised(session.listener)
+        explicit = advertised_addresses(self._settings()).get(session.listener)
         if explicit is not None:
             return explicit
         host, port = session.local

@@ -25,8 +25,7 @@ from warmlog.broker.net.transport.transport import PlainTransport, Transport
 from warmlog.broker.security.distinguished_names import CertificateError
 from warmlog.broker.security.quotas.connection_rates import ConnectionRates
 from warmlog.broker.security.sasl import Login
-from warmlog.broker.settings.connections import MAX_CONNECTIONS
-from warmlog.broker.settings.listeners import ListenerPlan
+from warmlog.broker.settings.listeners import UNLIMITED_CONNECTIONS, ListenerPlan
 
 if TYPE_CHECKING:
     from warmlog.broker.security.tokens import TokenChecker  # with joserfc, which most brokers never need
@@ -117,7 +116,7 @@ class Listener:
         rate: Callable[[], int],
         *,
         is_protected: bool,
-        max_connections: int = MAX_CONNECTIONS,
+        max_connections: int = UNLIMITED_CONNECTIONS,
     ) -> None:
         """`rate`: of connections per second. `is_protected`: the broker's limit of all listeners does not apply.
 

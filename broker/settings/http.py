@@ -1,10 +1,12 @@
 """The settings of HTTP. Those of TLS and of tokens are a listener's, whose name is `http`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from warmlog.broker.settings.listeners import value_for
 from warmlog.broker.settings.oauth import OAuthSettings, oauth_settings
+from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.types import SettingError, parts
 
 HTTP: Final = "http"
@@ -23,29 +25,23 @@ class HttpSettings:
     oauth: OAuthSettings | None  # with BEARER
 
 
-def http_settings(
-    protocol: str, authentication: str, *, without_tls: bool, value_for: Callable[[str], tuple[str, str]]
-) -> HttpSettings:
-    """Return the settings of HTTP. Raises SettingError.
-
-    `value_for` returns the name of the setting that applies to the listener, and its value.
-    """
+def http_settings(settings: Settings) -> HttpSettings:
+    """Return how HTTP is served. Raises SettingError."""
     name = "warmlog.http.authentication"
-    ways = tuple(dict.fromkeys([each.lower() for each in parts(authentication)]))
+    ways = tuple(dict.fromkeys([each.lower() for each in parts(settings.warmlog_http_authentication)]))
     if unknown := [each for each in ways if each not in WAYS]:
         raise SettingError(f"{name}: expected some of {', '.join(WAYS)}, not {unknown[0]}")
-    is_encrypted = protocol == "SSL"
+    is_encrypted = settings.warmlog_http_security_protocol == "SSL"
     for each in (BASIC, BEARER):
-        if each in ways and not is_encrypted and not without_tls:
+        if each in ways and not is_encrypted and not settings.warmlog_http_authentication_without_tls:
             raise SettingError(
                 f"{name}: {each} would send secrets in clear: set warmlog.http.security.protocol=SSL, or "
                 "warmlog.http.authentication.without.tls=true"
             )
     if CERTIFICATE in ways and not is_encrypted:
         raise SettingError(f"{name}: {CERTIFICATE} needs warmlog.http.security.protocol=SSL")
-    client_auth, value = value_for("ssl.client.auth")
+    client_auth, value = value_for(settings, HTTP, "ssl.client.auth")
     if CERTIFICATE in ways and value == "none":
         raise SettingError(f"{name}: {CERTIFICATE} needs {client_auth}=requested, or required")
-    return HttpSettings(
-        is_encrypted=is_encrypted, ways=ways, oauth=oauth_settings(HTTP, value_for) if BEARER in ways else None
-    )
+    oauth = oauth_settings(HTTP, partial(value_for, settings, HTTP)) if BEARER in ways else None
+    return HttpSettings(is_encrypted=is_encrypted, ways=ways, oauth=oauth)

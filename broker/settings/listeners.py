@@ -4,20 +4,18 @@
 line. Names are compared without regard to case, and kept in lower case.
 
 A setting of the form `listener.name.NAME.ssl.…` replaces `ssl.…` for one listener; likewise
-`sasl.enabled.mechanisms`, `sasl.oauthbearer.…` `max.connections` and
-`max.connection.creation.rate`.
+`sasl.enabled.mechanisms`, `sasl.oauthbearer.…`, `max.connections` and `max.connection.creation.rate`.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Final, Literal, cast
+from functools import cache, lru_cache
+from ipaddress import IPv6Address, ip_address
+from typing import Final, Literal, cast
 
+from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.types import SettingError, parts
-
-if TYPE_CHECKING:
-    from warmlog.broker.settings.settings import Settings
 
 Protocol = Literal["kafka", "native"]
 Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -37,6 +35,8 @@ DEFAULT_PROTOCOLS: Final[Mapping[str, str]] = {
 RESERVED: Final = frozenset({"http", "none"})
 CONNECTION_RATE: Final = "max.connection.creation.rate"
 MAX_CONNECTIONS: Final = "max.connections"
+OVERRIDES: Final = "max.connections.per.ip.overrides"
+UNLIMITED_CONNECTIONS: Final = (1 << 31) - 1
 #: Settings that may be given for one listener.
 OF_ONE_LISTENER: Final = frozenset({
     CONNECTION_RATE,
@@ -93,7 +93,7 @@ class ListenerPlan:
         return self.security in {"SSL", "SASL_SSL"}
 
 
-def plan_listeners(settings: "Settings", *, kafka: str, native: str) -> tuple[ListenerPlan, ...]:
+def plan_listeners(settings: Settings, *, kafka: str, native: str) -> tuple[ListenerPlan, ...]:
     """Return the listeners to open.
 
     `kafka` and `native` are the addresses of the short form, "host:port" or "none"; `listeners` replaces both.
@@ -121,7 +121,7 @@ def plan_listeners(settings: "Settings", *, kafka: str, native: str) -> tuple[Li
     return found
 
 
-def inter_broker_listener(settings: "Settings") -> str:
+def inter_broker_listener(settings: Settings) -> str:
     """Return the name of the listener over which the brokers of a cluster reach each other.
 
     Without `inter.broker.listener.name`, the first that speaks Kafka's protocol. Raises SettingError.
@@ -168,7 +168,7 @@ def parse_listeners(setting: str, text: str) -> dict[str, Address]:
     return found
 
 
-def advertised_addresses(settings: "Settings") -> Mapping[str, Address]:
+def advertised_addresses(settings: Settings) -> Mapping[str, Address]:
     """Return the addresses of `advertised.listeners` by listener. Raises SettingError."""
     found = parse_listeners("advertised.listeners", settings.advertised_listeners)
     if not settings.listeners:  # PLAINTEXT is what Kafka calls the listener that is `kafka` here
@@ -191,7 +191,7 @@ def parse_protocols(text: str) -> dict[str, str]:
     return found
 
 
-def security_of(settings: "Settings", name: str) -> Security:
+def security_of(settings: Settings, name: str) -> Security:
     """Return the security protocol of a listener. Raises SettingError."""
     chosen = parse_protocols(settings.listener_security_protocol_map)
     protocol = chosen.get(name) or DEFAULT_PROTOCOLS.get(name)
@@ -202,7 +202,7 @@ def security_of(settings: "Settings", name: str) -> Security:
     return cast("Security", protocol)
 
 
-def native_names(settings: "Settings") -> list[str]:
+def native_names(settings: Settings) -> list[str]:
     """Return the names of listeners of the native protocol."""
     return [name.lower() for name in parts(settings.warmlog_native_listener_names)]
 
@@ -213,14 +213,14 @@ def is_of_listener(name: str) -> bool:
     return match is not None and match[2] in OF_ONE_LISTENER
 
 
-def value_for(settings: "Settings", listener: str, name: str) -> tuple[str, str]:
+def value_for(settings: Settings, listener: str, name: str) -> tuple[str, str]:
     """Return the name of the setting that applies to a listener, and its value."""
     own = f"listener.name.{listener}.{name}"
     found = settings.of_listeners.get(own)
     return (name, str(settings.effective(name))) if found is None else (own, found)
 
 
-def check_listeners(settings: "Settings") -> None:
+def check_listeners(settings: Settings) -> None:
     """Raise SettingError for names, addresses and protocols that are invalid or conflict with each other."""
     advertised = advertised_addresses(settings)
     known = listener_names(settings)
@@ -242,12 +242,12 @@ def check_listeners(settings: "Settings") -> None:
     inter_broker_listener(settings)
 
 
-def listener_names(settings: "Settings") -> list[str]:
+def listener_names(settings: Settings) -> list[str]:
     """Return the names of the listeners."""
     return list(parse_listeners("listeners", settings.listeners)) or [KAFKA, NATIVE]
 
 
-def _check_overrides(settings: "Settings", names: list[str]) -> None:
+def _check_overrides(settings: Settings, names: list[str]) -> None:
     """Raise SettingError for a setting of a listener that does not exist."""
     for name in settings.of_listeners:
         match = _PREFIXED.fullmatch(name)
@@ -255,3 +255,32 @@ def _check_overrides(settings: "Settings", names: list[str]) -> None:
             raise SettingError(f"{name}: HTTP has no SASL: see warmlog.http.authentication")
         if match is not None and match[1] not in {*names, "http"}:
             raise SettingError(f"{name}: there is no listener {match[1]}: expected one of {', '.join(names)}")
+
+
+# -- connections of an address (source: org.apache.kafka.network.ConnectionQuotas) --
+
+
+def address_key(address: str) -> str:
+    """Return an address in the form of `parse_overrides`: an IPv4 address in IPv6 form is an IPv4 address."""
+    parsed = ip_address(address)
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(parsed)
+
+
+@lru_cache(maxsize=4)
+def parse_overrides(text: str) -> Mapping[str, int]:
+    """Parse `ADDRESS:NUMBER,...` of `max.connections.per.ip.overrides`. Raises SettingError."""
+    found: dict[str, int] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        address, _, number = part.rpartition(":")
+        try:
+            key = address_key(address.strip().removeprefix("[").removesuffix("]"))
+        except ValueError:
+            raise SettingError(
+                f"{OVERRIDES}: expected ADDRESS:NUMBER, separated by commas, not {part!r} (names are not resolved)"
+            ) from None
+        if not number.strip().isdecimal() or int(number) > UNLIMITED_CONNECTIONS:
+            raise SettingError(f"{OVERRIDES}: expected a number of connections for {address}, not {number!r}")
+        found[key] = int(number)
+    return found

@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from warmlog.broker.settings.kafka_settings import broker_setting, check_kept
 from warmlog.broker.settings.listeners import is_of_listener
-from warmlog.broker.settings.settings import FIELDS, Settings, check_together
+from warmlog.broker.settings.loading import check_together
+from warmlog.broker.settings.settings import FIELDS, Settings
 from warmlog.broker.settings.types import SettingError, as_text, check_value, nearest
 
 logger = logging.getLogger(__name__)

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from warmlog.broker.settings.listeners import inter_broker_listener, listener_names, security_of, value_for
 from warmlog.broker.settings.oauth import OAuthSettings, oauth_settings
+from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.types import SettingError, parts
-
-if TYPE_CHECKING:
-    from warmlog.broker.settings.settings import Settings
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -29,7 +27,7 @@ class SaslSettings:
     oauth: OAuthSettings | None  # with OAUTHBEARER
 
 
-def sasl_settings(settings: "Settings", listener: str) -> SaslSettings | None:
+def sasl_settings(settings: Settings, listener: str) -> SaslSettings | None:
     """Return the settings of SASL for a listener, None for one without SASL. Raises SettingError."""
     security = security_of(settings, listener)
     if not security.startswith("SASL_"):
@@ -57,7 +55,7 @@ def sasl_settings(settings: "Settings", listener: str) -> SaslSettings | None:
     )
 
 
-def check_sasl(settings: "Settings") -> None:
+def check_sasl(settings: Settings) -> None:
     """Raise SettingError for settings of SASL that are invalid, or lack others."""
     found = {name: sasl_settings(settings, name) for name in listener_names(settings)}
     user, file = settings.warmlog_inter_broker_user, settings.warmlog_inter_broker_password_file

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import Final, Literal, cast
 
 from warmlog.broker.settings.listeners import value_for
+from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.types import SettingError, parts
-
-if TYPE_CHECKING:
-    from warmlog.broker.settings.settings import Settings
 
 ClientAuth = Literal["none", "requested", "required"]
 
@@ -42,7 +40,7 @@ class TlsSettings:
     ciphers: str  # in OpenSSL's form; empty: OpenSSL's own choice
 
 
-def tls_settings(settings: "Settings", listener: str) -> TlsSettings:
+def tls_settings(settings: Settings, listener: str) -> TlsSettings:
     """Return the settings of TLS for a listener. Raises SettingError."""
     names: dict[str, str] = {}
 

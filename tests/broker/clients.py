@@ -11,7 +11,7 @@ import trio
 
 from warmlog.broker.app import Addresses, serve
 from warmlog.broker.metrics.loop_guard import LoopGuard
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.frame import FrameReader
 from warmlog.protocol.native.codec import decode_response, encode_request

@@ -25,7 +25,7 @@ from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.broker.security.quotas.entities import QuotaIndex
 from warmlog.broker.security.quotas.rates import Windows
 from warmlog.broker.settings.live import LiveSettings
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.protocol.records.builder import build_batch
 
 START_MS = 1_700_000_000_000

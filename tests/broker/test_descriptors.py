@@ -5,7 +5,7 @@ import resource
 import pytest
 
 from warmlog.broker.process import connections_limit, open_files_limit
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 
 
 @pytest.mark.parametrize("limit", [64, 200, 1024, 20_000, 1 << 20])

@@ -10,7 +10,9 @@ import pytest
 
 from tests.deploy.compose import interpolate, services_of
 from tests.deploy.files import DEPLOY, ROOT, load
-from warmlog.broker.settings.settings import Settings, load_settings
+from warmlog.broker.settings.listeners import advertised_addresses
+from warmlog.broker.settings.loading import load_settings
+from warmlog.broker.settings.settings import Settings
 
 COMPOSE = load(DEPLOY / "compose.yaml")
 SERVICES: dict[str, Any] = COMPOSE["services"]
@@ -145,7 +147,7 @@ def test_clients_and_brokers_reach_a_broker_at_the_same_address(name: str, host:
     published = {port.rsplit(":", 2)[1]: port.rsplit(":", 2)[2] for port in network["ports"]}
     for listener in ("kafka", "native"):
         port = listeners(name)[listener]
-        assert settings.advertised(listener) == (host, port)
+        assert advertised_addresses(settings).get(listener) == (host, port)
         assert published[str(port)] == str(port)
     assert [interpolate(line, variables) for line in network["extra_hosts"]] == [f"{host}:127.0.0.1"]
     assert CLUSTER[name]["network_mode"] == CLUSTER["etcd"]["network_mode"] == "service:cluster"

@@ -7,7 +7,9 @@ import yaml
 
 from tests.deploy.files import DEPLOY, load
 from tests.deploy.kubernetes import VERSIONS, Object, errors, expanded
-from warmlog.broker.settings.settings import FOREIGN_VARIABLES, Settings, load_settings
+from warmlog.broker.settings.listeners import advertised_addresses
+from warmlog.broker.settings.loading import FOREIGN_VARIABLES, load_settings
+from warmlog.broker.settings.settings import Settings
 
 DIRECTORY = DEPLOY / "kubernetes"
 MANIFESTS = sorted(path for path in DIRECTORY.rglob("*.yaml") if path.name != "kustomization.yaml")
@@ -79,8 +81,8 @@ def test_clients_are_told_the_name_that_the_headless_service_makes() -> None:
     value = expanded(variables["WARMLOG_ADVERTISED_LISTENERS"], POD_NAME="warmlog-0", POD_NAMESPACE=namespace)
     settings = load_settings(environ={"WARMLOG_ADVERTISED_LISTENERS": value})
     host = f"warmlog-0.{STATEFUL_SET['spec']['serviceName']}.warmlog.svc.cluster.local"
-    assert settings.advertised("kafka") == (host, 9092)
-    assert settings.advertised("native") == (host, 9091)
+    assert advertised_addresses(settings).get("kafka") == (host, 9092)
+    assert advertised_addresses(settings).get("native") == (host, 9091)
 
 
 def test_no_variable_of_kubernetes_is_taken_for_a_setting() -> None:

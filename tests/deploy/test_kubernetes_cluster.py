@@ -12,7 +12,8 @@ from tests.deploy.files import DEPLOY
 from tests.deploy.kubernetes import VERSIONS, Object, errors, expanded
 from tests.requires import lacks
 from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
-from warmlog.broker.settings.settings import Settings, load_settings
+from warmlog.broker.settings.loading import load_settings
+from warmlog.broker.settings.settings import Settings
 
 pytestmark = pytest.mark.interop
 

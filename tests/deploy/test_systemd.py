@@ -9,7 +9,8 @@ import pytest
 
 from tests.deploy.conftest import Tool
 from tests.deploy.files import DEPLOY
-from warmlog.broker.settings.settings import Settings, load_settings
+from warmlog.broker.settings.loading import load_settings
+from warmlog.broker.settings.settings import Settings
 
 UNIT = DEPLOY / "systemd" / "warmlog.service"
 MAX_EXPOSURE = 2.0  # of 10; below 5 systemd says OK

@@ -20,7 +20,9 @@ from tests.documents import ROOT, add_command, command_directory, run_block, she
 from tests.requires import lacks
 from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
 from warmlog.broker.log.directory.names import CLUSTER_STATE
-from warmlog.broker.settings.settings import FIELDS, load_settings
+from warmlog.broker.settings.listeners import advertised_addresses
+from warmlog.broker.settings.loading import load_settings
+from warmlog.broker.settings.settings import FIELDS
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -109,7 +111,7 @@ def test_its_settings_are_settings(tmp_path: Path) -> None:
     (tmp_path / "grown.toml").write_text(grown)
     (tmp_path / "secured.toml").write_text(secured)
     settings = load_settings(tmp_path / "broker1.toml")
-    assert settings.advertised("kafka") == ("broker1", 9092)
+    assert advertised_addresses(settings).get("kafka") == ("broker1", 9092)
     assert load_settings(tmp_path / "nearby.toml").selects_by_rack
     for file in ("broker1.toml", "grown.toml", "secured.toml"):
         endpoints = parse_endpoints(load_settings(tmp_path / file, assignments=["node.id=1"]).warmlog_cluster_etcd)

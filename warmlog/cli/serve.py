@@ -215,7 +215,7 @@ def read_settings(
 
         assignments = (*OF_HTTP, *assignments)
     with importing():
-        from warmlog.broker.settings.settings import load_settings
+        from warmlog.broker.settings.loading import load_settings
         from warmlog.broker.settings.types import SettingError
 
     try:

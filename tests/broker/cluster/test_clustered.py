@@ -18,7 +18,7 @@ from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.replication.replicas import Replicas
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 
 Settings = Mapping[str, object]
 

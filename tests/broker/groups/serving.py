@@ -26,7 +26,7 @@ from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.storage import Storage
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.settings.live import LiveSettings
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     JoinGroupResponse,

@@ -18,7 +18,7 @@ from tests.broker.net.transport.conftest import key_store
 from tests.issuer import Issuer, running_issuer
 from warmlog.broker.net.http.http_listener import MAX_CONNECTIONS
 from warmlog.broker.security.authorizer import STANDARD_AUTHORIZER
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.broker.start_errors import first_of
 from warmlog.protocol.scram import SCRAM_SHA_256

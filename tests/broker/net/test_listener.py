@@ -9,7 +9,7 @@ import trio
 from tests.broker.clients import running
 from warmlog.broker.app import serve
 from warmlog.broker.net.listener import SAME_MACHINE_BUFFER_BYTES
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 
 
 async def test_a_stop_that_comes_before_the_first_accept_is_not_lost(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.broker.clients import running
 from warmlog.broker.app import run
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.start_errors import StartError
 from warmlog.testing import Broker
 

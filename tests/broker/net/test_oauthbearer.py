@@ -17,7 +17,7 @@ from tests.broker.net.sasl import LISTENERS
 from tests.broker.net.test_sasl import has_answer, is_closed, works
 from tests.issuer import Issuer, running_issuer
 from warmlog.broker.security import sasl
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.broker.start_errors import StartError, first_of
 from warmlog.protocol.errors import ErrorCode

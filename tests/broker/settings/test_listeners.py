@@ -3,7 +3,8 @@
 import pytest
 
 from warmlog.broker.settings.listeners import inter_broker_listener, plan_listeners
-from warmlog.broker.settings.settings import Settings, load_settings
+from warmlog.broker.settings.loading import load_settings
+from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.types import SettingError
 
 NAMED = "listeners=INTERNAL://:9092,Outside://[::1]:9094,NATIVE://127.0.0.1:9091"

@@ -6,7 +6,8 @@ import pytest
 
 from warmlog.broker.settings.documentation import documentation_of
 from warmlog.broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings, Overrides, StaticSettingError
-from warmlog.broker.settings.settings import FIELDS, load_settings
+from warmlog.broker.settings.loading import load_settings
+from warmlog.broker.settings.settings import FIELDS
 from warmlog.broker.settings.types import SettingError
 
 WEEK_MS = 7 * 24 * 3_600_000

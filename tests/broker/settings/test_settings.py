@@ -4,8 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from warmlog.broker.settings.durability import durability_sentence
+from warmlog.broker.settings.listeners import advertised_addresses
+from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.settings.mirrors import source_addresses
-from warmlog.broker.settings.settings import FIELDS, Settings, load_settings
+from warmlog.broker.settings.settings import FIELDS, Settings
 from warmlog.broker.settings.types import SettingError, as_text
 
 
@@ -150,9 +152,9 @@ def test_every_default_lies_in_its_own_range() -> None:
 
 def test_advertised_listeners_are_found_by_name() -> None:
     settings = load_settings(assignments=["advertised.listeners=PLAINTEXT://[::1]:9, NATIVE://broker.example:10"])
-    assert settings.advertised("native") == ("broker.example", 10)
-    assert settings.advertised("kafka") == ("::1", 9)
-    assert Settings().advertised("native") is None
+    assert advertised_addresses(settings).get("native") == ("broker.example", 10)
+    assert advertised_addresses(settings).get("kafka") == ("::1", 9)
+    assert advertised_addresses(Settings()).get("native") is None
 
 
 @pytest.mark.parametrize(

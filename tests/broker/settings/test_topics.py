@@ -5,7 +5,8 @@ import pytest
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.settings.documentation import documentation_of
 from warmlog.broker.settings.live import LiveSettings, Overrides
-from warmlog.broker.settings.settings import Settings, load_settings
+from warmlog.broker.settings.loading import load_settings
+from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.topics import (
     FIXED_SETTINGS,
     SETTING_NAMES,

@@ -46,7 +46,7 @@ from warmlog.broker.partitions.disks.storage import Storage
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits
 from warmlog.broker.settings.live import LiveSettings
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.protocol.kafka.api import Codec
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.response import HelloResponse

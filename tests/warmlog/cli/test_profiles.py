@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from warmlog.broker.settings.settings import FOREIGN_VARIABLES, load_settings
+from warmlog.broker.settings.loading import FOREIGN_VARIABLES, load_settings
 from warmlog.cli.profiles import VARIABLES
 from warmlog.testing import Broker
 

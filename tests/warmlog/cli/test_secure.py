@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.warmlog.cli.test_tls import run
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.cli.security.certificates import make
 from warmlog.cli.security.secure import secure, warn_of_replaced
 from warmlog.cli.serve import warn_if_open

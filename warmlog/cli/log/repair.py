@@ -16,7 +16,8 @@ from warmlog.broker.log.errors import LogError
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.overlay_disk import OverlayDisk
 from warmlog.broker.metadata.topic import Topic
-from warmlog.broker.settings.settings import Settings, load_settings
+from warmlog.broker.settings.loading import load_settings
+from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.cli.failure import CannotStart
 from warmlog.cli.log.verify import finding_json

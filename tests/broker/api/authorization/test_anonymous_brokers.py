@@ -8,7 +8,7 @@ import pytest
 from tests.broker.api.authorization.rig import STANDARD
 from warmlog.broker.frontend import authorizer_of
 from warmlog.broker.security.acl_index import AclIndex
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 
 TLS = ("listeners=SSL://127.0.0.1:9093", "ssl.truststore.location=ca.pem")
 

@@ -12,7 +12,7 @@ from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from warmlog.broker.api.configs import configs
 from warmlog.broker.settings import kafka_settings
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.cluster.configs import ConfigOperation, ConfigSource, ConfigType, ResourceType

@@ -10,7 +10,7 @@ import pytest
 from tests.broker.cluster.certificates import Authority, Issued, openssl
 from tests.broker.net.transport.conftest import key_store
 from warmlog.broker.net.transport.certificates import ServerTls, TlsError
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.settings.tls import TlsSettings, tls_settings
 from warmlog.broker.settings.types import SettingError
 

@@ -24,7 +24,7 @@ from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.storage import Storage
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.settings.live import LiveSettings
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.protocol.records.builder import build_batch
 
 

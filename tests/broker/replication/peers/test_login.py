@@ -10,7 +10,7 @@ from tests.issuer import running_issuer
 from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
 from warmlog.broker.replication.peers.errors import PeerUnavailableError
 from warmlog.broker.replication.peers.login import PeerLogin
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.cli.root import root
 from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest

@@ -11,7 +11,7 @@ from tests.broker.cluster.certificates import Authority
 from warmlog.broker.net.transport.certificates import load_client_context
 from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
 from warmlog.broker.replication.peers.errors import PeerUnavailableError
-from warmlog.broker.settings.settings import load_settings
+from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.settings.tls import tls_settings
 from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer_apis import METADATA
