@@ -44,7 +44,7 @@ def test_a_profile_names_the_addresses_of_a_cluster(
         ("[test]\nnativ = 'h:1'", "nativ is not one of native, kafka"),
         (
             "[test]\nnative = 5",
-            "native is not one of native, kafka, tls_ca, tls_certificate, user, password_file, mechanism, delegation_token",
+            "native is not one of native, kafka, tls_ca, tls_certificate, user, password_file, mechanism",
         ),
         ("[test", "profiles.toml: "),
     ],
