@@ -1,5 +1,6 @@
 """Services of Compose files: merged with those that they extend, and as options of `podman run`."""
 
+import json
 import os
 import re
 from typing import Any
@@ -82,6 +83,9 @@ def _seconds(duration: str) -> int:
 
 
 _OPTIONS: dict[str, Any] = {
+    "init": lambda _: ["--init=false"],  # podman's is another package
+    "entrypoint": lambda words: [f"--entrypoint={json.dumps(words)}"],
+    "extra_hosts": lambda hosts: [f"--add-host={interpolate(host, {})}" for host in hosts],
     "hostname": lambda name: [f"--hostname={name}"],
     "restart": lambda policy: [f"--restart={policy}"],
     "stop_grace_period": lambda period: [f"--stop-timeout={_seconds(period)}"],

@@ -1,7 +1,6 @@
 """The Compose files of deploy/: by Compose's own schema, and what the schema cannot see."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,8 @@ def test_a_clean_stop_has_time_to_spare(broker: dict[str, Any]) -> None:
 def test_named_volumes_keep_what_is_to_stay(file: str) -> None:
     used = [volume.split(":")[0] for service in services_of(file).values() for volume in service.get("volumes", ())]
     named = [volume for volume in used if not volume.startswith(".")]
-    assert sorted(named) == sorted(load(DEPLOY / file)["volumes"])  # each is used by one service
+    assert sorted(set(named)) == sorted(load(DEPLOY / file)["volumes"])
+    assert {volume for volume in named if named.count(volume) > 1} <= {"secrets"}  # which brokers share
     assert {"data:/data", "secrets:/secrets"} <= set(SERVICES["broker"]["volumes"])
 
 
@@ -98,14 +98,15 @@ def test_its_settings_are_settings() -> None:
     assert load_settings(environ=environment).log_retention_hours == 168
 
 
-def test_the_broker_encrypts_and_asks_for_logins() -> None:
+@pytest.mark.parametrize("broker", [SERVICES["broker"], *map(CLUSTER.get, BROKERS)])
+def test_brokers_encrypt_and_ask_for_logins(broker: dict[str, Any]) -> None:
     from warmlog.cli.serve import serve
 
-    command, *options = SERVICES["broker"]["command"]
+    command, *options = broker["command"]
     parsed = serve.make_context(command, options).params
     assert parsed["is_secure"]
     assert str(parsed["secrets_dir"]) == "/secrets"
-    assert SERVICES["broker"]["environment"]["WARMLOG_TLS_CA"] == "/secrets/ca.pem"
+    assert broker["environment"]["WARMLOG_TLS_CA"] == "/secrets/ca.pem"
 
 
 def test_prometheus_scrapes_the_broker_at_its_port() -> None:
@@ -123,9 +124,8 @@ def settings_of(name: str, **variables: str) -> Settings:
 
 def listeners(name: str) -> dict[str, int]:
     """Return the ports of a broker of the cluster, by listener."""
-    words = CLUSTER[name]["command"]
-    return {option.removeprefix("--"): int(address.rpartition(":")[2])
-            for option, address in pairwise(words) if address.startswith("0.0.0.0:")}  # fmt: skip
+    given = [word.removeprefix("--").partition("=") for word in CLUSTER[name]["command"]]
+    return {option: int(address.rpartition(":")[2]) for option, _, address in given if address.startswith("0.0.0.0:")}
 
 
 def test_brokers_of_the_cluster_differ_in_id_rack_ports_and_data() -> None:

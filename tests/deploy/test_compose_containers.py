@@ -35,10 +35,10 @@ def build_from_debian(podman: Podman, directory: Path, tag: str, containerfile: 
     podman.build(tag, "--pull=never", f"--file={path}", str(directory))
 
 
-def admin_login(podman: Podman, directory: Path) -> dict[str, str]:
+def admin_login(podman: Podman, directory: Path, broker: str = "broker") -> dict[str, str]:
     """Return how a client of librdkafka logs in, as docs/deployment.md has it."""
     for name in ("ca.pem", "admin.password"):
-        podman("cp", f"broker:/secrets/{name}", str(directory / name))
+        podman("cp", f"{broker}:/secrets/{name}", str(directory / name))
     return {
         "security.protocol": "SASL_SSL", "ssl.ca.location": str(directory / "ca.pem"),
         "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "admin",
@@ -80,21 +80,26 @@ def test_brokers_of_the_cluster_replace_one_that_is_killed(podman: Podman, tmp_p
     compose = Compose(podman, "compose-cluster.yaml")
     build_from_debian(podman, tmp_path, compose.services["etcd"]["image"], ETCD)
     with ExitStack() as running:
-        for name in ("etcd", *BROKERS):
+        for name in ("cluster", "etcd", *BROKERS):
             running.enter_context(compose.run(name))
             compose.wait_until_healthy(name)
-        podman.python(PRODUCE, "0", "1000")
-        assert podman.python(CONSUME, "1000").strip() == "True"  # creates __consumer_offsets, which takes three brokers
+        with pytest.raises(PodmanError):  # they encrypt, and ask for a login
+            podman.python(PRODUCE, "0", "1", json.dumps({"message.timeout.ms": 2000}))
+        login = json.dumps(admin_login(podman, tmp_path, "broker-1"))
+        podman.python(PRODUCE, "0", "1000", login)
+        # creates __consumer_offsets, which takes three brokers
+        assert podman.python(CONSUME, "1000", login).strip() == "True"
+        assert "3 brokers" in podman("exec", "broker-1", "warmlog", "cluster", "describe")
         podman("kill", "--signal=KILL", "broker-3")
-        podman.python(PRODUCE, "1000", "2000")
+        podman.python(PRODUCE, "1000", "2000", login)
         podman("start", "broker-3")
         compose.wait_until_healthy("broker-3")
         podman("kill", "--signal=KILL", "broker-2")
-        podman.python(PRODUCE, "2000", "3000")
-        assert podman.python(CONSUME, "3000").strip() == "True"
+        podman.python(PRODUCE, "2000", "3000", login)
+        assert podman.python(CONSUME, "3000", login).strip() == "True"
         podman("start", "broker-2")
         compose.wait_until_healthy("broker-2")
         for name in (*BROKERS, "etcd"):
             compose.stop(name)
-    for volume in ("etcd", "data-1", "data-2", "data-3"):
+    for volume in ("etcd", "data-1", "data-2", "data-3", "secrets"):
         podman("volume", "rm", volume)

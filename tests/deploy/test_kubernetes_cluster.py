@@ -66,10 +66,13 @@ def test_nothing_lies_unused_in_the_folder(built: dict[tuple[str, str], Object])
     assert [path.name for path in DIRECTORY.iterdir() if path.name not in listed] == ["kustomization.yaml"]
 
 
-def test_secrets_of_a_broker_by_itself_are_left_out(brokers: Object) -> None:
-    assert "secrets" not in yaml.safe_dump(brokers)
-    assert "WARMLOG_USER" not in yaml.safe_dump(brokers)
-    assert "--secure" not in container(brokers)["args"]
+def test_brokers_are_secured_by_a_secret_that_they_share(brokers: Object) -> None:
+    assert "--secure" in container(brokers)["args"]
+    assert "WARMLOG_USER" in yaml.safe_dump(brokers)
+    (mount,) = [each for each in container(brokers)["volumeMounts"] if each["mountPath"] == "/secrets"]
+    (volume,) = [each for each in pod(brokers)["volumes"] if each["name"] == mount["name"]]
+    assert volume["secret"] == {"secretName": "warmlog-secrets", "defaultMode": 0o440}
+    assert [each["metadata"]["name"] for each in brokers["spec"]["volumeClaimTemplates"]] == ["data"]
 
 
 def test_a_brokers_id_is_the_number_of_its_pod(brokers: Object, tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ CLUSTER_COMMANDS = {
         "describe",
         "Show brokers, leaders, in-sync replicas, and what is under-replicated.",
     ),
+    "secrets": (
+        "warmlog.cli.security.shared",
+        "make",
+        "Make the certificates and passwords that secured brokers share.",
+    ),
 }
 
 PARTITION_COMMANDS = {
@@ -233,7 +238,7 @@ root = RootGroup(
 )
 topic = LazyGroup(name="topic", table=TOPIC_COMMANDS, help="Create, list, describe, alter and delete topics.")
 cluster = LazyGroup(
-    name="cluster", table=CLUSTER_COMMANDS, help="Describe the brokers of a cluster and their partitions."
+    name="cluster", table=CLUSTER_COMMANDS, help="Describe the brokers of a cluster; make what secured ones share."
 )
 partition = LazyGroup(
     name="partition", table=PARTITION_COMMANDS, help="Move replicas between brokers and disks; elect leaders."

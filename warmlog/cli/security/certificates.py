@@ -112,6 +112,17 @@ def make(
     return made
 
 
+def make_authority(directory: Path) -> list[Made]:
+    """Make the authority if it is missing. Raises Failure, OSError."""
+    try:
+        import cryptography as _  # noqa: F401
+    except ImportError:
+        raise Failure("the package cryptography is missing: pip install 'warmlog[tls]'") from None
+    if (directory / "ca.pem").exists():  # what signs may be elsewhere
+        return [Made(directory / "ca.pem", is_new=False)]
+    return _authority(directory)[1]
+
+
 def _check_name(name: str) -> None:
     """Refuse what is no name of a file or no common name. Raises Failure."""
     if not name or len(name) > MAX_NAME or not name.isprintable() or "/" in name or name in {"ca", "ca-key", ".", ".."}:

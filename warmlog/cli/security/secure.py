@@ -3,20 +3,26 @@
     DATA-secrets/        beside the data directory, in which Kafka accepts no other directories; or --secrets-dir
         ca.pem, ca-key.pem, broker.pem    see `certificates`
         admin.password                    of the user admin, who may do everything
-        broker.password                   with --nodes, of the user by which they log in to each other
+        broker.password                   in a cluster, of the user by which brokers log in to each other
         admin.properties                  how Kafka's clients and tools log in as admin; written last
         audit.jsonl                       who logged in, what was refused, and what was changed
 
 A start makes what is missing and keeps the rest, so that one that was interrupted is completed by the next.
+
+The brokers of a cluster on etcd share their secrets: `warmlog cluster secrets` makes them, each broker gets a copy, and
+a certificate of its own, broker-ID.pem, unless there is a broker.pem for all of them. A broker whose data directory is
+new brings the users along; what the cluster has already stays.
 """
 
 import logging
+import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warmlog.broker.cluster.local.users import UserExistsError, create_user
+from warmlog.broker.log.directory.belonging import METADATA_FILE
 from warmlog.broker.log.errors import LogError
 from warmlog.broker.metadata.errors import MetadataError
 from warmlog.broker.security.authorizer import STANDARD_AUTHORIZER
@@ -26,7 +32,7 @@ from warmlog.broker.settings.settings import FIELDS
 from warmlog.broker.settings.types import SettingError
 from warmlog.cli.connection.login import read_password
 from warmlog.cli.failure import CannotStart, Failure
-from warmlog.cli.security.certificates import is_host, lacking, make, own_hosts, write
+from warmlog.cli.security.certificates import is_host, lacking, make, make_authority, own_hosts, write
 from warmlog.protocol.scram import DEFAULT_ITERATIONS, MECHANISMS, SALT_BYTES, Mechanism
 
 if TYPE_CHECKING:
@@ -40,6 +46,7 @@ PASSWORD_BYTES: Final = 24
 logger = logging.getLogger(__name__)
 
 SECRETS: Final = frozenset({"admin.password", "admin.properties", "broker.password", "broker.pem", "ca-key.pem"})
+OF_BROKER: Final = re.compile(r"broker-\d+\.pem")
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # no client connects to these
 
 
@@ -71,50 +78,42 @@ def secure(
     `hosts`: further names in its certificate. `directory`: of the secrets, beside the data directory by default.
     `node`: for `--nodes`, the data directory of the first node, which brings its users into the store of all.
     """
-    if settings.listeners or settings.warmlog_cluster_etcd:
-        name = "listeners" if settings.listeners else "warmlog.cluster.etcd"
+    if settings.listeners:
         raise CannotStart(
-            f"--secure: cannot be combined with the setting {name}; set listeners, users and ACLs yourself"
+            "--secure: cannot be combined with the setting listeners; set listeners, users and ACLs yourself"
         )
+    is_member = bool(settings.warmlog_cluster_etcd)
     data = settings.data_paths[0].absolute()
     directory = data.with_name(f"{data.name}-secrets") if directory is None else directory.absolute()
     _check_apart(directory, settings)
     for host in hosts:
         if not is_host(host):
             raise CannotStart(f"--certificate-host: {host!r} is neither a host name nor an address")
-    broker_file, given = (
-        directory / "broker.pem",
-        sorted({*_hosts(settings, kafka or DEFAULT_KAFKA, native or DEFAULT_NATIVE, http), *hosts}),
-    )
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        make(directory, hosts=() if broker_file.exists() else sorted({*own_hosts(), *given}))
-        if (problem := lacking(broker_file, directory / "ca.pem", given)) is not None:
-            logger.warning(
-                "%s: clients will refuse this broker; restore it, or remove %s to have it made again",
-                problem,
-                broker_file,
-            )
-    except OSError as error:
-        raise Failure(f"{error.filename or directory}: {error.strerror}") from None
+    if is_member:
+        _check_shared(directory)
+    given = {*_hosts(settings, kafka or DEFAULT_KAFKA, native or DEFAULT_NATIVE, http), *hosts}
+    broker_file = _certified(directory, settings.node_id if is_member else None, sorted(given))
     properties = directory / f"{ADMIN}.properties"
     is_new = not properties.exists()
-    users = Users(settings, data if node is None else node, directory, is_of_cluster=node is not None)
-    if is_new:
+    is_of_cluster = is_member or node is not None
+    users = Users(settings, data if node is None else node, directory, is_of_cluster=is_of_cluster)
+    if is_new or (is_member and not (data / METADATA_FILE).exists()):
         _make_users(users, properties)
     else:
-        _warn_of_changes(directory, properties)
-        if users.is_of_cluster:
+        _warn_of_exposed(directory)
+        if not is_member:  # copies of a directory name the first one
+            _warn_of_changes(directory, properties)
+        if node is not None:
             users.make(BROKER)  # its password may have been changed
     assignments = [
         "listener.security.protocol.map=kafka:SASL_SSL,native:SASL_SSL",
-        f"ssl.keystore.location={directory / 'broker.pem'}",
+        f"ssl.keystore.location={broker_file}",
         f"authorizer.class.name={STANDARD_AUTHORIZER}",
         f"super.users=User:{ADMIN}",
-        f"warmlog.audit.file={directory / 'audit.jsonl'}",
+        f"warmlog.audit.file={(data if is_member else directory) / 'audit.jsonl'}",
         *OF_HTTP,
     ]
-    if node is not None:
+    if is_of_cluster:
         assignments += [
             f"super.users=User:{ADMIN};User:{BROKER}",
             f"ssl.truststore.location={directory / 'ca.pem'}",
@@ -122,6 +121,51 @@ def secure(
             f"warmlog.inter.broker.password.file={directory / f'{BROKER}.password'}",
         ]
     return Secured(tuple(assignments), properties, is_new, native)
+
+
+def _certified(directory: Path, member: int | None, hosts: Sequence[str]) -> Path:
+    """Return the file of the broker's certificate, which is made if it is missing; warn if it does not fit.
+
+    `member`: the id of a broker of a cluster. Raises Failure.
+    """
+    file = directory / "broker.pem"
+    if member is not None and not file.exists():
+        file = directory / f"broker-{member}.pem"
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not file.exists():
+            make(directory, hosts=sorted({*own_hosts(), *hosts}), broker=file.stem)
+        if (problem := lacking(file, directory / "ca.pem", hosts)) is not None:
+            logger.warning(
+                "%s: clients will refuse this broker; restore it, or remove %s to have it made again", problem, file
+            )
+    except OSError as error:
+        raise Failure(f"{error.filename or directory}: {error.strerror}") from None
+    return file
+
+
+def make_shared(directory: Path, hosts: Sequence[str]) -> bool:
+    """Make what is missing of the secrets that the brokers of a cluster share; return whether anything was.
+
+    `hosts`: of a certificate for all brokers; without, each makes its own. Raises Failure.
+    """
+    directory = directory.absolute()
+    properties = directory / f"{ADMIN}.properties"
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        before = set(directory.iterdir())
+        make_authority(directory)
+        if hosts and not (directory / "broker.pem").exists():
+            make(directory, hosts=hosts)
+        for user in (BROKER, ADMIN):
+            file = directory / f"{user}.password"
+            if not file.exists():
+                write(file, _new_password(), secret=True)
+        if not properties.exists():
+            write(properties, _properties(read_password(file), directory / "ca.pem").encode(), secret=True)
+        return set(directory.iterdir()) != before
+    except OSError as error:
+        raise Failure(f"{error.filename or directory}: {error.strerror}") from None
 
 
 def warn_of_replaced(settings: "Settings", assignments: Sequence[str], *, kept: Sequence[str]) -> None:
@@ -152,6 +196,16 @@ def _check_apart(directory: Path, settings: "Settings") -> None:
             raise CannotStart(f"--secrets-dir: {directory} is in the data directory {path}, which may hold logs only")
 
 
+def _check_shared(directory: Path) -> None:
+    """Raise CannotStart unless the secrets of a cluster are there."""
+    for name in ("ca.pem", f"{BROKER}.password", f"{ADMIN}.password"):
+        if not (directory / name).exists():
+            raise CannotStart(
+                f"--secure: {directory} has no {name}: the brokers of a cluster share their secrets; make them once"
+                f" with `warmlog cluster secrets {directory}`, and copy the directory to the machine of each broker"
+            )
+
+
 def _hosts(settings: "Settings", *addresses: str) -> list[str]:
     """Return what clients may call the broker. Raises CannotStart."""
     try:
@@ -162,13 +216,21 @@ def _hosts(settings: "Settings", *addresses: str) -> list[str]:
     return sorted({*given, *[host for host, _ in advertised.values()]} - WILDCARDS)
 
 
-def _warn_of_changes(directory: Path, properties: Path) -> None:
-    """Warn of secrets that every user may read, and of a file for clients that does not fit them. Raises Failure."""
+def _warn_of_exposed(directory: Path) -> None:
+    """Warn of secrets that every user may read. Raises Failure."""
     try:
-        exposed = [path for path in sorted(directory.iterdir()) if path.name in SECRETS and path.stat().st_mode & 0o007]
+        found = sorted(path for path in directory.iterdir() if path.name in SECRETS or OF_BROKER.fullmatch(path.name))
+        exposed = [path for path in found if path.stat().st_mode & 0o007]
         if exposed:
             names = " ".join(map(str, exposed))
             logger.warning("every user of this machine may read secrets: chmod 600 %s", names)
+    except OSError as error:
+        raise Failure(f"{error.filename}: {error.strerror}") from None
+
+
+def _warn_of_changes(directory: Path, properties: Path) -> None:
+    """Warn of a file for clients that does not fit the secrets. Raises Failure."""
+    try:
         password = (directory / f"{ADMIN}.password").read_text(encoding="utf-8").partition("\n")[0]
         fits = properties.read_text(encoding="utf-8") == _properties(password, directory / "ca.pem")
     except UnicodeDecodeError:
@@ -191,6 +253,8 @@ def _make_users(users: "Users", properties: Path) -> None:
     if users.is_of_cluster:
         users.make(BROKER)
     text = _properties(users.make(ADMIN), properties.with_name("ca.pem"))
+    if properties.exists():  # of a cluster
+        return
     try:
         write(properties, text.encode(), secret=True)
     except OSError as error:
@@ -212,7 +276,7 @@ class Users(NamedTuple):
         try:
             is_new = not file.exists()
             if is_new:
-                write(file, f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode(), secret=True)
+                write(file, _new_password(), secret=True)
             password = read_password(file)
             self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
             credentials = {name: _credential(mechanism, password) for name, mechanism in MECHANISMS.items()}
@@ -230,6 +294,11 @@ class Users(NamedTuple):
         except (LogError, MetadataError) as error:
             raise Failure(str(error)) from error
         return password
+
+
+def _new_password() -> bytes:
+    """Return the line of a file."""
+    return f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode()
 
 
 def _credential(mechanism: Mechanism, password: str) -> ScramCredential:

@@ -1,0 +1,122 @@
+"""`warmlog serve --secure` on etcd: brokers that share their secrets."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from interop.ports import free_ports
+from tests.broker.cluster.etcd_process import etcd
+from tests.warmlog.cli.test_tls import run
+
+LIMIT_S = 60
+
+
+class Served:
+    """A running broker, its address for Kafka's clients, and its log."""
+
+    def __init__(self, process: subprocess.Popen[str], kafka: str, log: Path) -> None:
+        self.process = process
+        self.kafka = kafka
+        self.log = log
+
+
+@contextmanager
+def served(directory: Path, number: int, etcd_url: str, kafka: str) -> Iterator[Served]:
+    """Run a broker with its own copy of the secrets."""
+    settings = {
+        "warmlog.cluster.etcd": etcd_url,
+        "warmlog.cluster.id": directory.name,
+        "node.id": number,
+        "default.replication.factor": 3,
+        "min.insync.replicas": 3,
+    }
+    command = [sys.executable, "-m", "warmlog", "serve", "--secure", "--secrets-dir", f"secrets-{number}",
+               "--data-dir", f"data-{number}", "--kafka", kafka, "--native", "127.0.0.1:0", "--http", "none",
+               *(f"--set={name}={value}" for name, value in settings.items())]  # fmt: skip
+    log = directory / f"{number}.log"
+    with (
+        log.open("a") as err,
+        subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=err, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            assert any(line.startswith("ready ") for line in process.stdout), log.read_text()
+            yield Served(process, kafka, log)
+        finally:
+            process.terminate()
+            process.wait(LIMIT_S)
+
+
+def test_brokers_with_copies_of_the_secrets_form_a_cluster(tmp_path: Path) -> None:
+    shared = tmp_path / "secrets"
+    for _ in range(2):
+        assert run("cluster", "secrets", shared)[0] == 0
+    password = (shared / "admin.password").read_text().strip()
+    login = {
+        "security.protocol": "SASL_SSL", "ssl.ca.location": str(shared / "ca.pem"), "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "admin", "sasl.password": password, "log_level": 0,
+    }  # fmt: skip
+    for number in (1, 2, 3):
+        shutil.copytree(shared, tmp_path / f"secrets-{number}")
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    bootstrap = {"bootstrap.servers": ",".join(addresses), **login}
+    with etcd(tmp_path / "etcd") as (member,), ExitStack() as stack:
+        brokers = [
+            stack.enter_context(served(tmp_path, number, member.url, kafka))
+            for number, kafka in enumerate(addresses, 1)
+        ]
+        admin = AdminClient(bootstrap)
+        admin.create_topics([NewTopic("t", 3, 3)])["t"].result(LIMIT_S)
+        produce(bootstrap)
+        with pytest.raises(KafkaException):
+            AdminClient({"bootstrap.servers": addresses[0], "log_level": 0}).list_topics(timeout=2)
+
+        # a machine is replaced: its data are gone, its secrets are another copy of the same
+        brokers[2].process.kill()
+        brokers[2].process.wait(LIMIT_S)
+        shutil.rmtree(tmp_path / "data-3")
+        with served(tmp_path, 3, member.url, addresses[2]) as again:
+            produce(bootstrap)
+            assert AdminClient({**bootstrap, "bootstrap.servers": again.kafka}).list_topics(timeout=LIMIT_S).topics
+            assert password not in again.log.read_text()
+            assert "does not fit" not in again.log.read_text()
+    assert (tmp_path / "data-1" / "audit.jsonl").stat().st_size
+    assert {path.name for path in (tmp_path / "secrets-2").iterdir()} == {
+        "admin.password", "admin.properties", "broker-2.pem", "broker.password", "ca-key.pem", "ca.pem",
+    }  # fmt: skip
+
+
+def produce(bootstrap: dict[str, str]) -> None:
+    """Write records that all three brokers have to acknowledge."""
+    producer = Producer({**bootstrap, "acks": "all"})
+    for number in range(30):
+        producer.produce("t", str(number))
+    assert producer.flush(LIMIT_S) == 0
+
+
+def test_one_certificate_may_be_for_all_brokers(tmp_path: Path) -> None:
+    shared = tmp_path / "secrets"
+    assert run("cluster", "secrets", shared, "--host", "*.brokers.example.org", "--host", "127.0.0.1")[0] == 0
+    shown = subprocess.run(
+        ["openssl", "x509", "-in", shared / "broker.pem", "-noout", "-ext", "subjectAltName"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "DNS:*.brokers.example.org" in shown
+    assert "IP Address:127.0.0.1" in shown
+
+
+def test_a_broker_without_the_secrets_says_how_to_make_them(tmp_path: Path) -> None:
+    status, printed = run(
+        "serve", "--secure", "--data-dir", tmp_path / "data", "--set", "warmlog.cluster.etcd=http://127.0.0.1:1",
+        "--set", "node.id=1",
+    )  # fmt: skip
+    assert status == 2
+    assert "has no ca.pem: the brokers of a cluster share their secrets" in printed
+    assert f"`warmlog cluster secrets {tmp_path}" in printed
