@@ -1,6 +1,6 @@
 # Threads that carry out system calls for the event loop.
 
-from warmlog.broker.net.turn import Served
+from warmlog.broker.net.turns.served import Served
 from warmlog.protocol.records.record import Buffer
 
 class SendThread:

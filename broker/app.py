@@ -51,7 +51,7 @@ from warmlog.broker.metrics.requests import wall_clock_ms
 from warmlog.broker.net.http.access import HttpAccess
 from warmlog.broker.net.http.http_listener import HttpListener
 from warmlog.broker.net.listener import Bound
-from warmlog.broker.net.turn import ServingTurn
+from warmlog.broker.net.turns.turn import ServingTurn
 from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.storage import Storage

@@ -41,7 +41,7 @@ from warmlog.broker.log.io.directory_names import decode_topic_id
 from warmlog.broker.log.io.disk import Disk, replace_file
 from warmlog.broker.metadata.errors import CannotJoinError
 from warmlog.broker.metrics.registry import Metrics
-from warmlog.broker.net.deadlines import Deadlines
+from warmlog.broker.net.turns.deadlines import Deadlines
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.replication.following.fetcher import FetchLimits
 from warmlog.broker.replication.following.follower import Follower

@@ -63,7 +63,7 @@ from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.services import Services
 from warmlog.broker.net.transport.certificates import ServerTls
-from warmlog.broker.net.turn import ServingTurn
+from warmlog.broker.net.turns.turn import ServingTurn
 from warmlog.broker.net.wire import KafkaWire, NativeWire, Wire
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead

@@ -24,15 +24,8 @@ LONG_MODULES = {
     "warmlog/client/groups/membership.py",
 }
 FULL_FOLDERS: set[str] = set()
-CIRCLES = {
-    frozenset({"warmlog.broker.cluster.failover", "warmlog.broker.cluster.node"}),
-    frozenset({"warmlog.broker.net.send_thread", "warmlog.broker.net.turn"}),
-}
-WITHOUT_CONTRACT = {
-    "warmlog.broker.cluster",
-    "warmlog.broker.net",
-    "warmlog.broker.security",
-}
+CIRCLES: set[frozenset[str]] = set()
+WITHOUT_CONTRACT: set[str] = set()
 UNUSED_NAMES = {
     # the status codes of gRPC, complete
     "broker/cluster/etcd/gateway.py: UNAVAILABLE",

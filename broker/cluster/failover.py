@@ -13,12 +13,14 @@ cannot reach renews its lease. A wrong guess costs an election, and no records: 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
+from warmlog.broker.cluster.decisions import Decision
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.store import ROUNDING_S, StoreError
 from warmlog.broker.cluster.topics import end_registration
 from warmlog.broker.cluster.values import Endpoint, Registration
@@ -26,9 +28,6 @@ from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest
 from warmlog.protocol.kafka.peer import PeerProtocol
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS
 from warmlog.protocol.version import VERSION
-
-if TYPE_CHECKING:
-    from warmlog.broker.cluster.node import ClusterNode
 
 SUSPECT_PAUSE_S = 0.2  # between two suspicions of the same broker
 LOOK_AGAIN_S = 0.02  # a process that dies may lose its connections before its ports
@@ -47,10 +46,27 @@ _GREETING = ApiVersionsRequest(software_name="warmlog", software_version=VERSION
 logger = logging.getLogger(__name__)
 
 
+class Observer(Protocol):
+    """The broker that looks for brokers that have died: `ClusterNode`."""
+
+    id: int
+    image: ClusterImage
+    peer_listener: str
+
+    def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a task beside the others."""
+
+    async def unrenewed_s(self, registration: Registration) -> float:
+        """Return how old a broker's lease is. Raises StoreError."""
+
+    async def attempt(self, decision: Decision) -> bool | None:
+        """Try to commit a decision once; return whether it was committed, None if that is unknown."""
+
+
 class Failover:
     """Ends the registrations of brokers that have died, and lets requests wait for that. Belongs to the event loop."""
 
-    def __init__(self, node: "ClusterNode") -> None:
+    def __init__(self, node: Observer) -> None:
         self._node = node
         self._suspected: set[int] = set()  # brokers that are being checked
         self._unreachable: set[int] = set()  # brokers that renew their leases, and do not answer here

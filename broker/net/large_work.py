@@ -17,7 +17,7 @@ import trio
 from warmlog.broker.net.connection import Connection
 from warmlog.broker.net.memory_budget import Share
 from warmlog.broker.net.services import Services
-from warmlog.broker.net.turn import Served
+from warmlog.broker.net.turns.served import Served
 from warmlog.protocol.kafka.codec.bounds import ReplyTooLargeError
 
 FREE_REPLY_BYTES = 1 << 20

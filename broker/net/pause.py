@@ -3,7 +3,8 @@
 from time import perf_counter
 
 from warmlog.broker.net.connection import Connection
-from warmlog.broker.net.turn import Served, ServingTurn
+from warmlog.broker.net.turns.served import Served
+from warmlog.broker.net.turns.turn import ServingTurn
 
 NO_TICK = -1
 

@@ -7,7 +7,8 @@ import trio
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.dispatch import Dispatcher
 from warmlog.broker.api.fetch.fetch import Fetch
-from warmlog.broker.net.turn import Served, ServingTurn
+from warmlog.broker.net.turns.served import Served
+from warmlog.broker.net.turns.turn import ServingTurn
 from warmlog.protocol.response import ErrorResponse, FetchResponse
 
 NO_TICK = -1  # no deadline is set

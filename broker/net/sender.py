@@ -16,7 +16,7 @@ from warmlog.broker.log.io.files import FileSlice
 from warmlog.broker.net.sendfile import COLD, FULL, HANDED_OVER, MORE, SENT, SliceSend, TruncatedSliceError
 from warmlog.broker.net.services import Services
 from warmlog.broker.net.transport.transport import Transport
-from warmlog.broker.net.turn import Served
+from warmlog.broker.net.turns.served import Served
 
 FULL_ERRNOS = frozenset({errno.EAGAIN, errno.EINTR})
 LARGE_BYTES = 1 << 20  # a piece of this size is sent by itself: joining it with others would copy it

@@ -11,7 +11,7 @@ from warmlog.broker.api.pacing import Pacer
 from warmlog.broker.metrics.registry import Metrics, RequestMetrics
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
-from warmlog.broker.net.turn import ServingTurn
+from warmlog.broker.net.turns.turn import ServingTurn
 from warmlog.broker.net.wire import Wire
 from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.broker.security.sasl import Login, LoginRules

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from tests.requires import lacks
-from warmlog.broker.net import send_thread
+from warmlog.broker.net.turns import send_thread
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from random import Random
 import trio
 import trio.testing
 
-from warmlog.broker.net.deadlines import SPARE_TICKS, TICK_S, Deadlines
+from warmlog.broker.net.turns.deadlines import SPARE_TICKS, TICK_S, Deadlines
 
 
 class Waiting:

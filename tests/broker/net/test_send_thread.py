@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from tests.broker.clients import Running, batch, produce_request
-from warmlog.broker.net import send_thread
-from warmlog.broker.net.send_thread import MIN_REPLIES, MIN_TURN_S, SharedSends
+from warmlog.broker.net.turns import send_thread
+from warmlog.broker.net.turns.send_thread import MIN_REPLIES, MIN_TURN_S, SharedSends
 
 CAPACITY = 1024
 CLIENTS = 16

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from warmlog.broker.metrics.loop_guard import LoopGuard
-from warmlog.broker.net import turn as module
-from warmlog.broker.net.turn import PROMPT_TURNS, ServingTurn
+from warmlog.broker.net.turns import turn as module
+from warmlog.broker.net.turns.turn import PROMPT_TURNS, ServingTurn
 
 
 class FakeServed:

@@ -39,7 +39,7 @@ from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.maintenance.file_removal import FileRemoval
 from warmlog.broker.maintenance.retention import Retention
 from warmlog.broker.metrics.registry import Metrics
-from warmlog.broker.net.deadlines import Deadlines
+from warmlog.broker.net.turns.deadlines import Deadlines
 from warmlog.broker.net.wire import KafkaWire
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.storage import Storage

@@ -28,7 +28,7 @@ from warmlog.broker.net.listener import Bound, Limits, Listener, bind
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.services import Services
-from warmlog.broker.net.turn import ServingTurn
+from warmlog.broker.net.turns.turn import ServingTurn
 from warmlog.broker.net.wire import KafkaWire, NativeWire
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead, ReadLimits

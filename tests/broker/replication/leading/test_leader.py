@@ -13,7 +13,7 @@ from tests.broker.partitions.test_partition import Rig, rig
 from tests.broker.replication.leading.test_progress import Registrations, state_of
 from warmlog.broker.cluster.values import Member, PartitionState
 from warmlog.broker.log.config import LogConfig
-from warmlog.broker.net.deadlines import Deadlines
+from warmlog.broker.net.turns.deadlines import Deadlines
 from warmlog.broker.partitions.appends.errors import (
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,

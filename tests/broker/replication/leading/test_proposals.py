@@ -13,7 +13,7 @@ from tests.broker.cluster.nodes import Member, three_nodes, topic
 from tests.broker.partitions.test_partition import rig
 from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.rules import Change, disown, transaction
-from warmlog.broker.net.deadlines import Deadlines
+from warmlog.broker.net.turns.deadlines import Deadlines
 from warmlog.broker.replication.leading.leader import PartitionLeader
 from warmlog.broker.replication.leading.proposals import IsrProposals
 from warmlog.protocol.partitions import TopicIdPartition

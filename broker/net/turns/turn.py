@@ -24,13 +24,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from os import sched_getaffinity
 from time import perf_counter
-from typing import Protocol
 
 import trio
 
 from warmlog.broker.metrics.loop_guard import LoopGuard
-from warmlog.broker.net.deadlines import Deadlines
-from warmlog.broker.net.send_thread import SharedSends
+from warmlog.broker.net.turns.deadlines import Deadlines
+from warmlog.broker.net.turns.send_thread import SharedSends
+from warmlog.broker.net.turns.served import Served
 
 logger = logging.getLogger(__name__)
 
@@ -42,25 +42,6 @@ STRETCH_S = 0.001  # of turns between two checkpoints; a checkpoint costs as muc
 PROMPT_S = 0.0002  # from a reply to the next request of a local client that does nothing in between
 CAN_LINGER = len(sched_getaffinity(0)) > 1  # on a single processor, lingering would take time from the client
 PROMPT_TURNS = 16  # consecutive prompt requests before lingering; two active clients never reach this
-
-
-class Served(Protocol):
-    """A connection that takes part in turns."""
-
-    is_due: bool  # scheduled for `finish`; initially False
-    is_left_over: bool  # in the backlog; initially False
-
-    def ready(self, events: int) -> None:
-        """Receive or send as epoll reports; with 0, continue with what was left over."""
-
-    def finish(self, now: float) -> None:
-        """Send finished replies."""
-
-    def handed_back(self, sent: int) -> None:
-        """Continue after a thread has sent what was handed over: so many bytes, or a negative errno."""
-
-    def broke(self) -> None:
-        """Close the connection after an unexpected exception."""
 
 
 class ServingTurn:

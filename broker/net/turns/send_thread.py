@@ -9,11 +9,11 @@ from contextlib import suppress
 from os import sched_getaffinity
 from typing import TYPE_CHECKING
 
+from warmlog.broker.net.turns.served import Served
 from warmlog.protocol.records.codec import compiled
 
 if TYPE_CHECKING:
     from warmlog.broker._io_threads import SendThread
-    from warmlog.broker.net.turn import Served
 
 MIN_REPLIES = 4  # of a turn
 MIN_TURN_S = 0.0002  # that it took to prepare them
