@@ -21,7 +21,6 @@ LONG_MODULES = {
     "protocol/kafka/codec/_compiled.pyx",
     "protocol/records/_codec.pyx",
     "protocol/records/compaction/_filtering.pyx",
-    "warmlog/client/groups/membership.py",
 }
 FULL_FOLDERS: set[str] = set()
 CIRCLES: set[frozenset[str]] = set()

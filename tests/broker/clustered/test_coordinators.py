@@ -127,7 +127,7 @@ async def test_a_member_that_ends_commits_at_a_coordinator_that_has_moved(cluste
         async with connect(one) as client, client.consume("t", group="g", commit_interval_s=1000) as stream:
             assert [(await anext(stream)).value for _ in range(3)] == [b"a", b"b", b"c"]
             host, _, port = other.rpartition(":")
-            stream._reader.membership._disconnect()
+            stream._reader.membership._coordinator.close()
             client._cluster._coordinators[CoordinatorType.GROUP, "g"] = host, int(port)
             if is_cancelled:
                 scope.cancel()

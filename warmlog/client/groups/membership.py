@@ -17,15 +17,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import anyio
 
-from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
-from warmlog.client.connection.connection import Connection
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import ConnectError, GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
+from warmlog.client.groups.coordinator_link import CoordinatorLink
 from warmlog.client.groups.delivery_tracker import DeliveryTracker
 from warmlog.client.groups.member_options import MemberOptions
 from warmlog.client.groups.subscribed_topics import SubscribedTopics
@@ -36,7 +35,6 @@ from warmlog.protocol.groups import (
     NO_GENERATION,
     NO_MEMBER,
     NO_OFFSET,
-    CoordinatorType,
     FetchedOffsets,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -51,13 +49,9 @@ from warmlog.protocol.groups import (
     OffsetToCommit,
 )
 from warmlog.protocol.native.groups import JoinConsumerGroupRequest, JoinConsumerGroupResponse
-from warmlog.protocol.native.messages import NativeRequest
 from warmlog.protocol.partitions import TopicPartition
-from warmlog.protocol.request import Value
 
 logger = logging.getLogger(__name__)
-
-R = TypeVar("R", bound=Value)
 
 MAX_HEARTBEAT_INTERVAL_S = 3.0  # Kafka's heartbeat.interval.ms
 HEARTBEATS_PER_SESSION = 3  # tolerates two lost heartbeats
@@ -89,8 +83,7 @@ class Membership:
         self._random = random
         self._options = options
         self._tracker = tracker
-        self._connection: Connection | None = None
-        self._leaving: TaskStarter | None = None  # in which connections live while the member leaves
+        self._coordinator = CoordinatorLink(cluster, options.group)
         self._topics = SubscribedTopics(cluster, options)
         self._committed: dict[TopicPartition, int] = {}
         self._commit_due_at = 0.0
@@ -204,7 +197,7 @@ class Membership:
             await self._commit_and_leave()
             raise
         finally:
-            self._disconnect()
+            self._coordinator.close()
             self._ended.set()
             if self._requested_join is not None:
                 self._requested_join.set()
@@ -235,7 +228,7 @@ class Membership:
         finally:
             scope, self._joining = self._joining, None
         if scope is not None and scope.cancelled_caught:
-            self._disconnect()  # the broker drops a join whose connection closes
+            self._coordinator.close()  # the broker drops a join whose connection closes
             return
         requested, self._requested_join = self._requested_join, None
         if requested is not None:
@@ -253,7 +246,7 @@ class Membership:
             try:
                 await self._try_join()
             except WarmlogError as error:
-                await self._disconnect_after(error)
+                await self._coordinator.close_after(error)
                 if error.code is ErrorCode.UNKNOWN_MEMBER_ID and self.member_id != NO_MEMBER:
                     self.member_id = NO_MEMBER
                 elif not error.is_retriable or anyio.current_time() > deadline:
@@ -274,7 +267,9 @@ class Membership:
             session_timeout_ms=round(options.session_timeout_s * 1000),
             rebalance_timeout_ms=round(options.rebalance_timeout_s * 1000),
         )
-        joined = await self._ask(request, JoinConsumerGroupResponse, extra_s=options.rebalance_timeout_s)
+        joined = await self._coordinator.request(
+            request, JoinConsumerGroupResponse, extra_s=options.rebalance_timeout_s
+        )
         self.member_id, self.generation, self._is_leader = joined.member_id, joined.generation, joined.is_leader
         self.assignment = {}
         for part in parts(joined.partitions, attrgetter("topic")):
@@ -294,7 +289,7 @@ class Membership:
         """
         deadline = anyio.current_time() + self._heartbeat_interval_s
         for delay in delays_s(self._random):
-            (fetched,) = (await self._ask(request, OffsetFetchResponse)).groups
+            (fetched,) = (await self._coordinator.request(request, OffsetFetchResponse)).groups
             error = fetched.error or next((item.error for item in fetched.partitions if item.error), ErrorCode.NONE)
             if error is ErrorCode.NONE:
                 return fetched
@@ -315,12 +310,12 @@ class Membership:
             instance_id=options.instance_id,
         )
         try:
-            await self._ask(request, HeartbeatResponse)
+            await self._coordinator.request(request, HeartbeatResponse)
         except GroupMovedOnError as error:
             self._end_generation(error)
         except WarmlogError as error:
             logger.info("group %s: heartbeat failed: %s", options.group, error.message)
-            await self._disconnect_after(error)
+            await self._coordinator.close_after(error)
         else:
             await self._after_heartbeat()
 
@@ -375,7 +370,7 @@ class Membership:
                 return await attempt()
             except WarmlogError as error:
                 is_final = isinstance(error, UnknownTopicError) or not error.is_retriable
-                is_cut_off = self._leaving is not None and isinstance(error, ConnectError)
+                is_cut_off = self._coordinator.tasks is not None and isinstance(error, ConnectError)
                 if is_final or is_cut_off or anyio.current_time() + delay > deadline:
                     raise
             await anyio.sleep(delay)
@@ -393,7 +388,7 @@ class Membership:
             await self._commit_parts(offsets)
         except WarmlogError as error:
             if error.code is ErrorCode.NOT_COORDINATOR:
-                await self._disconnect_after(error)
+                await self._coordinator.close_after(error)
             raise
 
     async def _commit_parts(self, offsets: Sequence[OffsetToCommit]) -> None:
@@ -405,7 +400,7 @@ class Membership:
                 instance_id=self._options.instance_id,
                 partitions=part,
             )
-            for result in (await self._ask(request, OffsetCommitResponse)).partitions:
+            for result in (await self._coordinator.request(request, OffsetCommitResponse)).partitions:
                 if result.error:
                     raise broker_error(result.error, result.message, about=f"{result.topic}-{result.partition}")
             self._committed.update({(item.topic, item.partition): item.offset for item in part})
@@ -414,12 +409,12 @@ class Membership:
 
     async def _commit_and_leave(self) -> None:
         """Commit and leave over a new connection, even if the client's other tasks are cancelled."""
-        self._disconnect()
+        self._coordinator.close()
         if self.member_id == NO_MEMBER:
             return
         with anyio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
             async with anyio.create_task_group() as group:
-                self._leaving = group
+                self._coordinator.tasks = group
                 try:
                     await self._leave()
                 except WarmlogError as error:
@@ -440,30 +435,9 @@ class Membership:
     async def _ask_to_leave(self) -> None:
         leaving = LeavingMember(member_id=self.member_id, reason="the consumer was closed")
         try:
-            await self._ask(LeaveGroupRequest(group=self._options.group, members=(leaving,)), LeaveGroupResponse)
+            await self._coordinator.request(
+                LeaveGroupRequest(group=self._options.group, members=(leaving,)), LeaveGroupResponse
+            )
         except WarmlogError as error:
-            await self._disconnect_after(error)
+            await self._coordinator.close_after(error)
             raise
-
-    # -- requests --
-
-    async def _ask(self, request: NativeRequest, response_type: type[R], *, extra_s: float = 0) -> R:
-        if self._connection is None or self._connection.closed:
-            self._connection = await self._open()
-        return await self._connection.submit(request, response_type, extra_s=extra_s).wait()
-
-    async def _open(self) -> Connection:
-        return await self._cluster.open_coordinator(CoordinatorType.GROUP, self._options.group, self._leaving)
-
-    async def _disconnect_after(self, error: WarmlogError) -> None:
-        """Disconnect, and find the coordinator again if the error says that it is another broker."""
-        self._disconnect()
-        try:
-            await self._cluster.lose_coordinator(CoordinatorType.GROUP, self._options.group, error, self._leaving)
-        except WarmlogError as problem:
-            logger.info("group %s: its coordinator is not known: %s", self._options.group, problem.message)
-
-    def _disconnect(self) -> None:
-        if self._connection is not None and not self._connection.closed:
-            self._connection.close()
-        self._connection = None

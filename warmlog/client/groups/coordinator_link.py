@@ -1,0 +1,46 @@
+"""A member's connection to the coordinator of its group."""
+
+import logging
+from typing import TypeVar
+
+from warmlog.client.connection.background import TaskStarter
+from warmlog.client.connection.cluster import Cluster
+from warmlog.client.connection.connection import Connection
+from warmlog.client.errors import WarmlogError
+from warmlog.protocol.groups import CoordinatorType
+from warmlog.protocol.native.messages import NativeRequest
+from warmlog.protocol.request import Value
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Value)
+
+
+class CoordinatorLink:
+    """Connects to the coordinator when a request needs it. Its connections live in `tasks`, None for the client's."""
+
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._connection: Connection | None = None
+        self.tasks: TaskStarter | None = None
+
+    async def request(self, request: NativeRequest, response_type: type[R], *, extra_s: float = 0) -> R:
+        """Send a request and return the response; it may take `extra_s` longer than others. Raises WarmlogError."""
+        if self._connection is None or self._connection.closed:
+            self._connection = await self._cluster.open_coordinator(CoordinatorType.GROUP, self._group, self.tasks)
+        return await self._connection.submit(request, response_type, extra_s=extra_s).wait()
+
+    async def close_after(self, error: WarmlogError) -> None:
+        """Disconnect, and find the coordinator again if the error says that it is another broker."""
+        self.close()
+        try:
+            await self._cluster.lose_coordinator(CoordinatorType.GROUP, self._group, error, self.tasks)
+        except WarmlogError as problem:
+            logger.info("group %s: coordinator unknown: %s", self._group, problem.message)
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._connection is not None and not self._connection.closed:
+            self._connection.close()
+        self._connection = None
