@@ -7,11 +7,9 @@ stop    stop accepting -> answer received requests, for at most `warmlog.stop.ti
 """
 
 import logging
-import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -31,7 +29,7 @@ from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import NO_EPOCH
 from warmlog.broker.frontend import Core, Frontend, new_authorizer
 from warmlog.broker.groups.service import GroupService
-from warmlog.broker.listening import Listening, Web, listen
+from warmlog.broker.listening import Addresses, Listening, Web, listen
 from warmlog.broker.log.directory.belonging import METADATA_FILE
 from warmlog.broker.log.directory.condition import report_directories
 from warmlog.broker.log.directory.data_directories import DataDirectories
@@ -69,13 +67,7 @@ from warmlog.broker.process import (
     tune_garbage_collector,
     unless,
 )
-from warmlog.broker.settings.listeners import (
-    KAFKA,
-    NATIVE,
-    advertised_addresses,
-    inter_broker_listener,
-    join_address,
-)
+from warmlog.broker.settings.listeners import advertised_addresses, inter_broker_listener
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.start_errors import BrokenError, StartError, first_of, start_errors
@@ -90,21 +82,6 @@ if TYPE_CHECKING:
     from warmlog.broker.mirror.service import Mirror
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addresses:
-    """The address of each listener as "host:port", or "none" if it is disabled."""
-
-    kafka: str  # of `listeners`, the first that speaks Kafka's protocol
-    native: str  # the same for the native one
-    http: str
-    named: Mapping[str, str] = field(default_factory=dict)  # those of `listeners`, by name
-
-    def line(self) -> str:
-        """Return the line that reports readiness."""
-        known = {"kafka": self.kafka, "native": self.native, "http": self.http}
-        return " ".join(["ready", *[f"{name}={address}" for name, address in {**known, **self.named}.items()]])
 
 
 def run(
@@ -329,7 +306,7 @@ class Broker:
                     for listener in listeners:
                         listening.start_soon(listener.serve)
                     self._not_ready = None
-                    ready(self._addresses(bound))
+                    ready(self._listening.addresses(is_named=bool(self._settings.listeners)))
                     await stop.wait()
                     self._not_ready = "stopping"
                     if self._member is not None and self._settings.controlled_shutdown_enable:
@@ -342,14 +319,6 @@ class Broker:
                     listening.cancel_scope.deadline = trio.current_time() + limit_s
             writer.opener.stop(NotLeaderError("the broker stops"))
             maintained.cancel_scope.cancel()
-
-    def _addresses(self, bound: Sequence[Bound]) -> Addresses:
-        """Return the addresses of all listeners."""
-        first = {each.plan.protocol: address_of(each.sock) for each in reversed(bound)}
-        named = {each.plan.name: address_of(each.sock) for each in bound} if self._settings.listeners else {}
-        return Addresses(
-            kafka=first.get(KAFKA, "none"), native=first.get(NATIVE, "none"), http=self._http_address, named=named
-        )
 
     def _reachable(self, bound: Sequence[Bound]) -> "Reachable":
         """Return where other brokers reach this one: as advertised, or as bound."""
@@ -397,7 +366,6 @@ class Broker:
         return partitions
 
     def _http(self, web: Web | None, partitions: Partitions) -> HttpListener | None:
-        self._http_address = address_of(None if web is None else web.sock)
         self._http_tls = None if web is None else web.tls
 
         def why_not_ready() -> dict[str, object] | None:
@@ -478,11 +446,3 @@ async def _watch(watch: DiskWatch) -> None:
         await watch.run()
     except* DirectoryFailedError as group:
         raise BrokenError(str(first_of(group))) from group
-
-
-def address_of(sock: socket.socket | None) -> str:
-    """Return a bound socket's "host:port", or "none"."""
-    if sock is None:
-        return "none"
-    host, port = sock.getsockname()[:2]
-    return join_address(host, port)

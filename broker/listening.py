@@ -1,9 +1,9 @@
 """What a broker listens on: sockets, certificates, and what checks the tokens of clients. It is opened first."""
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
@@ -14,6 +14,8 @@ from warmlog.broker.settings.http import HTTP, HttpSettings, http_settings
 from warmlog.broker.settings.listeners import (
     DEFAULT_KAFKA,
     DEFAULT_NATIVE,
+    KAFKA,
+    NATIVE,
     ListenerPlan,
     inter_broker_listener,
     join_address,
@@ -30,6 +32,21 @@ from warmlog.broker.start_errors import StartError
 if TYPE_CHECKING:
     from warmlog.broker.net.http.jwks import TokenSources
     from warmlog.broker.security.tokens import TokenChecker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """The address of each listener as "host:port", or "none" if it is disabled."""
+
+    kafka: str  # of `listeners`, the first that speaks Kafka's protocol
+    native: str  # the same for the native one
+    http: str
+    named: Mapping[str, str] = field(default_factory=dict)  # those of `listeners`, by name
+
+    def line(self) -> str:
+        """Return the line that reports readiness."""
+        known = {"kafka": self.kafka, "native": self.native, "http": self.http}
+        return " ".join(["ready", *[f"{name}={address}" for name, address in {**known, **self.named}.items()]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +71,16 @@ class Listening:
     web: Web | None
     peers: ServerTls | None
     tokens: "TokenSources | None"
+
+    def addresses(self, *, is_named: bool) -> Addresses:
+        """Return the addresses of all listeners. `is_named`: by their names, too, as `listeners` has them."""
+        first = {each.plan.protocol: _address_of(each.sock) for each in reversed(self.bound)}
+        return Addresses(
+            kafka=first.get(KAFKA, "none"),
+            native=first.get(NATIVE, "none"),
+            http=_address_of(None if self.web is None else self.web.sock),
+            named={each.plan.name: _address_of(each.sock) for each in self.bound} if is_named else {},
+        )
 
 
 async def listen(
@@ -135,3 +162,11 @@ def _bind(name: str, address: tuple[str, int], backlog: int) -> socket.socket:
         return bind(address, backlog)
     except OSError as error:
         raise StartError(f"{name} listener: cannot listen on {join_address(*address)}: {error.strerror}") from None
+
+
+def _address_of(sock: socket.socket | None) -> str:
+    """Return a bound socket's "host:port", or "none"."""
+    if sock is None:
+        return "none"
+    host, port = sock.getsockname()[:2]
+    return join_address(host, port)

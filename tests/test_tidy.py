@@ -14,7 +14,6 @@ from tests import tidy
 ROOT = Path(__file__).parent.parent
 
 LONG_MODULES = {
-    "broker/app.py",
     "broker/clustered.py",
     "broker/net/channel.py",
     "broker/replication/replicas.py",

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from warmlog.broker.app import Addresses
+    from warmlog.broker.listening import Addresses
     from warmlog.broker.settings.settings import Settings
 
 __all__ = ["Broker"]

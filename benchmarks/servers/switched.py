@@ -21,8 +21,8 @@ from typing import Any
 import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT, SystemClock  # nothing public changes the clock of a loop that runs
 
-from warmlog.broker.app import Addresses, Broker
-from warmlog.broker.listening import listen
+from warmlog.broker.app import Broker
+from warmlog.broker.listening import Addresses, listen
 from warmlog.broker.log.io.page_cache import Off
 from warmlog.broker.log.io.page_faults import PageFaults, Where
 from warmlog.broker.metrics.families import Counter, Histogram

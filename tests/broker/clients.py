@@ -9,7 +9,8 @@ from typing import Any
 import msgpack
 import trio
 
-from warmlog.broker.app import Addresses, serve
+from warmlog.broker.app import serve
+from warmlog.broker.listening import Addresses
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.settings.loading import load_settings
 from warmlog.protocol.errors import ErrorCode

@@ -28,7 +28,7 @@ from warmlog.cli.command_groups import close_output
 from warmlog.cli.failure import CannotStart, Failure
 
 if TYPE_CHECKING:
-    from warmlog.broker.app import Addresses
+    from warmlog.broker.listening import Addresses
     from warmlog.broker.settings.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
