@@ -3,21 +3,18 @@
     start   connect to etcd -> read the image -> (open the logs) -> register -> lead and follow -> (accept)
     stop    let others lead -> (stop accepting, close the logs) -> end the registration
 
-The file `warmlog-cluster.json` in the first data directory has what the next start compares: the store, and the epoch
-of the broker's latest registration. `cluster.history` decides whether the data here continues the history of that
-registration.
+`cluster.state_file` has what the next start compares. `cluster.history` decides whether the data here continues the
+history of the latest registration.
 """
 
 import logging
-import os
 import ssl
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-import msgspec
 import trio
 
 from warmlog.broker.api.records.producers import largest_producer_id
@@ -32,24 +29,24 @@ from warmlog.broker.cluster.image import BROKER_DEFAULTS
 from warmlog.broker.cluster.local.socket_store import SCHEME, SocketStore
 from warmlog.broker.cluster.node import ClusterNode, Identity
 from warmlog.broker.cluster.rules import SHARED
+from warmlog.broker.cluster.state_file import StateFile
 from warmlog.broker.cluster.store import KnownStore, StoreError, StoreMismatchError
 from warmlog.broker.cluster.values import NO_EPOCH, Endpoint
 from warmlog.broker.log.directory.data_directories import DataDirectories
-from warmlog.broker.log.directory.names import CLUSTER_STATE
-from warmlog.broker.log.errors import DataDirectoryError
 from warmlog.broker.log.io.directory_names import decode_topic_id
-from warmlog.broker.log.io.disk import Disk, replace_file
+from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.metadata.errors import CannotJoinError
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.net.turns.deadlines import Deadlines
 from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.replication.deleted_topics import judge
 from warmlog.broker.replication.following.fetcher import FetchLimits
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.broker.replication.peers.connection import PeerSettings
 from warmlog.broker.replication.peers.login import PasswordFileError as PeerPasswordError
 from warmlog.broker.replication.peers.login import PeerLogin
-from warmlog.broker.replication.replicas import Replicas, judge
+from warmlog.broker.replication.replicas import Replicas
 from warmlog.broker.replication.self_fencing import SelfFencing
 from warmlog.broker.security.client_tls import ClientTls, TlsFileError, TlsFiles
 from warmlog.broker.settings.listeners import inter_broker_listener
@@ -69,15 +66,6 @@ logger = logging.getLogger(__name__)
 
 class ClusterStartError(CannotJoinError):
     """The broker cannot be part of the cluster as configured. `str()` is one line for users."""
-
-
-class _State(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the file."""
-
-    etcd_cluster: int = 0
-    identity: str = ""
-    revision: int = 0
-    epoch: int = NO_EPOCH  # of the broker's latest registration
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +111,12 @@ class ClusterMember:
         self._settings = settings
         self._directories = directories
         self._metrics = metrics
-        self._disk = disk
-        self._path = os.path.join(directories.first.path, CLUSTER_STATE)
-        self._state = _read(disk, self._path)
+        self._state = StateFile(disk, directories.first.path)
         self._since = NO_EPOCH  # the first epoch of the history that the data here continues
         for each in directories.live:
             each.recognize(self._state.epoch)
         random = Random()  # noqa: S311  # jitter and placement
-        self.store = _connect(settings, metrics, self._known(), random)
+        self.store = _connect(settings, metrics, self._state.store, random)
         self.node = ClusterNode(
             self.store,
             settings.node_id,
@@ -146,10 +132,6 @@ class ClusterMember:
         self._random = random
         self._controller: Controller | None = None
         self._replicas: Replicas | None = None
-
-    def _known(self) -> KnownStore | None:
-        state = self._state
-        return KnownStore(state.etcd_cluster, state.identity, state.revision) if state.identity else None
 
     async def load(self, adopted_since: int = NO_EPOCH) -> None:
         """Read the image, and rename the partition directories here that belong elsewhere.
@@ -246,7 +228,7 @@ class ClusterMember:
         try:
             await self._remember()
         except OSError as error:
-            logger.warning("cannot write %s: %s", self._path, error)
+            logger.warning("cannot write %s: %s", self._state.path, error)
         await self.node.leave()
 
     def close(self) -> None:
@@ -304,14 +286,8 @@ class ClusterMember:
         """Write what the next start needs. Raises OSError."""
         known = self.store.known
         if known is not None:
-            self._state = _State(
-                etcd_cluster=known.cluster_id,
-                identity=known.identity,
-                revision=known.revision,
-                epoch=self._state.epoch if self.node.epoch == NO_EPOCH else self.node.latest_epoch,
-            )
-            data = msgspec.json.encode(self._state)
-            await trio.to_thread.run_sync(lambda: replace_file(self._disk, self._path, data, sync=True))
+            epoch = self._state.epoch if self.node.epoch == NO_EPOCH else self.node.latest_epoch
+            await self._state.write(known, epoch)
 
     async def _raise_producer_ids(self, partitions: Partitions) -> None:
         """Have the store allocate no producer id that is in a log here: it may have been restored from a snapshot."""
@@ -327,7 +303,7 @@ class ClusterMember:
             try:
                 await self._remember()
             except OSError as error:
-                logger.warning("cannot write %s: %s", self._path, error)
+                logger.warning("cannot write %s: %s", self._state.path, error)
 
     async def _share_settings(self) -> None:
         """Write settings that decide about records into the store, or tell that it has other ones."""
@@ -454,24 +430,3 @@ def _reading(read: Callable[[], float]) -> list[tuple[tuple[str, ...], float]]:
 
 def _with_default(name: str, text: str, old: Mapping[str, str]) -> Mapping[str, str]:
     return {name: text, **old}
-
-
-def _read(disk: Disk, path: str) -> _State:
-    """Read the file. Raises DataDirectoryError, OSError."""
-    with _errors(path):
-        try:
-            descriptor = disk.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return _State()
-        try:
-            return msgspec.json.decode(disk.pread(descriptor, disk.size(descriptor), 0), type=_State)
-        finally:
-            disk.close(descriptor)
-
-
-@contextmanager
-def _errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except msgspec.DecodeError as error:
-        raise DataDirectoryError(f"{path}: {error}; remove it to join the cluster as a broker without data") from error

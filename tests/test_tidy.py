@@ -14,9 +14,7 @@ from tests import tidy
 ROOT = Path(__file__).parent.parent
 
 LONG_MODULES = {
-    "broker/clustered.py",
     "broker/net/channel.py",
-    "broker/replication/replicas.py",
     "protocol/kafka/codec/_compiled.pyx",
     "protocol/records/_codec.pyx",
     "protocol/records/compaction/_filtering.pyx",

@@ -27,16 +27,15 @@ import trio
 
 from warmlog.broker.cluster.image import ClusterImage, ImageDelta
 from warmlog.broker.cluster.node import ClusterNode
-from warmlog.broker.cluster.rules import Change, Decision, LogEnd, Refusal, disown, step_aside, transaction
+from warmlog.broker.cluster.rules import Change, Decision, LogEnd, disown, step_aside, transaction
 from warmlog.broker.cluster.store import StoreError
-from warmlog.broker.cluster.topics import removed
 from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
-from warmlog.broker.log.directory.data_directories import Verdict
 from warmlog.broker.log.errors import LogError
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.replication.deleted_topics import DeletedTopics
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.leading.leader import Deadlines
 from warmlog.broker.replication.leading.proposals import IsrProposals
@@ -93,7 +92,7 @@ class Replicas:
         self._lost: set[TopicPartition] = set()  # replicas that have to leave ISR and ELR first
         self._topics = Counter[UUID]()  # how many replicas of each are here
         self._stuck: set[TopicPartition] = set()  # in-sync replicas on full disks, which others should not wait for
-        self._unmarking: set[UUID] = set()
+        self._deleted = DeletedTopics(node, lambda topic: self._topics[topic])
         self._first_epoch = NO_EPOCH  # of this broker since startup
         self._due: dict[TopicPartition, None] = {}
         self._busy: set[TopicPartition] = set()
@@ -167,7 +166,7 @@ class Replicas:
         if delta.brokers or delta.topics or delta.configs:
             self._unchecked.set()
         if delta.gone:
-            self._unmark_removed()
+            self._unmark_deleted()
         self._wanted.set()
 
     def _end_of_other_topic(self, place: TopicPartition) -> None:
@@ -178,6 +177,10 @@ class Replicas:
             if found is None or found[0] != local.key:
                 local.end()
                 local.partition.is_of_deleted_topic = local.key.topic_id not in self._node.image.names
+
+    def _unmark_deleted(self) -> None:
+        if not self._partitions.has_offline_directories:
+            self._deleted.unmark()
 
     def _all_places(self) -> list[TopicPartition]:
         """Return the places of which the image, or the disk, has a replica."""
@@ -229,7 +232,7 @@ class Replicas:
                 logger.error("%s-%d: the log of an in-sync or eligible replica is missing; it is copied again", *place)
         self._untried.update(self._all_places())
         self._due.update(dict.fromkeys(self._untried))
-        self._unmark_removed()
+        self._unmark_deleted()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._check_leaders)
@@ -428,41 +431,4 @@ class Replicas:
         if self._here.get(place) is local:
             self._forget(place)
         self._lost.discard(place)
-        self._unmark_removed()
-
-    # -- deleted topics ------------------------------------------------------------------------------------------------
-
-    def _unmark_removed(self) -> None:
-        """Remove the marks of deleted topics of which nothing is left here, as far as all data directories can tell."""
-        if self._partitions.has_offline_directories:
-            return
-        for topic, brokers in self._node.image.gone.items():
-            if self._node.id in brokers and not self._topics[topic] and topic not in self._unmarking:
-                self._unmarking.add(topic)
-                self._node.spawn(partial(self._unmark, topic))
-
-    async def _unmark(self, topic: UUID) -> None:
-        def make(image: ClusterImage) -> Decision | None:
-            decision = removed(image, topic, self._node.id)
-            return None if isinstance(decision, Refusal) else decision
-
-        try:
-            await self._node.commit(make)
-        finally:
-            self._unmarking.discard(topic)
-
-
-def judge(image: ClusterImage, broker: int, topic: str, index: int, topic_id: UUID) -> Verdict:
-    """Return what becomes of a partition directory: it is deleted if its topic was, or its replica was moved away.
-
-    Nobody has asked for the deletion of what belongs to a topic that the cluster does not know.
-    """
-    if broker in image.gone.get(topic_id, ()):
-        return Verdict.DELETED
-    known = image.topics.get(topic)
-    if known is None:
-        return Verdict.KEPT
-    if known.id != topic_id:
-        return Verdict.STRAY
-    state = image.partitions.get(TopicIdPartition(known.id, index))
-    return Verdict.DELETED if state is not None and broker not in state.replicas else Verdict.KEPT
+        self._unmark_deleted()
