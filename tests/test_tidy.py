@@ -22,6 +22,8 @@ LONG_MODULES = {
 FULL_FOLDERS: set[str] = set()
 CIRCLES: set[frozenset[str]] = set()
 WITHOUT_CONTRACT: set[str] = set()
+SHARED_NAMES: set[str] = set()
+UNCLEAR_NAMES: set[str] = set()
 UNUSED_NAMES = {
     # the status codes of gRPC, complete
     "broker/cluster/etcd/gateway.py: UNAVAILABLE",
@@ -45,6 +47,8 @@ RULES: list[tuple[Callable[[Path], Collection[object]], Collection[object]]] = [
     (tidy.full_folders, FULL_FOLDERS),
     (circles, CIRCLES),
     (tidy.without_contract, WITHOUT_CONTRACT),
+    (tidy.shared_names, SHARED_NAMES),
+    (tidy.unclear_names, UNCLEAR_NAMES),
     (tidy.unused_names, UNUSED_NAMES),
 ]
 
@@ -159,3 +163,21 @@ def test_private_and_registered_names_need_no_user(tree: Path) -> None:
         tree, "broker/log/parts.py", "def _spare():\n    pass\n\n@command('serve')\ndef started_by_click():\n    pass\n"
     )
     assert tidy.unused_names(tree) == set()
+
+
+def test_two_classes_of_the_same_name_in_a_package_are_found(tree: Path) -> None:
+    write(tree, "broker/log/index/entry.py", "class Entry:\n    pass\n\nEntry()\n")
+    write(tree, "broker/net/entry.py", "class Entry:\n    pass\n\nEntry()\n")
+    assert tidy.shared_names(tree) == set()
+    write(tree, "broker/log/reads/entry.py", "class Entry:\n    pass\n\nclass _Entry:\n    pass\n\nEntry()\n")
+    assert tidy.shared_names(tree) == {"broker/log: Entry"}
+
+
+@pytest.mark.parametrize("name", ["look", "_look_again", "told", "bury", "start_anew"])
+def test_a_name_in_a_sense_of_our_own_is_found(tree: Path, name: str) -> None:
+    write(
+        tree, "broker/log/parts.py", f"def {name}():\n    pass\n\n{name}()\n\ndef look_up():\n    pass\n\nlook_up()\n"
+    )
+    assert tidy.unclear_names(tree) == {f"broker/log/parts.py: {name}"}
+    write(tree, "broker/log/parts.py", "class TakeALook:\n    pass\n\nTakeALook()\n")
+    assert tidy.unclear_names(tree) == {"broker/log/parts.py: TakeALook"}

@@ -115,6 +115,38 @@ def without_contract(root: Path) -> set[str]:
     return packages - ordered
 
 
+# -- names -------------------------------------------------------------------------------------------------------------
+
+#: Words that definitions are not named by: the field has terms for what they would mean here.
+PRIVATE_WORDS = re.compile(r"look(?!_up|s_like|up)|told|bury|buried|anew|nobody|somebody|goes_on|by_heart")
+
+
+def _definitions(root: Path) -> Iterator[tuple[Path, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path in modules(root, kinds=(".py",)):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield path.relative_to(root), node
+
+
+def shared_names(root: Path) -> set[str]:
+    """Return the names that more than one public class of a package has, such as `broker/log: Key`."""
+    counts = Counter(
+        f"{'/'.join(path.parts[:2])}: {node.name}"
+        for path, node in _definitions(root)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    return {name for name, count in counts.items() if count > 1}
+
+
+def unclear_names(root: Path) -> set[str]:
+    """Return the classes and functions named by words in a sense of our own."""
+    return {
+        f"{path}: {node.name}"
+        for path, node in _definitions(root)
+        if PRIVATE_WORDS.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name).lower())
+    }
+
+
 # -- unused names ------------------------------------------------------------------------------------------------------
 
 USERS = (*TOPS, "benchmarks", "deploy", "interop", "pyspark_warmlog", "tests")

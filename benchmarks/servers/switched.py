@@ -25,7 +25,7 @@ from warmlog.broker.app import Broker
 from warmlog.broker.listening import Addresses, listen
 from warmlog.broker.log.io.page_cache import Off
 from warmlog.broker.log.io.page_faults import PageFaults, Where
-from warmlog.broker.metrics.families import Counter, Histogram
+from warmlog.broker.metrics.families import SeriesCounter, SeriesHistogram
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.metrics.registry import RequestMetrics
 from warmlog.broker.metrics.requests import Staged
@@ -35,7 +35,7 @@ from warmlog.broker.settings.settings import Settings
 TRIOS_CLOCK = SystemClock(offset=0.0)  # the same time as the guard's, so that deadlines hold on either side
 
 
-class SilentCounter(Counter):
+class SilentCounter(SeriesCounter):
     """Does not count."""
 
     __slots__ = ()
@@ -44,7 +44,7 @@ class SilentCounter(Counter):
         """Nothing."""
 
 
-class SilentHistogram(Histogram):
+class SilentHistogram(SeriesHistogram):
     """Does not count."""
 
     __slots__ = ()
@@ -78,8 +78,8 @@ class SilentPageFaults(PageFaults):
 
 
 SILENT: dict[type, type] = {
-    Counter: SilentCounter,
-    Histogram: SilentHistogram,
+    SeriesCounter: SilentCounter,
+    SeriesHistogram: SilentHistogram,
     RequestMetrics: SilentRequestMetrics,
     PageFaults: SilentPageFaults,
 }

@@ -15,8 +15,8 @@ import msgspec
 
 from warmlog.broker.cluster.store import ABSENT, Changes, Deleted, KeyValue, Range, StoreMismatchError
 from warmlog.broker.cluster.values import (
+    ActiveController,
     Configs,
-    Controller,
     Features,
     LoginSecret,
     Member,
@@ -65,7 +65,7 @@ class ClusterImage:
         self.brokers: dict[int, Registration] = {}  # those that are alive
         self.known: dict[int, Registration] = {}  # those as well that are not, until they are unregistered
         self.draining: set[int] = set()
-        self.controller: Controller | None = None
+        self.controller: ActiveController | None = None
         self.topics: dict[str, TopicState] = {}
         self.names: dict[UUID, str] = {}  # of topics, by id
         self.partitions: dict[TopicIdPartition, PartitionState] = {}
@@ -91,7 +91,7 @@ class ClusterImage:
         """Return the image of a store that only one broker uses: it is registered, and the controller, for good."""
         image = cls(contents)
         image.brokers[broker] = image.known[broker] = Registration(broker=broker, since=0, epoch=0)
-        image.controller = Controller(broker=broker, epoch=0)
+        image.controller = ActiveController(broker=broker, epoch=0)
         return image
 
     # -- looking up --
@@ -206,7 +206,7 @@ class ClusterImage:
             self.draining.add(broker)
 
     def _take_controller(self, _: str, value: bytes | None, __: int, delta: ImageDelta) -> None:
-        self.controller = None if value is None else _decode(value, Controller)
+        self.controller = None if value is None else _decode(value, ActiveController)
         delta.has_controller_changed = True
 
     def _take_topic(self, name: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:

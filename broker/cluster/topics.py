@@ -28,8 +28,8 @@ from warmlog.broker.cluster.keys import (
 from warmlog.broker.cluster.store import ABSENT, MAX_OPERATIONS, Compare, Delete, Operation, Put, Transaction
 from warmlog.broker.cluster.values import (
     NO_EPOCH,
+    ActiveController,
     Configs,
-    Controller,
     Features,
     Member,
     PartitionState,
@@ -97,7 +97,9 @@ def take_control(image: ClusterImage, me: Member, lease: int) -> Decision:
         return Refusal(f"broker {found.broker} is the controller")
     key = broker_key(me.broker)
     compares = (Compare(CONTROLLER_KEY, image.revision_of(CONTROLLER_KEY)), Compare(key, image.revision_of(key)))
-    return Transaction(compares, (Put(CONTROLLER_KEY, encode(Controller(broker=me.broker, epoch=me.epoch)), lease),))
+    return Transaction(
+        compares, (Put(CONTROLLER_KEY, encode(ActiveController(broker=me.broker, epoch=me.epoch)), lease),)
+    )
 
 
 def resign_control(image: ClusterImage, me: Member) -> Decision:

@@ -10,7 +10,7 @@ this comparison.
     brokers/N           Registration            with the lease of broker N: it is alive
     known/N             Registration            the latest one of broker N, without a lease, until it is unregistered
     draining/N          empty                   with the lease of broker N: elect others before it stops
-    controller          Controller              with the lease of the broker that elects
+    controller          ActiveController              with the lease of the broker that elects
     topics/NAME         TopicState
     partitions/ID/P     PartitionState          ID is the topic's, as 32 hexadecimal digits; none of a broker by itself,
                                                 which has all replicas, and whose logs know their leader epochs
@@ -78,7 +78,7 @@ class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
         return ", ".join(f"{each.host}:{each.port}" for each in self.endpoints) or "an unknown address"
 
 
-class Controller(Struct, frozen=True, kw_only=True):
+class ActiveController(Struct, frozen=True, kw_only=True):
     """The broker that holds elections."""
 
     broker: int

@@ -56,17 +56,17 @@ class DiskWatch:
 
     async def _watch(self, directory: DataDirectory) -> None:
         while directory in self._directories.live:
-            await self.look(directory)
+            await self.check(directory)
             await sleep_until_wakeup(INTERVAL_S)
         self._spaces.pop(directory, None)
 
-    async def look(self, directory: DataDirectory) -> None:
+    async def check(self, directory: DataDirectory) -> None:
         """Check a directory once. Raises DirectoryFailedError if the broker cannot go on."""
         suspicion = self._directories.suspects.pop(directory, None)
         probe = await self._has_new_failures(directory) or suspicion is not None
         try:
-            look = partial(_look, directory, probe=probe)
-            self._spaces[directory] = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+            measure = partial(_measure, directory, probe=probe)
+            self._spaces[directory] = await trio.to_thread.run_sync(measure, abandon_on_cancel=True)
         except DirectoryFailedError as error:
             self._partitions.availability.take_offline(directory.path, error.reason)
         except OSError as error:
@@ -98,14 +98,14 @@ class DiskWatch:
             refusals.end()
 
 
-def _look(directory: DataDirectory, *, probe: bool) -> DiskSpace:
+def _measure(directory: DataDirectory, *, probe: bool) -> DiskSpace:
     """Check a directory and adjust its reserve, in a worker thread. Raises OSError, DirectoryFailedError."""
     try:
-        space = directory.look(probe=probe)
+        space = directory.measure_space(probe=probe)
     except OSError as error:
         if not is_out_of_room(error):
             raise
-        space = directory.look(probe=False)  # too full for the probe file, which is no failure of the disk
+        space = directory.measure_space(probe=False)  # too full for the probe file, which is no failure of the disk
     directory.reserve.settle(space.usable_bytes)
     return space
 

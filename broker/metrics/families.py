@@ -12,13 +12,13 @@ LATENCY_BOUNDS_S = (
 LOOKUP_BOUNDS_S = (0.0000005, 0.000001, 0.0000025, 0.000005, 0.00001, 0.000025, 0.0001, 0.001, 0.01)
 
 
-class Counter(requests.Counter):
+class SeriesCounter(requests.Counter):
     """A counter of one set of label values."""
 
     __slots__ = ()
 
 
-class Histogram(requests.Histogram):
+class SeriesHistogram(requests.Histogram):
     """A histogram in seconds of one set of label values."""
 
     __slots__ = ()
@@ -37,13 +37,13 @@ class CounterFamily:
 
     def __init__(self, name: str, documentation: str, labels: tuple[str, ...] = ()) -> None:
         self.name, self.documentation, self.label_names = name, documentation, labels
-        self._children: dict[tuple[str, ...], Counter] = {}
+        self._children: dict[tuple[str, ...], SeriesCounter] = {}
 
-    def labels(self, *values: str) -> Counter:
+    def labels(self, *values: str) -> SeriesCounter:
         """Return the counter of these label values."""
-        return self._children.setdefault(values, Counter())
+        return self._children.setdefault(values, SeriesCounter())
 
-    def children(self) -> list[tuple[tuple[str, ...], Counter]]:
+    def children(self) -> list[tuple[tuple[str, ...], SeriesCounter]]:
         """Return the label values and the counter of each series."""
         return list(self._children.items())
 
@@ -59,16 +59,16 @@ class HistogramFamily:
         bounds: tuple[float, ...] = LATENCY_BOUNDS_S,
     ) -> None:
         self.name, self.documentation, self.label_names, self._bounds = name, documentation, labels, bounds
-        self._children: dict[tuple[str, ...], Histogram] = {}
+        self._children: dict[tuple[str, ...], SeriesHistogram] = {}
 
-    def labels(self, *values: str) -> Histogram:
+    def labels(self, *values: str) -> SeriesHistogram:
         """Return the histogram of these label values."""
         child = self._children.get(values)
         if child is None:
-            child = self._children[values] = Histogram(self._bounds)
+            child = self._children[values] = SeriesHistogram(self._bounds)
         return child
 
-    def children(self) -> list[tuple[tuple[str, ...], Histogram]]:
+    def children(self) -> list[tuple[tuple[str, ...], SeriesHistogram]]:
         """Return the label values and the histogram of each series."""
         return list(self._children.items())
 

@@ -16,10 +16,10 @@ from warmlog.broker.metrics.families import (
     LOOKUP_BOUNDS_S,
     CounterFamily,
     Family,
-    Histogram,
     HistogramFamily,
     ReadFamily,
     Reading,
+    SeriesHistogram,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Metrics:
         """Declare a counter that `read` returns when metrics are scraped."""
         self._add(ReadFamily(name, documentation, read, labels, monotonic=True))
 
-    def histogram(self, name: str, documentation: str) -> Histogram:
+    def histogram(self, name: str, documentation: str) -> SeriesHistogram:
         """Declare and return a histogram without labels."""
         return self._add(HistogramFamily(name, documentation)).labels()
 

@@ -19,7 +19,7 @@ from warmlog.broker.transactions.effects import (
     Append,
     Effect,
     Producer,
-    ProducerIds,
+    ProducerIdSource,
     RetryLater,
     Source,
     Waiter,
@@ -85,7 +85,7 @@ class TransactionCoordinator:
     """Coordinate all transactional ids. Calls must not be concurrent."""
 
     def __init__(
-        self, shards: Shards, ids: ProducerIds, limits: Limits, level: TransactionVersion = TransactionVersion.TV_2
+        self, shards: Shards, ids: ProducerIdSource, limits: Limits, level: TransactionVersion = TransactionVersion.TV_2
     ) -> None:
         self.level = level  # finalized `transaction.version`; may change at any time
         self._shards = shards

@@ -13,7 +13,7 @@ from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Tra
 Waiter: TypeAlias = Hashable  # whoever sent a request; opaque here
 
 
-class ProducerIds(Protocol):
+class ProducerIdSource(Protocol):
     """Source of unused producer ids."""
 
     def take(self) -> int | None:

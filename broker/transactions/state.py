@@ -40,7 +40,7 @@ from warmlog.broker.transactions.effects import (
     Append,
     Effect,
     Producer,
-    ProducerIds,
+    ProducerIdSource,
     RetryLater,
     Source,
     Stuck,
@@ -136,7 +136,7 @@ class Transaction:
         timeout_ms: int,
         waiter: Waiter,
         *,
-        ids: ProducerIds,
+        ids: ProducerIdSource,
         level: TransactionVersion,
         now_ms: int,
     ) -> None:
@@ -154,7 +154,7 @@ class Transaction:
         elif metadata.state is State.ONGOING:
             self._fence(waiter, ids, level, now_ms)
         else:
-            self._begin_anew(expected, timeout_ms, waiter, ids, now_ms)
+            self._reinitialize(expected, timeout_ms, waiter, ids, now_ms)
 
     def _may_continue(self, expected: Producer) -> bool:
         """Whether a producer that names an id and an epoch may be the current one; the epoch is checked later."""
@@ -163,8 +163,8 @@ class Transaction:
         is_new = metadata.producer_epoch == NO_PRODUCER_EPOCH
         return is_new or metadata.producer_id == expected.id or has_moved_on
 
-    def _begin_anew(
-        self, expected: Producer | None, timeout_ms: int, waiter: Waiter, ids: ProducerIds, now_ms: int
+    def _reinitialize(
+        self, expected: Producer | None, timeout_ms: int, waiter: Waiter, ids: ProducerIdSource, now_ms: int
     ) -> None:
         metadata = self.metadata
         expected_epoch = None if expected is None else expected.epoch
@@ -249,7 +249,7 @@ class Transaction:
         waiter: Waiter,
         *,
         version: TransactionVersion,
-        ids: ProducerIds,
+        ids: ProducerIdSource,
         now_ms: int,
     ) -> None:
         """EndTxn: decide the outcome. Answered when that is in the log, before the markers are written.
@@ -279,7 +279,7 @@ class Transaction:
 
     # -- time --
 
-    def abort_timed_out(self, *, ids: ProducerIds, level: TransactionVersion, now_ms: int) -> None:
+    def abort_timed_out(self, *, ids: ProducerIdSource, level: TransactionVersion, now_ms: int) -> None:
         """Abort the transaction and fence its producer, if it has been open for too long."""
         if self._pending is None and self.metadata.is_timed_out(now_ms):
             self._fence(None, ids, level, now_ms)
@@ -290,7 +290,7 @@ class Transaction:
         if self._pending is None and metadata.state in EXPIRABLE and metadata.updated_ms <= unused_since_ms:
             self._append(_Pending(_Purpose.EXPIRE, None))
 
-    def _fence(self, waiter: Waiter | None, ids: ProducerIds, level: TransactionVersion, now_ms: int) -> None:
+    def _fence(self, waiter: Waiter | None, ids: ProducerIdSource, level: TransactionVersion, now_ms: int) -> None:
         """Abort the open transaction and fence its producer."""
         next_id: int | None = NO_PRODUCER_ID
         version = TransactionVersion.TV_0

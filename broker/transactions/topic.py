@@ -7,9 +7,9 @@ org.apache.kafka.coordinator.transaction.TransactionLogConfig.
 from warmlog.broker.coordinator.topic import CoordinatorTopic, TopicLayout
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.kafka.transaction_records import (
-    ForeignKey,
-    ForeignValue,
     StoredTransaction,
+    UnknownKey,
+    UnknownValue,
     decode_transaction,
     decode_transaction_key,
 )
@@ -19,7 +19,7 @@ TOPIC = "__transaction_state"
 
 def _decode(key: bytes, value: bytes) -> tuple[str, StoredTransaction] | None:
     found, state = decode_transaction_key(key), decode_transaction(value)
-    if isinstance(found, ForeignKey) or isinstance(state, ForeignValue):
+    if isinstance(found, UnknownKey) or isinstance(state, UnknownValue):
         return None
     return found.transactional_id, state
 

@@ -52,19 +52,19 @@ class TransactionKey(NamedTuple):
     transactional_id: str
 
 
-class ForeignKey(NamedTuple):
+class UnknownKey(NamedTuple):
     """A key of a type that this version of the software does not know."""
 
     type: int
 
 
-class ForeignValue(NamedTuple):
+class UnknownValue(NamedTuple):
     """A value of a version that this version of the software does not know."""
 
     version: int
 
 
-Key: TypeAlias = TransactionKey | ForeignKey
+Key: TypeAlias = TransactionKey | UnknownKey
 
 
 class StoredTransaction(Value, frozen=True, kw_only=True, gc=False):
@@ -145,7 +145,7 @@ def decode_transaction_key(data: bytes) -> Key:
     try:
         (kind,) = _VERSION.unpack_from(data)
         if kind != _KEY_TYPE:
-            return ForeignKey(kind)
+            return UnknownKey(kind)
         key: TransactionKey = _read(_KEY, kind, data)
     except _UNREADABLE as error:
         raise MalformedError(f"not a key of a transaction record: {error}") from None
@@ -157,12 +157,12 @@ def encode_transaction_key(transactional_id: str) -> bytes:
     return _encode(_KEY, _KEY_TYPE, TransactionKey(transactional_id))
 
 
-def decode_transaction(data: bytes) -> StoredTransaction | ForeignValue:
+def decode_transaction(data: bytes) -> StoredTransaction | UnknownValue:
     """Decode the state of a transactional id, of any version. Raises MalformedError."""
     try:
         (version,) = _VERSION.unpack_from(data)
         if not 0 <= version <= _LAST_VERSION:
-            return ForeignValue(version)
+            return UnknownValue(version)
         stored: StoredTransaction = _read(_VALUE, version, data)
     except _UNREADABLE as error:
         raise MalformedError(f"not a value of a transaction record: {error}") from None

@@ -13,7 +13,7 @@ from benchmarks.questions.costs import Median, median_of
 from benchmarks.servers.switched import LOUD, SILENT, become
 from benchmarks.workloads.cost import COST_WORKLOADS
 from warmlog.broker.log.io.page_faults import PageFaults
-from warmlog.broker.metrics.families import Counter, Histogram
+from warmlog.broker.metrics.families import SeriesCounter, SeriesHistogram
 from warmlog.broker.metrics.registry import Metrics
 
 
@@ -41,7 +41,7 @@ def test_what_is_silent_counts_nothing_and_counts_again_when_it_is_not() -> None
     counter.add(5)
     histogram.observe(1.0)
     assert (counter.value, histogram.total) == (5, 1.0)
-    assert (type(counter), type(histogram)) == (Counter, Histogram)
+    assert (type(counter), type(histogram)) == (SeriesCounter, SeriesHistogram)
 
 
 @pytest.mark.parametrize("workload", COST_WORKLOADS, ids=lambda workload: workload.name)

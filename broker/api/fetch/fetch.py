@@ -1,4 +1,4 @@
-"""One fetch, from the first look at its partitions to the response.
+"""One fetch, from the first pass over its partitions to the response.
 
 A reader of a sealed segment is answered at once, even with little data: new records go to the active segment, so
 waiting would not add anything to the slice (Kafka's DelayedFetch, case F).
@@ -19,7 +19,7 @@ from warmlog.broker.api.access import Access
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.errors import EXPECTED
 from warmlog.broker.api.fetch.asked import is_of_follower, kind_of, limited, refused
-from warmlog.broker.api.fetch.look import NO_RECORDS, Look
+from warmlog.broker.api.fetch.reader import NO_RECORDS, FetchReader
 from warmlog.broker.api.fetch.session import LONG_STEP, STEP, FetchSession, FetchSessionError, Finder, SessionPartition
 from warmlog.broker.api.fetch.sessions import FetchSessions
 from warmlog.broker.log.errors import IndexCorruptError
@@ -116,7 +116,7 @@ class Fetch:
         self._news: list[SessionPartition] = []
         self._failures: dict[Partition, Exception] = {}
         self._missed: dict[Partition, object] = {}  # file was missing, with the layout then
-        self._look: Look  # the latest one, set by `_read`
+        self._latest: FetchReader  # the latest one, set by `_read`
         self._waiter: FetchWaiter | None = None
         self._replica = request.replica if isinstance(request, KafkaFetchRequest) else CONSUMER
         is_consumer = self._replica.broker < 0
@@ -151,7 +151,7 @@ class Fetch:
         self._withdraw()
         if is_over:
             self._is_over = True
-            if not (self._session.pending or self._look.size):
+            if not (self._session.pending or self._latest.size):
                 return self._advance(self._respond())  # nothing to read
         return self._advance(self._serve())
 
@@ -173,8 +173,8 @@ class Fetch:
 
     def wait(self, ready: Callable[[], None]) -> None:
         """Call `ready` once when `resume` may find enough data. `ready` may only set a flag (see `FetchWaiter`)."""
-        self._waiter = self._session.waiter = FetchWaiter(self._look.missing_bytes(self._request.min_bytes), ready)
-        if self._look.size:
+        self._waiter = self._session.waiter = FetchWaiter(self._latest.missing_bytes(self._request.min_bytes), ready)
+        if self._latest.size:
             for entry in self._news:
                 entry.found = None  # holds a file open
 
@@ -225,14 +225,14 @@ class Fetch:
         yield from self._serve(reports=True)
 
     def _serve(self, *, reports: bool = False) -> Iterator[None]:
-        """Read what may have changed, and respond if that is enough. `reports`: see `Look`."""
+        """Read what may have changed, and respond if that is enough. `reports`: see `FetchReader`."""
         for _ in self._read(reports=reports):
             yield
         if self._is_enough and not self._is_cold:
             yield from self._respond()
 
     def _respond(self) -> Iterator[None]:
-        """Respond with the results of the latest look, and record in the session what the client knows then.
+        """Respond with the results of the latest pass, and record in the session what the client knows then.
 
         Yields after every LONG_STEP partitions that are collected, and every STEP that are recorded.
         """
@@ -273,7 +273,7 @@ class Fetch:
         quotas = self._shared.quotas
         if not quotas.is_on or self._replica.broker >= 0:
             return False
-        self._client.throttle_ms, is_empty = quotas.fetched(self._client, self._look.size)
+        self._client.throttle_ms, is_empty = quotas.fetched(self._client, self._latest.size)
         return is_empty
 
     def _respond_without_records(self, found: list[FetchedPartition]) -> None:
@@ -291,7 +291,7 @@ class Fetch:
         for number, entry in enumerate(self._news, 1):
             found = entry.found
             if found is not None and entry in pending:
-                entry.told(found)
+                entry.reported(found)
                 if len(found.records):
                     if reader >= 0 and entry.partition is not None and entry.partition.replication is not None:
                         entry.partition.replication.sent(reader, len(found.records))
@@ -320,7 +320,7 @@ class Fetch:
     @property
     def _is_cold(self) -> bool:
         """Whether pages have to be read from disk before the response."""
-        return bool(self._look.cold_lookups or self._look.cold_slices)
+        return bool(self._latest.cold_lookups or self._latest.cold_slices)
 
     @property
     def _is_enough(self) -> bool:
@@ -329,22 +329,22 @@ class Fetch:
         True with enough data, data of a sealed segment or an error to report; when no requested partition exists, when
         the client does not want to wait or has waited long enough, and when a later request has advanced the session.
         """
-        request, look = self._request, self._look
+        request, reader = self._request, self._latest
         return (
-            look.missing_bytes(request.min_bytes) <= 0
-            or look.urgent
-            or look.lags
+            reader.missing_bytes(request.min_bytes) <= 0
+            or reader.urgent
+            or reader.lags
             or request.max_wait_ms == 0
             or self._is_over
-            or look.unknown == len(self._session)
+            or reader.unknown == len(self._session)
             or self._session.epoch != self._epoch
         )
 
     def _read(self, *, reports: bool = False) -> Iterator[None]:
-        """Read the pending partitions; yields after every STEP of them. `reports`: see `Look`."""
+        """Read the pending partitions; yields after every STEP of them. `reports`: see `FetchReader`."""
         session, partitions, find = self._session, self._shared.partitions, self._find
         is_follower = self._replica.broker >= 0
-        look = self._look = Look(self._request, partitions, self._failures, reports=reports)
+        reader = self._latest = FetchReader(self._request, partitions, self._failures, reports=reports)
         may_read = None if self._access is None else self._reader(self._access())
         pending = session.pending
         order = session.order if pending and self._tells_all else list(pending)
@@ -358,13 +358,13 @@ class Fetch:
             for entry in [entry for entry in order[start : start + LONG_STEP] if entry in pending]:
                 partition = session.find(entry, find, partitions.topic_name)
                 if may_read is None or may_read(entry.asked.topic):
-                    found = look.at(entry.asked, partition)
+                    found = reader.at(entry.asked, partition)
                 else:
-                    found = look.unauthorized(entry.asked)
+                    found = reader.unauthorized(entry.asked)
                 if entry.take(found):
                     news.append(entry)
                     if is_follower and entry.is_watermark_urgent(found):
-                        look.urgent = True
+                        reader.urgent = True
                 elif self._is_at_end(entry, found):
                     pending.pop(entry, None)
                 number += 1
@@ -393,19 +393,19 @@ class Fetch:
         """
         reads, consumer = self._shared.reads, context.session
         for _ in range(MAX_LOOKS):
-            if not self._look.cold_lookups:
+            if not self._latest.cold_lookups:
                 break
             async with trio.open_nursery() as nursery:
-                for partition, cold in self._look.cold_lookups:
+                for partition, cold in self._latest.cold_lookups:
                     nursery.start_soon(self._attempt, partition, partial(reads.look_up, consumer, cold))
             await self._read_again(context)
         known, left = len(self._failures), reads.limits.ahead_bytes
-        for partition, piece in self._look.cold_slices:
+        for partition, piece in self._latest.cold_slices:
             if left > 0:
                 length = min(len(piece), left)
                 left -= length
                 await self._attempt(partition, partial(reads.bring, consumer, piece, piece.position, length))
-        self._look.cold_slices.clear()
+        self._latest.cold_slices.clear()
         if len(self._failures) > known:
             await self._read_again(context)
 
@@ -431,7 +431,7 @@ class Fetch:
     def _is_lost(self, partition: Partition) -> bool:
         """Whether a file is missing for the second time although the log's layout has not changed.
 
-        Otherwise the segment or the whole log was removed in the meantime, and the next look reads another file.
+        Otherwise the segment or the whole log was removed in the meantime, and the next pass reads another file.
         """
         layout = partition.log.layout
         is_lost = self._missed.get(partition) is layout

@@ -51,7 +51,7 @@ from warmlog.protocol.response import FetchedPartition
 MAX_EPOCH = MAX_ID = (1 << 31) - 1
 STEP = 256  # partitions between two yields where each is read: about 1 ms
 LONG_STEP = 8192  # partitions between two yields where they are only iterated: about 0.5 ms
-NOT_TOLD = -1  # in place of an offset that the client does not know
+NOT_REPORTED = -1  # in place of an offset that the client does not know
 
 Index: TypeAlias = int | tuple[int, int]  # a partition's index; for a repeated one also its position in the request
 Finder: TypeAlias = Callable[[str, int], Partition | None]
@@ -90,7 +90,7 @@ class SessionPartition:
         self.turn = 0  # number of the latest full fetch that named it
         self.partition: Partition | None = None  # the partition where this entry is enlisted
         self._is_committed = self._is_follower = False  # as what it is enlisted
-        self.high_watermark = self._log_start_offset = NOT_TOLD
+        self.high_watermark = self._log_start_offset = NOT_REPORTED
 
     def attach(self, partition: Partition | None) -> None:
         """Enlist with this partition, and no other, for what the session reads."""
@@ -132,13 +132,13 @@ class SessionPartition:
         )
 
     def take(self, found: FetchedPartition) -> bool:
-        """Keep the result of a look; return whether it is news to the client."""
+        """Keep the result of a pass; return whether it is news to the client."""
         self.found = found
         return self.is_news(found)
 
-    def told(self, found: FetchedPartition) -> None:
+    def reported(self, found: FetchedPartition) -> None:
         """Record what the response tells the client. After an error, the next success is reported again."""
-        self.high_watermark = found.high_watermark if _is_sound(found) else NOT_TOLD
+        self.high_watermark = found.high_watermark if _is_sound(found) else NOT_REPORTED
         self._log_start_offset = found.log_start_offset
 
     def is_watermark_urgent(self, found: FetchedPartition) -> bool:

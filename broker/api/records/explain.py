@@ -36,9 +36,9 @@ class ExplainApi:
         if request.timestamp is not None and request.timestamp < 0:
             raise RequestError(ErrorCode.INVALID_REQUEST, "explain: the timestamp must not be negative")
         partition = self._partitions.require(request.topic, request.partition)
-        return await self._look(partition.log, request)
+        return await self._answer(partition.log, request)
 
-    async def _look(self, log: PartitionLog, request: ExplainRequest) -> Explanation:
+    async def _answer(self, log: PartitionLog, request: ExplainRequest) -> Explanation:
         """Explain from a snapshot of the log; try again if its segments changed in the meantime."""
         for attempt in range(1, MAX_LOOKS + 1):
             snapshot = log.reads.snapshot()

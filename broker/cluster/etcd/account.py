@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 
 from warmlog.broker.cluster.etcd import gateway
-from warmlog.broker.cluster.etcd.endpoints import Endpoint
+from warmlog.broker.cluster.etcd.endpoints import EtcdEndpoint
 
 PASSWORD_FILE = "warmlog.cluster.etcd.password.file"  # noqa: S105  # a setting's name
 
@@ -35,10 +35,10 @@ class Account:
         """Check that the password can be read. Raises PasswordFileError."""
         self.user = user
         self._password_file = password_file
-        self._sessions: dict[Endpoint, Session] = {}
+        self._sessions: dict[EtcdEndpoint, Session] = {}
         self._password()
 
-    def session(self, endpoint: Endpoint) -> Session:
+    def session(self, endpoint: EtcdEndpoint) -> Session:
         """Return the session at an endpoint."""
         return self._sessions.setdefault(endpoint, Session())
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from warmlog.broker.cluster.etcd import gateway
 from warmlog.broker.cluster.etcd.account import Account
 from warmlog.broker.cluster.etcd.connection import EndpointConnection, EndpointError
-from warmlog.broker.cluster.etcd.endpoints import Endpoint, Timeouts
+from warmlog.broker.cluster.etcd.endpoints import EtcdEndpoint, Timeouts
 from warmlog.broker.cluster.etcd.http import HttpClientConnection, HttpError
 from warmlog.broker.cluster.store import StoreRefusedError, StoreUnavailableError
 from warmlog.broker.security.client_tls import ClientTls
@@ -35,7 +35,7 @@ class GatewayClient:
 
     def __init__(
         self,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[EtcdEndpoint],
         greet: Callable[[EndpointConnection], Awaitable[None]],
         timeouts: Timeouts,
         *,
@@ -48,8 +48,8 @@ class GatewayClient:
         self._timeouts = timeouts
         self._tls = tls
         self._account = account
-        self._idle: dict[Endpoint, list[EndpointConnection]] = {endpoint: [] for endpoint in endpoints}
-        self._failing: dict[Endpoint, str] = {}  # the path of the call that an endpoint refused; "": it refused none
+        self._idle: dict[EtcdEndpoint, list[EndpointConnection]] = {endpoint: [] for endpoint in endpoints}
+        self._failing: dict[EtcdEndpoint, str] = {}  # the path of the call that an endpoint refused; "": none
         self._checking = trio.Lock()
         self._is_checked = False
 
@@ -108,7 +108,9 @@ class GatewayClient:
                 raise _no_answer(failures)
             self._is_checked = True
 
-    async def _call_at(self, endpoint: Endpoint, path: str, request: Struct, message: type[T], timeout_s: float) -> T:
+    async def _call_at(
+        self, endpoint: EtcdEndpoint, path: str, request: Struct, message: type[T], timeout_s: float
+    ) -> T:
         connection = self._take_idle(endpoint) or await self._connect(endpoint)
         try:
             with trio.fail_after(timeout_s):
@@ -118,7 +120,7 @@ class GatewayClient:
         finally:
             self._keep(connection)
 
-    async def _connect(self, endpoint: Endpoint) -> EndpointConnection:
+    async def _connect(self, endpoint: EtcdEndpoint) -> EndpointConnection:
         """Open and greet a connection. Raises EndpointError, with `is_sent` false, and what greeting raises."""
         limit_s = self._timeouts.connect_s
         try:
@@ -138,7 +140,7 @@ class GatewayClient:
             raise
         return connection
 
-    async def _open_watch_at(self, endpoint: Endpoint, request: gateway.WatchRequest) -> EndpointConnection:
+    async def _open_watch_at(self, endpoint: EtcdEndpoint, request: gateway.WatchRequest) -> EndpointConnection:
         connection = await self._connect(endpoint)
         limit_s = self._timeouts.attempt_s
         try:
@@ -150,7 +152,7 @@ class GatewayClient:
             raise EndpointError(endpoint, f"no response in {limit_s:g} s", is_sent=True) from None
         return connection
 
-    def _take_idle(self, endpoint: Endpoint) -> EndpointConnection | None:
+    def _take_idle(self, endpoint: EtcdEndpoint) -> EndpointConnection | None:
         idle = self._idle[endpoint]
         while idle:
             connection = idle.pop()
@@ -167,7 +169,7 @@ class GatewayClient:
         else:
             connection.close()
 
-    def _failed(self, endpoint: Endpoint, error: EndpointError, path: str = "") -> None:
+    def _failed(self, endpoint: EtcdEndpoint, error: EndpointError, path: str = "") -> None:
         """Try an endpoint last from now on; log its first failure, and its first refusal, which waiting cannot end."""
         refused = path if error.is_refusal else ""
         if endpoint not in self._failing or (refused and not self._failing[endpoint]):
@@ -176,7 +178,7 @@ class GatewayClient:
         self._endpoints.remove(endpoint)
         self._endpoints.append(endpoint)
 
-    def _answered(self, endpoint: Endpoint, path: str) -> None:
+    def _answered(self, endpoint: EtcdEndpoint, path: str) -> None:
         """Note a response; after a refusal, only one to the same path, since others may not need the permission."""
         if self._failing.get(endpoint) in {"", path}:
             del self._failing[endpoint]

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from warmlog.broker.cluster.etcd import gateway
 from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
-from warmlog.broker.cluster.etcd.endpoints import Endpoint
+from warmlog.broker.cluster.etcd.endpoints import EtcdEndpoint
 from warmlog.broker.cluster.etcd.http import HttpClientConnection, HttpError, Response
 from warmlog.broker.cluster.store import StoreError
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class StatusError(StoreError):
     """etcd has refused a call."""
 
-    def __init__(self, endpoint: Endpoint, status: gateway.Status) -> None:
+    def __init__(self, endpoint: EtcdEndpoint, status: gateway.Status) -> None:
         super().__init__(f"{endpoint}: {status.message}")
         self.status = status
 
@@ -36,7 +36,7 @@ class StatusError(StoreError):
 class EndpointError(Exception):
     """An endpoint did not answer, or cannot serve now. `str()` is one line that names it."""
 
-    def __init__(self, endpoint: Endpoint, why: str, *, is_sent: bool, is_refusal: bool = False) -> None:
+    def __init__(self, endpoint: EtcdEndpoint, why: str, *, is_sent: bool, is_refusal: bool = False) -> None:
         super().__init__(f"{endpoint}: {why}")
         self.is_sent = is_sent  # the call may have been carried out
         self.is_refusal = is_refusal  # it does not accept this client, or this client does not trust it
@@ -45,7 +45,9 @@ class EndpointError(Exception):
 class EndpointConnection:
     """A connection to one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, connection: HttpClientConnection, account: Account | None = None) -> None:
+    def __init__(
+        self, endpoint: EtcdEndpoint, connection: HttpClientConnection, account: Account | None = None
+    ) -> None:
         self.endpoint = endpoint
         self._connection = connection
         self._account = account

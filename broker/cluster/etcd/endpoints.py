@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 DEFAULT_PORT = 2379
 
 
-class Endpoint(NamedTuple):
+class EtcdEndpoint(NamedTuple):
     """The address of a member of etcd's cluster."""
 
     host: str
@@ -36,7 +36,7 @@ class Timeouts(NamedTuple):
     quiet_s: float = 3.0
 
 
-def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
+def parse_endpoints(text: str) -> tuple[EtcdEndpoint, ...]:
     """Return the endpoints of a list such as `http://a:2379,http://b:2379`, all with TLS or all without it.
 
     Raises ValueError, one line.
@@ -51,7 +51,7 @@ def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
     return endpoints
 
 
-def _parse_endpoints(text: str) -> Iterator[Endpoint]:
+def _parse_endpoints(text: str) -> Iterator[EtcdEndpoint]:
     for url in filter(None, (part.strip() for part in text.split(","))):
         if "@" in url:  # not shown, since a password may be in front of it
             raise ValueError("an endpoint of etcd cannot contain a user: set warmlog.cluster.etcd.user")
@@ -63,4 +63,4 @@ def _parse_endpoints(text: str) -> Iterator[Endpoint]:
             raise ValueError(form) from None
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
             raise ValueError(form)
-        yield Endpoint(parts.hostname, port, parts.scheme == "https")
+        yield EtcdEndpoint(parts.hostname, port, parts.scheme == "https")

@@ -16,7 +16,7 @@ from warmlog.broker.cluster.etcd import gateway
 from warmlog.broker.cluster.etcd.account import Account
 from warmlog.broker.cluster.etcd.client import GatewayClient
 from warmlog.broker.cluster.etcd.connection import StatusError
-from warmlog.broker.cluster.etcd.endpoints import Endpoint, Timeouts
+from warmlog.broker.cluster.etcd.endpoints import EtcdEndpoint, Timeouts
 from warmlog.broker.cluster.etcd.identity import EtcdIdentity
 from warmlog.broker.cluster.etcd.watch import EtcdWatch
 from warmlog.broker.cluster.store import (
@@ -46,7 +46,7 @@ class EtcdStore:
 
     def __init__(
         self,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[EtcdEndpoint],
         cluster: str,
         *,
         metrics: Metrics,
@@ -185,7 +185,7 @@ class EtcdStore:
             begin = page.kvs[-1].key + b"\0" if page.kvs else b""
         return Range(revision, tuple(items))
 
-    def _items(self, kvs: Sequence[gateway.KeyValue]) -> Iterator[KeyValue]:
+    def _items(self, kvs: Sequence[gateway.EtcdKeyValue]) -> Iterator[KeyValue]:
         for kv in kvs:
             name = self._identity.name(kv.key)
             if name is not None:

@@ -51,7 +51,7 @@ class Header(_Message, frozen=True):
     revision: int = 0
 
 
-class KeyValue(_Message, frozen=True):
+class EtcdKeyValue(_Message, frozen=True):
     """A key and its value; in the event of a deletion only the key and the revision that deleted it."""
 
     key: bytes = b""
@@ -74,7 +74,7 @@ class RangeResponse(_Message, frozen=True):
     """The keys found, in order. `more`: the limit has cut them off."""
 
     header: Header
-    kvs: list[KeyValue] = []
+    kvs: list[EtcdKeyValue] = []
     more: bool = False
 
 
@@ -175,7 +175,7 @@ class WatchRequest(_Message, frozen=True):
 class Event(_Message, frozen=True):
     """A change of a key. `type` is PUT or DELETE."""
 
-    kv: KeyValue
+    kv: EtcdKeyValue
     type: str = "PUT"
 
 

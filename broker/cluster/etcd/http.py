@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 import h11
 import trio
 
-from warmlog.broker.cluster.etcd.endpoints import Endpoint
+from warmlog.broker.cluster.etcd.endpoints import EtcdEndpoint
 from warmlog.broker.cluster.etcd.tls import failure_in_words, is_permanent
 
 MAX_HEAD_BYTES: Final = 16_384
@@ -45,7 +45,7 @@ class HttpClientConnection:
         self._line = bytearray()  # the beginning of the next line
 
     @classmethod
-    async def connect(cls, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> "HttpClientConnection":
+    async def connect(cls, endpoint: EtcdEndpoint, tls: ssl.SSLContext | None = None) -> "HttpClientConnection":
         """Connect, with TLS if there is a context. Raises HttpError."""
         try:
             tcp = await trio.open_tcp_stream(endpoint.host, endpoint.port)

@@ -11,7 +11,7 @@ from warmlog.broker.log.recovery.truncate import cut_segments, restart_at
 
 
 class LogTruncation:
-    """The truncations of one log. All but `advance_start` and `prepare_anew` are blocking."""
+    """The truncations of one log. All but `advance_start` and `prepare_truncate_fully` are blocking."""
 
     __slots__ = ("_appender", "_durability", "_offsets", "_state")
 
@@ -71,8 +71,8 @@ class LogTruncation:
         # Removed segments, and above all producer snapshots, must not reappear beside new records.
         context.disk.sync_directory(context.directory)
 
-    def prepare_anew(self, offset: int) -> None:
-        """Announce `start_anew`; write a checkpoint before calling it. Memory only.
+    def prepare_truncate_fully(self, offset: int) -> None:
+        """Announce `truncate_fully`; write a checkpoint before calling it. Memory only.
 
         If it is interrupted, the next startup finds the log as it was, a part of it, or an empty log at `offset`. Until
         then readers find nothing below `offset`.
@@ -82,11 +82,11 @@ class LogTruncation:
             self._durability.lower_recovery_point(min(first, offset))
         self._offsets.log_start_offset = max(offset, first)
 
-    def start_anew(self, offset: int) -> None:
+    def truncate_fully(self, offset: int) -> None:
         """Remove everything, and let the log begin and end at `offset`. Blocking. Raises OSError.
 
         For a follower whose leader has no records at its log end any more. Nothing may be planned, and no worker may
-        use the log. Call `prepare_anew` first.
+        use the log. Call `prepare_truncate_fully` first.
         """
         self._durability.names_made()
         state, appender, context = self._state, self._appender, self._state.context

@@ -70,7 +70,7 @@ class DataDirectories:
         self._missing: dict[str, str] = {}  # paths by ids of directories that existed before
         self.gone: dict[str, str] = {}  # what became of directories of the last run that are not needed, by id
         self.lost: dict[TopicPartition, str] = {}  # partitions whose directories are missing, and what to do
-        self._buried: set[UUID] = set()  # deleted topics of which some data may be left
+        self._deleted_topics: set[UUID] = set()  # deleted topics of which some data may be left
         self._placing = Lock()
         self._take(first)
 
@@ -103,7 +103,7 @@ class DataDirectories:
             raise
 
     def join(
-        self, known: Mapping[str, str], partitions: Collection[TopicPartition], buried: Iterable[UUID] = ()
+        self, known: Mapping[str, str], partitions: Collection[TopicPartition], deleted_topics: Iterable[UUID] = ()
     ) -> None:
         """Open the other directories. Those that fail are listed in `offline`.
 
@@ -113,8 +113,8 @@ class DataDirectories:
 
         Raises DataDirectoryError if a directory is in use or belongs to another broker; OSError from the first one.
         """
-        self._buried.update(buried)
-        for topic, partition in [key for key in self._holders if self._is_buried(self.first, *key)]:
+        self._deleted_topics.update(deleted_topics)
+        for topic, partition in [key for key in self._holders if self._is_of_deleted_topic(self.first, *key)]:
             self.first.put_aside(topic, partition)
             self.forget(topic, partition)
         fresh = [path for path in self._others if not self._join_used(path)]
@@ -185,10 +185,10 @@ class DataDirectories:
     def _take(self, directory: DataDirectory) -> None:
         """Serve the partitions in a directory."""
         found = {(name.topic, name.partition) for name in directory.partitions()}
-        buried = {key for key in found if self._is_buried(directory, *key)}
-        for key in buried:
+        deleted = {key for key in found if self._is_of_deleted_topic(directory, *key)}
+        for key in deleted:
             directory.put_aside(*key)
-        served = [key for key in sorted(found - buried) if self._belongs_here(*key, directory)]
+        served = [key for key in sorted(found - deleted) if self._belongs_here(*key, directory)]
         self.live.append(directory)
         self._counts[directory] = 0
         for key in served:
@@ -289,9 +289,9 @@ class DataDirectories:
             directory.forget_hints(topic, partition)
         return bool(strange)
 
-    def bury(self, topic_id: UUID) -> None:
+    def note_deleted(self, topic_id: UUID) -> None:
         """Remember a deleted topic whose data could not be renamed, so that no new topic takes it over."""
-        self._buried.add(topic_id)
+        self._deleted_topics.add(topic_id)
 
     def sort_out(self, judge: Callable[[str, int, UUID], Verdict]) -> None:
         """Rename what is not to be served, judged by topic, partition and topic id. Blocking. Raises OSError."""
@@ -306,17 +306,17 @@ class DataDirectories:
                 directory.put_aside(topic, partition)
             self.forget(topic, partition)
 
-    def _is_buried(self, directory: DataDirectory, topic: str, partition: int) -> bool:
+    def _is_of_deleted_topic(self, directory: DataDirectory, topic: str, partition: int) -> bool:
         """Whether a partition's data in a directory belongs to a deleted topic."""
-        return bool(self._buried) and directory.topic_id(topic, partition) in self._buried
+        return bool(self._deleted_topics) and directory.topic_id(topic, partition) in self._deleted_topics
 
     def _lying(self, topic: str, partition: int) -> DataDirectory | None:
         """Return a directory into which a partition was copied since startup, if any. Raises OSError."""
-        if len(self.live) == 1 and not self._buried:
+        if len(self.live) == 1 and not self._deleted_topics:
             return None
         name = partition_directory(topic, partition)
         for directory in [each for each in self.live if each.has(name)]:
-            if not self._is_buried(directory, topic, partition):
+            if not self._is_of_deleted_topic(directory, topic, partition):
                 return directory
             directory.put_aside(topic, partition)
         return None

@@ -181,7 +181,7 @@ class DataDirectory:
         """Return the absolute path."""
         return os.path.abspath(self.path)
 
-    def look(self, *, probe: bool) -> DiskSpace:
+    def measure_space(self, *, probe: bool) -> DiskSpace:
         """Check that the directory exists and is writable, and return the disk space. Blocking.
 
         With `probe`, also write and fsync a file. Raises OSError, and DirectoryFailedError if the directory is gone,

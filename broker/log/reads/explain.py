@@ -206,7 +206,7 @@ class _SegmentLookup:
             place = find_batch(segment.reader.descriptor(), offset, BatchEnd(0, None), segment.size)
         if place is None:
             return None
-        return self._told(offset, None, self._scanned(log, start, place.position), place.position)
+        return self._explain_batch(offset, None, self._scanned(log, start, place.position), place.position)
 
     def to_time(self, timestamp: int) -> Explanation | None:
         """Explain the lookup of a timestamp; return None if the segment has no record at or past it."""
@@ -219,7 +219,9 @@ class _SegmentLookup:
         found = first_from(segment, start, timestamp, start_offset)
         if found is None:
             return None
-        return self._told(found.offset, found.timestamp, self._scanned(log, start, found.position), found.position)
+        return self._explain_batch(
+            found.offset, found.timestamp, self._scanned(log, start, found.position), found.position
+        )
 
     def _look_up_time(self, timestamp: int, log: ObservedFile) -> int:
         """Look up a timestamp's offset, and that offset's position. Raises IndexCorruptError."""
@@ -281,7 +283,7 @@ class _SegmentLookup:
         pages = log.take_read()
         return _range(log, start, end - start if pages else 0, pages)
 
-    def _told(self, offset: int, timestamp: int | None, scan: ExplainedRange, position: int) -> Explanation:
+    def _explain_batch(self, offset: int, timestamp: int | None, scan: ExplainedRange, position: int) -> Explanation:
         log = self._log()
         header = read_header_at(self._segment.reader.descriptor(), position)
         place = _range(log, position, header.size, log.record(position, header.size))

@@ -402,7 +402,7 @@ def _classify_failure(directory: DataDirectory, error: OSError) -> OSError | Dir
     """Return DirectoryFailedError if a disk error affects the whole directory, else the error itself."""
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
         try:
-            directory.look(probe=True)
+            directory.measure_space(probe=True)
         except OSError as failure:
             return DirectoryFailedError(directory.path, failure.strerror or str(failure))
         except DirectoryFailedError as failure:

@@ -179,14 +179,14 @@ class PartitionDirectories:
         return held
 
     async def forget(self, topics: Iterable[Topic], left: Collection[str], checkpoint: Checkpoint) -> None:
-        """Discard what is known of the places of deleted topics; bury those that have left data in place."""
+        """Discard what is known of the places of deleted topics; note those that have left data in place."""
         directories = self._storage.directories
         for topic in topics:
             for index in range(topic.partitions):
                 directories.forget(topic.name, index)
                 await checkpoint()
             if topic.name in left:
-                directories.bury(topic.id)
+                directories.note_deleted(topic.id)
 
     def remove_later(self, path: str, delay_ms: int) -> None:
         """Schedule the removal of a directory after a delay."""

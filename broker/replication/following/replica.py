@@ -18,7 +18,7 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.replication.following.fetcher import Step
 from warmlog.broker.replication.following.truncation import (
     EpochEnd,
-    StartAnew,
+    TruncateFully,
     Truncation,
     after_divergence,
     after_out_of_range,
@@ -226,7 +226,7 @@ class PartitionReplica:
         first = read_header(records)
         if not first.base_offset < log.offsets.log_end_offset <= first.last_offset:
             return True
-        return await self._start_anew(first.base_offset)
+        return await self._truncate_fully(first.base_offset)
 
     # -- cutting -------------------------------------------------------------------------------------------------------
 
@@ -240,9 +240,9 @@ class PartitionReplica:
         remedy = after_out_of_range(log.offsets.log_end_offset, start, end)
         if isinstance(remedy, Truncation):
             return await self._truncate(remedy)
-        if isinstance(remedy, StartAnew):
+        if isinstance(remedy, TruncateFully):
             logger.warning("%s-%d: the log restarts at offset %d", self.topic, self.partition, remedy.offset)
-            return Step.GO_ON if await self._start_anew(remedy.offset) else Step.PAUSE
+            return Step.GO_ON if await self._truncate_fully(remedy.offset) else Step.PAUSE
         return Step.GO_ON
 
     async def _offset_at(self, timestamp: int) -> int:
@@ -273,9 +273,11 @@ class PartitionReplica:
         )
         return Step.GO_ON if was_cut else Step.PAUSE
 
-    async def _start_anew(self, offset: int) -> bool:
+    async def _truncate_fully(self, offset: int) -> bool:
         log = self._partition.log
-        return await self._cut(lambda: log.truncation.prepare_anew(offset), lambda: log.truncation.start_anew(offset))
+        return await self._cut(
+            lambda: log.truncation.prepare_truncate_fully(offset), lambda: log.truncation.truncate_fully(offset)
+        )
 
     async def _cut(self, announce: Callable[[], None], cut: Callable[[], None]) -> bool:
         """Announce a cut, write the checkpoint and cut; return False if another task rearranges the segments.

@@ -39,7 +39,7 @@ class Truncation(NamedTuple):
     is_final: bool
 
 
-class StartAnew(NamedTuple):
+class TruncateFully(NamedTuple):
     """Remove everything, and begin at the leader's log start offset."""
 
     offset: int
@@ -49,7 +49,7 @@ class Proceed(NamedTuple):
     """Fetch again: the leader has the offset by now."""
 
 
-Remedy: TypeAlias = Truncation | StartAnew | Proceed
+Remedy: TypeAlias = Truncation | TruncateFully | Proceed
 
 
 def after_divergence(epochs: LeaderEpochs, log_end: int, high_watermark: int, answer: EpochEnd) -> Truncation:
@@ -74,5 +74,5 @@ def after_out_of_range(log_end: int, leader_start: int, leader_end: int) -> Reme
     if leader_end < log_end:
         return Truncation(leader_end, is_final=False)
     if leader_start > log_end:
-        return StartAnew(leader_start)
+        return TruncateFully(leader_start)
     return Proceed()

@@ -12,7 +12,7 @@ import trio
 from tests.broker.cluster.conftest import PROMPT, open_store
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from warmlog.broker.cluster.etcd import gateway
-from warmlog.broker.cluster.etcd.endpoints import Endpoint, Timeouts, parse_endpoints
+from warmlog.broker.cluster.etcd.endpoints import EtcdEndpoint, Timeouts, parse_endpoints
 from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
 from warmlog.broker.cluster.store import (
     Changes,
@@ -65,11 +65,11 @@ async def revisions_up_to(watch: AsyncIterator[Changes], revision: int) -> list[
 
 def test_endpoints_are_urls_separated_by_commas() -> None:
     assert parse_endpoints("http://a:1, http://[::1]:2,http://c/") == (
-        Endpoint("a", 1),
-        Endpoint("::1", 2),
-        Endpoint("c", 2379),
+        EtcdEndpoint("a", 1),
+        EtcdEndpoint("::1", 2),
+        EtcdEndpoint("c", 2379),
     )
-    assert str(Endpoint("::1", 2)) == "http://[::1]:2"
+    assert str(EtcdEndpoint("::1", 2)) == "http://[::1]:2"
     assert [str(each) for each in parse_endpoints("https://a,https://[::1]:2")] == ["https://a:2379", "https://[::1]:2"]
 
 

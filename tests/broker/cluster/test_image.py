@@ -23,8 +23,8 @@ from warmlog.broker.cluster.keys import (
 )
 from warmlog.broker.cluster.store import Changes, KeyValue, Range, StoreMismatchError
 from warmlog.broker.cluster.values import (
+    ActiveController,
     Configs,
-    Controller,
     Features,
     Member,
     PartitionState,
@@ -68,14 +68,18 @@ def test_epochs_and_revisions_are_those_of_the_keys() -> None:
 def test_everything_in_the_store_is_in_the_image() -> None:
     store = OnePartition()
     store.drain(2)
-    store.put(CONTROLLER_KEY, Controller(broker=1, epoch=1))
+    store.put(CONTROLLER_KEY, ActiveController(broker=1, epoch=1))
     store.put(configs_key(), Configs(values={"a": "1"}))
     store.put(configs_key("3"), Configs(values={"b": "2"}))
     store.put(FEATURES_KEY, Features(levels={"f": 2}))
     store.put(PRODUCER_IDS_KEY, ProducerIds(next_id=1000))
     store.put(gone_key(UUID(int=9), 3), b"")
     image = store.image
-    assert (set(image.brokers), image.draining, image.controller) == ({1, 2, 3, 4}, {2}, Controller(broker=1, epoch=1))
+    assert (set(image.brokers), image.draining, image.controller) == (
+        {1, 2, 3, 4},
+        {2},
+        ActiveController(broker=1, epoch=1),
+    )
     assert (image.names, image.partition("t", 0)) == ({TOPIC: "t"}, image.partitions[KEY])
     assert (image.partition("t", 1), image.partition("other", 0)) == (None, None)
     assert {name: found.values for name, found in image.configs.items()} == {
@@ -161,7 +165,7 @@ def _change_something(store: Contents, random: Random) -> None:
         [
             (broker_key(broker), registration(broker)),
             (draining_key(broker), b""),
-            (CONTROLLER_KEY, Controller(broker=broker, epoch=1)),
+            (CONTROLLER_KEY, ActiveController(broker=broker, epoch=1)),
             (topic_key(f"t{topic.int}"), TopicState(id=topic, partitions=2)),
             (partition_key(TopicIdPartition(topic, 0)), state(*random.sample(range(3), 2))),
             (configs_key(random.choice(("", "1"))), Configs(values={"a": "b"})),

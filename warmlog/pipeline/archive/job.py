@@ -74,7 +74,7 @@ class ArchiveJob:
     def run_once(self, run: Runner) -> Iterator[Commit]:
         """Archive the records that exist now, in batches. Raises PipelineError, InspectError, OSError."""
         self.commit_group()
-        self._until = choose_input(self._options).look(
+        self._until = choose_input(self._options).with_extents(
             lambda extents: {key_of(one): resolve_end(one, self._options) for one in extents}
         )
         while (commit := self.step(run)) is not None:

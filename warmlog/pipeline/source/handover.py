@@ -42,13 +42,13 @@ class HandoverInput:
         self._brokers = options.brokers
         self.offsets: dict[TopicPartition, int] | None = None
 
-    def look(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
+    def with_extents(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
         """Call a function with the broker's extents; return its result. Raises PipelineError."""
-        return self._broker.look(see, lenient=lenient)
+        return self._broker.with_extents(see, lenient=lenient)
 
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return the splits of the chosen offsets. Raises PipelineError, InspectError, OSError."""
-        (topic_ids, ranges), self._brokers = self._broker.look_at_brokers(
+        (topic_ids, ranges), self._brokers = self._broker.with_brokers(
             lambda extents: (topic_ids_of(extents), choose(extents)), lenient=lenient
         )
         return Plan(splits=self._splits(topic_ids, ranges), ranges=ranges)

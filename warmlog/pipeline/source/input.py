@@ -44,7 +44,7 @@ class Input(Protocol):
     `lenient`: leave out named topics that do not exist, instead of raising PipelineError.
     """
 
-    def look(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
+    def with_extents(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
         """Call a function with the extents of the partitions to be read; return its result."""
 
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
@@ -97,7 +97,7 @@ class DirectoryInput:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
-    def look(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
+    def with_extents(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
         """Call a function with the extents; return its result. Raises PipelineError, InspectError, OSError."""
         return self._with_partitions(lambda partitions: see(list(partitions)), lenient=lenient)
 

@@ -130,7 +130,7 @@ class BrokerInput:
         self._brokers = options.brokers
         self._patient = patient
 
-    def look(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
+    def with_extents(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
         """Call a function with the extents; return its result. Raises PipelineError."""
         with self._connected() as cluster:
             return see(list(remote_partitions(cluster, self._options, lenient=lenient)))
@@ -145,14 +145,14 @@ class BrokerInput:
                 raise
         return cluster
 
-    def look_at_brokers(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> tuple[T, Brokers]:
+    def with_brokers(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> tuple[T, Brokers]:
         """Call a function as `look`; return its result, and all brokers. Raises PipelineError."""
         with self._connected() as cluster:
             return see(list(remote_partitions(cluster, self._options, lenient=lenient))), cluster.brokers
 
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return the splits of the chosen offsets. Raises PipelineError."""
-        (topic_ids, ranges), brokers = self.look_at_brokers(
+        (topic_ids, ranges), brokers = self.with_brokers(
             lambda extents: (topic_ids_of(extents), choose(extents)), lenient=lenient
         )
         return Plan(splits=list(plan_remote(self._options, brokers, ranges, topic_ids)), ranges=ranges)

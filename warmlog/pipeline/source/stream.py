@@ -90,13 +90,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = start if start is not None else self._last
         if begin is None:  # before Spark 4.2, which does not say whether the query is new
             self._first = self._find_first()
-            return with_start(form_of(self._look(self._ends)), self._first)
+            return with_start(form_of(self._with_extents(self._ends)), self._first)
         if start is None and not self._has_begun:
             most = None
         else:
             most = self._options.max_offsets_per_trigger if limit is None else getattr(limit, "max_rows", None)
         before = positions_of(begin)
-        found = self._look(lambda extents: self._next(extents, before, most)) or before
+        found = self._with_extents(lambda extents: self._next(extents, before, most)) or before
         if begin == self._initial:
             return with_start(form_of(found), begin)
         self._initial = None
@@ -108,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def begin(extents: list[Extent]) -> OffsetsForm:
             return form_of({key_of(one): position_at(one, resolve(one, options).start) for one in extents})
 
-        return _stream_input(options).look(begin)
+        return _stream_input(options).with_extents(begin)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """Return `maxOffsetsPerTrigger` as Spark's limit."""
@@ -124,7 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def ends(extents: list[Extent]) -> dict[TopicPartition, Position]:
             return {key_of(one): Position(offset=self._end(one), topic_id=one.topic_id) for one in extents}
 
-        latest = self._look(ends)
+        latest = self._with_extents(ends)
         reached = {} if self._last is None else positions_of(self._last)
         behind = [max(latest[key].offset - at.offset, 0) for key, at in reached.items() if key in latest] or [0]
         metrics = {
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to the records that exist now."""
-        self._until = self._look(lambda extents: {key_of(one): self._end(one) for one in extents})
+        self._until = self._with_extents(lambda extents: {key_of(one): self._end(one) for one in extents})
 
     def partitions(self, start: OffsetsForm, end: OffsetsForm) -> list[InputPartition]:
         """Return the splits of a micro-batch. Raises PipelineError, DataLossError if its first records were deleted."""
@@ -222,8 +222,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = max(end, position.offset)  # a recovery point that cannot be read must not look like a truncation
         return continue_at(extent, position, end, lose)
 
-    def _look(self, see: Callable[[list[Extent]], T]) -> T:
-        return self._input.look(see, lenient=True)
+    def _with_extents(self, see: Callable[[list[Extent]], T]) -> T:
+        return self._input.with_extents(see, lenient=True)
 
     # -- what is in a micro-batch --
 

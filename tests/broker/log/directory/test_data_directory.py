@@ -237,7 +237,7 @@ def test_what_must_be_written_on_a_full_disk_has_its_room(path: Path) -> None:
 @pytest.mark.parametrize("probe", [False, True])
 def test_a_look_says_how_much_room_there_is_and_leaves_nothing(directory: DataDirectory, probe: bool) -> None:
     before = sorted(os.listdir(directory.path))
-    assert directory.look(probe=probe).usable_bytes > 0
+    assert directory.measure_space(probe=probe).usable_bytes > 0
     assert sorted(os.listdir(directory.path)) == before
 
 
@@ -245,5 +245,5 @@ def test_a_look_at_what_is_not_there_any_more_says_so(directory: DataDirectory, 
     path.rename(path.with_name("moved"))
     for _ in range(2):
         with pytest.raises(DirectoryFailedError, match="no longer exists"):
-            directory.look(probe=False)
+            directory.measure_space(probe=False)
         path.mkdir(exist_ok=True)

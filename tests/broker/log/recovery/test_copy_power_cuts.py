@@ -25,7 +25,12 @@ from warmlog.broker.log.errors import IndexCorruptError, LogError
 from warmlog.broker.log.index.leader_epochs import LeaderEpochs
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
-from warmlog.broker.replication.following.truncation import EpochEnd, StartAnew, after_divergence, after_out_of_range
+from warmlog.broker.replication.following.truncation import (
+    EpochEnd,
+    TruncateFully,
+    after_divergence,
+    after_out_of_range,
+)
 from warmlog.protocol.records.batch import headers, stamp
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import TRANSACTIONAL_BIT
@@ -176,8 +181,8 @@ class Follower:
         answer = leader.divergence(epoch, end)
         if not leader.start <= end <= leader.end:
             remedy = after_out_of_range(end, leader.start, leader.end)
-            if isinstance(remedy, StartAnew):
-                self.start_anew(remedy.offset)
+            if isinstance(remedy, TruncateFully):
+                self.truncate_fully(remedy.offset)
             else:
                 self.truncate(leader.end)
         elif answer is not None:
@@ -187,17 +192,17 @@ class Follower:
             first = next(headers(data))[1].base_offset
             if first < end:  # the leader's log begins inside of that batch
                 assert not log.size
-                self.start_anew(first)
+                self.truncate_fully(first)
             log.appends.append_copy(data)
             log.offsets.advance_high_watermark(leader.end - 3)
             if log.offsets.high_watermark >= leader.start:
                 log.truncation.advance_start(leader.start)
 
-    def start_anew(self, offset: int) -> None:
+    def truncate_fully(self, offset: int) -> None:
         self.flushed = 0
-        self.log.truncation.prepare_anew(offset)
+        self.log.truncation.prepare_truncate_fully(offset)
         self.checkpoint()
-        self.log.truncation.start_anew(offset)
+        self.log.truncation.truncate_fully(offset)
 
     def truncate(self, offset: int) -> None:
         self.flushed = min(self.flushed, self.log.offsets.log_start_offset)

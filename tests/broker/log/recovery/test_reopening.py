@@ -371,10 +371,10 @@ def test_whatever_step_of_a_start_anew_fails_the_log_comes_back(
         log = bench.open(segment_bytes=700)
         log.follow_replicas()
         fill(log, batch, 10)
-        log.truncation.prepare_anew(offset)
+        log.truncation.prepare_truncate_fully(offset)
         bench.disk.fail(verb, nth=nth)
         with suppress(OSError):
-            log.truncation.start_anew(offset)
+            log.truncation.truncate_fully(offset)
         bench.disk.forget_faults()
         if log.failed:
             reopen(log)

@@ -165,8 +165,8 @@ def test_a_kill_after_truncation_and_new_appends(bench: Bench, batch: Batch, off
 
 
 def started_anew(log: PartitionLog, offset: int) -> None:
-    log.truncation.prepare_anew(offset)
-    log.truncation.start_anew(offset)
+    log.truncation.prepare_truncate_fully(offset)
+    log.truncation.truncate_fully(offset)
 
 
 @pytest.mark.parametrize("offset", [0, 5, 13, 20, 25, 30, 31, 45, 1 << 40])
@@ -204,7 +204,7 @@ def test_a_log_that_starts_anew_keeps_its_leader_epoch_in_memory(bench: Bench, b
 
 def test_readers_find_nothing_below_the_start_that_is_announced(bench: Bench, batch: Batch) -> None:
     log = filled(bench, batch, 3)
-    log.truncation.prepare_anew(50)
+    log.truncation.prepare_truncate_fully(50)
     assert log.offsets.log_start_offset == 50
     with pytest.raises(OffsetOutOfRangeError):
         log.reads.read(1, 100)
@@ -218,12 +218,12 @@ def test_a_start_anew_that_fails_is_finished_or_undone_by_the_next_startup(
         for nth in range(1, 20):
             log = filled(bench, batch)
             log.durability.flush()
-            log.truncation.prepare_anew(offset)
+            log.truncation.prepare_truncate_fully(offset)
             point, start = log.durability.recovery_point, log.offsets.log_start_offset
             bench.disk.fail(verb, nth=nth)
             failed = False
             try:
-                log.truncation.start_anew(offset)
+                log.truncation.truncate_fully(offset)
             except OSError:
                 failed = True
                 assert log.failed or "leader-epoch" in str(bench.disk.calls[-2:])

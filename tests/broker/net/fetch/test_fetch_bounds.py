@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.clients import RawClient, Running, batch, fetch_request, running
-from warmlog.broker.api.fetch import look
+from warmlog.broker.api.fetch import reader
 from warmlog.broker.net.sender import COPIED_BYTES, SMALL_SLICE_BYTES
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.request import FetchPartition, FetchRequest, PartitionRecords, ProduceRequest
@@ -46,7 +46,7 @@ async def test_more_than_a_reply_can_hold_is_not_waited_for(broker: Running, max
 async def test_a_reply_stays_below_what_a_frame_can_say_whatever_is_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "MAX_REPLY_BYTES", 400)
+    monkeypatch.setattr(reader, "MAX_REPLY_BYTES", 400)
     async with running(tmp_path, {"fetch.max.bytes": 2**31 - 1}) as broker:
         client = await broker.connect()
         await filled(client, "orders", 8)
@@ -79,7 +79,7 @@ async def test_a_reply_keeps_few_files_open_and_every_partition_has_its_turn(
     broker: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fetch of thousands of partitions took every descriptor there was, and appends of others failed for it."""
-    monkeypatch.setattr(look, "MAX_SLICES", 3)
+    monkeypatch.setattr(reader, "MAX_SLICES", 3)
     client = await broker.connect()
     await filled(client, "orders", 8)
     left = partitions_of("orders", 8)

@@ -74,12 +74,12 @@ async def test_an_offset_out_of_range_is_for_the_replica_to_decide(broker: Runni
     await native.produce("orders", batch(b"a", b"b"))
     copy = Copy("orders", await topic_id(broker, "orders"), offset=99)
 
-    def start_anew(found: PeerFetchedPartition) -> Step:
+    def truncate_fully(found: PeerFetchedPartition) -> Step:
         if found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             copy.offset = 0
         return Step.GO_ON
 
-    copy.decide = start_anew
+    copy.decide = truncate_fully
     async with following(broker, copy):
         await copy.until(lambda: copy.offset == 2)
     assert copy.found[0].error is ErrorCode.OFFSET_OUT_OF_RANGE

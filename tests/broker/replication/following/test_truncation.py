@@ -9,7 +9,7 @@ from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
 from warmlog.broker.replication.following.truncation import (
     EpochEnd,
     Proceed,
-    StartAnew,
+    TruncateFully,
     Truncation,
     after_divergence,
     after_out_of_range,
@@ -154,7 +154,7 @@ def test_leaders_that_know_less() -> None:
 
 def test_an_offset_that_the_leader_does_not_have() -> None:
     assert after_out_of_range(100, leader_start=0, leader_end=90) == Truncation(90, is_final=False)
-    assert after_out_of_range(100, leader_start=120, leader_end=150) == StartAnew(120)
-    assert after_out_of_range(100, leader_start=120, leader_end=120) == StartAnew(120)
+    assert after_out_of_range(100, leader_start=120, leader_end=150) == TruncateFully(120)
+    assert after_out_of_range(100, leader_start=120, leader_end=120) == TruncateFully(120)
     assert after_out_of_range(100, leader_start=0, leader_end=100) == Proceed()
     assert after_out_of_range(100, leader_start=100, leader_end=200) == Proceed()

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.kafka.transaction_records import (
-    ForeignKey,
-    ForeignValue,
     StoredTransaction,
     TransactionKey,
+    UnknownKey,
+    UnknownValue,
     decode_transaction,
     decode_transaction_key,
     encode_transaction,
@@ -123,8 +123,8 @@ def test_the_epoch_of_a_next_producer_id_is_read_past() -> None:
 
 
 def test_unknown_types_and_versions_are_foreign() -> None:
-    assert decode_transaction_key(b"\0\5xyz") == ForeignKey(5)
-    assert decode_transaction(b"\0\2xyz") == ForeignValue(2)
+    assert decode_transaction_key(b"\0\5xyz") == UnknownKey(5)
+    assert decode_transaction(b"\0\2xyz") == UnknownValue(2)
 
 
 @pytest.mark.parametrize("state", [-1, 6, 7, 8])

@@ -52,7 +52,7 @@ BEFORE_READING = frozenset(
 UNREADABLE = (OSError, StorageError, CorruptBatchError)  # caused by the disk, not by the request
 
 
-class Look:
+class FetchReader:
     """Read partitions one after another and count what the response may still hold."""
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Look:
     ) -> None:
         """`failures` maps partitions whose read has just failed to the error to report.
 
-        `reports`: the look is a fetch's first, so that the offsets of a follower tell what it has by now.
+        `reports`: this is a fetch's first pass: the offsets of a follower say what it has.
         """
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
