@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Barrier, get_ident
@@ -17,6 +18,7 @@ from warmlog.broker.log.errors import LogFailedError
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.partitions.disks.startup import LOG_INTERVAL_S, RecoveredLogs, StartProgress
+from warmlog.broker.settings.listeners import join_address
 from warmlog.client import Client
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.testing import Broker
@@ -269,11 +271,11 @@ def test_the_http_listener_answers_while_logs_are_recovered(data_dir: Path, monk
     answers: list[tuple[int, object]] = []
     addresses: list[str] = []
     metrics: list[str] = []
-    bound = app.address_of
+    listener = app.HttpListener
 
-    def noted(sock: object) -> str:
-        addresses.append(bound(sock))  # type: ignore[arg-type]
-        return addresses[-1]
+    def noted(sock: socket.socket, *arguments: Any) -> app.HttpListener:
+        addresses.append(join_address(*sock.getsockname()[:2]))
+        return listener(sock, *arguments)
 
     def asked(directory: Path, **named: Any) -> PartitionLog:
         log = PartitionLog.open(directory, **named)
@@ -287,7 +289,7 @@ def test_the_http_listener_answers_while_logs_are_recovered(data_dir: Path, monk
                     answers.append((error.code, json.loads(error.read())))
         return log
 
-    monkeypatch.setattr(app, "address_of", noted)
+    monkeypatch.setattr(app, "HttpListener", noted)
     monkeypatch.setattr(storage, "PartitionLog", SimpleNamespace(open=asked))
     settings = {"num.recovery.threads.per.data.dir": 1}
     with Broker(data_dir=data_dir, settings=settings) as broker:
