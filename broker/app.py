@@ -29,6 +29,7 @@ from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import NO_EPOCH
 from warmlog.broker.frontend import Core, Frontend, new_authorizer
 from warmlog.broker.groups.service import GroupService
+from warmlog.broker.http_console import connect_console
 from warmlog.broker.listening import Addresses, Listening, Web, listen
 from warmlog.broker.log.directory.belonging import METADATA_FILE
 from warmlog.broker.log.directory.condition import report_directories
@@ -228,7 +229,7 @@ class Broker:
             )
             self._reads = self._read_ahead(background)
             partitions = self._partitions(writer)
-            web = self._http(self._listening.web, partitions)
+            web = self._web = self._http(self._listening.web, partitions)
             if web is not None:
                 background.start_soon(web.serve)
             if self._tokens is not None:
@@ -306,6 +307,7 @@ class Broker:
                     for listener in listeners:
                         listening.start_soon(listener.serve)
                     self._not_ready = None
+                    connect_console(self._web, core, frontend, self.guard, self._files.page_faults)
                     ready(self._listening.addresses(is_named=bool(self._settings.listeners)))
                     await stop.wait()
                     self._not_ready = "stopping"

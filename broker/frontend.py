@@ -135,12 +135,13 @@ class Frontend:
         self._core = core
         self._turn = turn
         self._authorizer = authorizer_of(core.settings, core.node)
-        self._guard = None if self._authorizer is None else Guard(self._authorizer, core.partitions)
+        self.guard = None if self._authorizer is None else Guard(self._authorizer, core.partitions)
         self._quotas = client_quotas(core.settings, core.node, core.metrics)
         key = core.settings.delegation_token_secret_key
         self._secret = TokenSecret(key) if key else None
         self._advertised = Advertised(lambda: core.partitions.settings, gateway=container_gateway(core.settings))
         self._audit = _audit_log(core.settings, core.metrics)
+        self.pacer = Pacer()
 
     async def run(self) -> None:
         """Serve the requests that connections have queued, and write the audit log, until cancelled."""
@@ -157,14 +158,14 @@ class Frontend:
         replies = MemoryBudget(settings.warmlog_queued_max_reply_bytes, self._turn.run_beside)
         logins = MemoryBudget(max(LOGIN_BYTES, 2 * settings.sasl_server_max_receive_size), self._turn.run_beside)
         producers, transactional_ids = self._newcomers()
-        dispatcher = Dispatcher(
+        dispatcher = self.dispatcher = Dispatcher(
             core.partitions,
             self._fetches(),
             self._families(codec, transactional_ids),
             core.transactions.admission.admit,
             producers=producers,
             quotas=self._quotas,
-            guard=self._guard,
+            guard=self.guard,
             audit=self._audit,
             leaders=None if core.node.is_alone else CurrentLeaders(core.partitions, self._advertised),
         )
@@ -190,7 +191,7 @@ class Frontend:
             logins=logins,
             replies=replies,
             slices=SlicePath(core.reads),
-            pacer=Pacer(),
+            pacer=self.pacer,
             quotas=self._quotas,
             max_frame_bytes=settings.socket_request_max_bytes,
             max_reply_bytes=settings.warmlog_reply_max_bytes,
@@ -308,7 +309,7 @@ class Frontend:
         slots = self._core.settings.max_incremental_fetch_session_cache_slots
         sessions = FetchSessions(slots=slots, clock=trio.current_time, random=SystemRandom())
         sessions.declare(self._core.metrics)
-        access = None if self._guard is None else self._guard.access
+        access = None if self.guard is None else self.guard.access
         return Fetches(self._core.partitions, sessions, self._core.reads, quotas=self._quotas, access=access)
 
 

@@ -221,6 +221,10 @@ class PartitionLog:
         """The number of segments."""
         return len(self._state.segments)
 
+    def segment_base_offsets(self) -> list[int]:
+        """Return the base offsets of the segments, oldest first. Memory only."""
+        return [segment.base_offset for segment in self._state.segments.snapshot]
+
     @property
     def active_base_offset(self) -> int:
         """The base offset of the active segment."""

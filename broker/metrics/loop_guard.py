@@ -16,18 +16,20 @@ import logging
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, takewhile
 from math import inf
 from time import perf_counter
 from types import FrameType
+from typing import NamedTuple
 
 import trio
 from trio.lowlevel import Task
 
 from warmlog.broker.metrics.registry import Metrics
-from warmlog.broker.metrics.requests import LoopClock
+from warmlog.broker.metrics.requests import LoopClock, wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,17 @@ TRIO_RUN_LOOP = "unrolled_run"  # the name of trio's function that runs all task
 MAX_FRAMES = 6  # the innermost frames of a stack
 QUIET_SAMPLES = 100  # consecutive samples of a sleeping loop before the thread samples less often
 QUIET_FACTOR = 5
+KEPT_STALLS = 20
 NAMING_S = 60.0  # naming every step of a task costs about 2 % of a small request
+
+
+class Stall(NamedTuple):
+    """A stall that was logged: when it ended, the API of the request, the stack. `api` is empty if it is not known."""
+
+    at_ms: int
+    seconds: float
+    api: str
+    stack: str
 
 
 class LoopGuard(LoopClock, trio.abc.Clock):
@@ -45,6 +57,7 @@ class LoopGuard(LoopClock, trio.abc.Clock):
     def __init__(self, limit_s: float) -> None:
         super().__init__(limit_s or inf, self._log_stall)
         self.held = 0  # stalls longer than the limit
+        self.recent: deque[Stall] = deque(maxlen=KEPT_STALLS)
         self._is_watching = False
         self.is_quiet = False  # the loop is idle, and the thread samples less often
         self._sample_s = limit_s / 4  # how long a stall must last to be sampled
@@ -101,6 +114,7 @@ class LoopGuard(LoopClock, trio.abc.Clock):
         by = f" by {self.doing}" if self.doing else ""
         more = f" ({self._unlogged - 1} more not logged)" if self._unlogged > 1 else ""
         logger.warning("the event loop was held for %.0f ms%s: %s%s", (now - since) * 1e3, by, stack, more)
+        self.recent.append(Stall(wall_clock_ms(), now - since, str(self.doing), stack))
         self._unlogged = 0
         self._next_log_at = now + LOG_INTERVAL_S
 

@@ -105,6 +105,11 @@ class Metrics:
         """Declare and return a histogram without labels."""
         return self._add(HistogramFamily(name, documentation)).labels()
 
+    def read(self, name: str) -> list[tuple[tuple[str, ...], float]]:
+        """Return label values and values of a metric that was declared with a function; nothing if it was not."""
+        found = [each for each in self._families if isinstance(each, ReadFamily) and each.name == name]
+        return [row for each in found for row in each.read()]
+
     def _declare_traffic(self) -> None:
         self.bytes_in = self._add(CounterFamily("warmlog_bytes_in_total", "Bytes received from clients.")).labels()
         sent = self._add(

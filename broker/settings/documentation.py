@@ -158,6 +158,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.http.authentication": "How clients of HTTP show who they are before they read /metrics, separated by "
     "commas: basic (a user and a password), bearer (a token, see sasl.oauthbearer.…), certificate. Empty: in no way, "
     "and everyone may read it.",
+    "warmlog.ui": "Whether HTTP serves the console at /ui, and its data at /api/v1. Without "
+    "warmlog.http.authentication both answer this machine only, and nothing can be changed there.",
     "warmlog.http.authentication.without.tls": "Whether basic and bearer may be enabled where HTTP is not encrypted.",
     "warmlog.sasl.timeout.ms": "Close a connection that has not authenticated after this time, TLS handshake included.",
     "listeners": "Listeners, as NAME://HOST:PORT separated by commas: an empty host is every address, port 0 a free "

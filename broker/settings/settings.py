@@ -110,6 +110,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_http_security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
     warmlog_http_authentication: str = ""  # basic, bearer, certificate, separated by commas
     warmlog_http_authentication_without_tls: bool = False
+    warmlog_ui: bool = True
 
     # authorization
     authorizer_class_name: Literal["", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"] = ""

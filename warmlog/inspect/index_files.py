@@ -7,7 +7,6 @@ all, so callers validate an entry against the log before they use it.
 Formats: `broker.log.index.offset`, `broker.log.index.time`.
 """
 
-import errno
 import os
 from bisect import bisect_left
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import NamedTuple
 from warmlog.broker.log.index.offset import OffsetIndex
 from warmlog.broker.log.index.time import TimeIndex
 from warmlog.broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from warmlog.broker.log.io.survey import data_end
 
 ZEROS = bytes(64 << 10)
 
@@ -141,19 +141,6 @@ def _read_index(path: Path) -> tuple[bytes, int]:
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         return _pread(file.fileno(), min(data_end(file.fileno()), size)), size
-
-
-def data_end(descriptor: int) -> int:
-    """Return where the last block that is not a hole ends; the size of the file if the file system does not tell."""
-    end = 0
-    while True:
-        try:
-            begin = os.lseek(descriptor, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # no data from there on
-                return end
-            raise
-        end = os.lseek(descriptor, begin, os.SEEK_HOLE)
 
 
 def _pread(descriptor: int, size: int) -> bytes:

@@ -23,12 +23,12 @@ from warmlog.broker.log.io.directory_names import (
     parse_partition_directory,
 )
 from warmlog.broker.log.io.observed_disk import ObservedDisk
+from warmlog.broker.log.io.survey import data_end
 from warmlog.broker.log.reads.explain import LogSnapshot, observed_files
 from warmlog.broker.log.recovery.rebuild import MAX_INDEX_BYTES, resume, scan_segment
 from warmlog.broker.log.segments.index_audit import check_active_indexes, check_has_no_timestamps
 from warmlog.broker.log.segments.segment import Segment
 from warmlog.broker.log.segments.tail import Tail
-from warmlog.inspect.index_files import data_end
 from warmlog.protocol.errors import ProtocolError
 
 

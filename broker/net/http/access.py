@@ -61,10 +61,9 @@ class HttpAccess:
         operation = HTTP_PATHS.get(path)
         if operation is None:
             return None
-        principal = await self._principal(caller)
-        if principal is None:
-            challenges = [("www-authenticate", _CHALLENGES[way]) for way in self._ways if way in _CHALLENGES]
-            return Refused(401, b"log in\n" if challenges else b"show a certificate\n", challenges)
+        principal = await self.identify(caller)
+        if isinstance(principal, Refused):
+            return principal
         authorizer = self._authorizer()
         if authorizer is not None:
             decisions = authorizer.decisions(None, principal, caller.peer[0])
@@ -72,6 +71,14 @@ class HttpAccess:
                 needs = f"{path} needs {operation.name} on the cluster\n"
                 return Refused(403, needs.encode(), [])
         return None
+
+    async def identify(self, caller: Caller) -> Principal | Refused:
+        """Return who calls, or what to answer instead."""
+        found = await self._principal(caller)
+        if found is not None:
+            return found
+        challenges = [("www-authenticate", _CHALLENGES[way]) for way in self._ways if way in _CHALLENGES]
+        return Refused(401, b"log in\n" if challenges else b"show a certificate\n", challenges)
 
     async def _principal(self, caller: Caller) -> Principal | None:
         """Return who calls, None if that is not known."""

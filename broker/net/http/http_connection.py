@@ -1,14 +1,14 @@
 """One HTTP connection, parsed with h11.
 
 Limits: `MAX_HEAD_BYTES` and `HEAD_S` for a request's head, `IDLE_S` between requests, `SEND_S` for the peer to read a
-response. Request bodies are not read.
+response, `BODY_S` for a body. A body is read only by a handler that calls `body`; otherwise its connection is closed.
 
 A module of its own because importing h11 takes about 20 ms: the listener imports it for the first connection, in a
 worker thread, and not while the broker starts.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import h11
@@ -18,7 +18,9 @@ MAX_HEAD_BYTES = 16_384
 HEAD_S = 10  # from the beginning of the connection, or from the first byte
 IDLE_S = 60  # longer than usual scrape intervals, so that scrapers keep their connection
 SEND_S = 30
+BODY_S = 10
 LINGER_S = 1
+NOT_MODIFIED = 304
 PLAIN = "text/plain; charset=utf-8"
 
 _Stream: TypeAlias = "trio.SocketStream | trio.SSLStream[trio.SocketStream]"
@@ -34,11 +36,17 @@ class Answer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is asked for. `authorization` is empty without that header, and if it occurs twice."""
+    """What is asked for. `authorization` is empty without that header, and if it occurs twice.
+
+    `path` and `query` are as sent, percent-encoded. `headers` are by lower-case name; of one that occurs twice, the
+    values are joined by commas.
+    """
 
     method: str
     path: str
     authorization: str = ""
+    query: str = ""
+    headers: Mapping[str, str] = {}
 
 
 class HttpConnection:
@@ -52,6 +60,7 @@ class HttpConnection:
         self._scope = trio.CancelScope()
         self._idle_s = HEAD_S
         self._is_stopping = False
+        self._part: object = None  # the parser's latest event of the request that is being answered
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
     async def serve(self) -> None:
@@ -77,15 +86,37 @@ class HttpConnection:
         """End the connection at once."""
         self._scope.cancel()
 
+    async def body(self, max_bytes: int) -> bytes | None:
+        """Return the body of the request that is being answered; None if it is too large or too slow.
+
+        Raises h11.RemoteProtocolError, trio.BrokenResourceError.
+        """
+        parts, size = list[bytes](), 0
+        with trio.move_on_after(BODY_S):
+            while not isinstance(self._part, h11.EndOfMessage):
+                if self._part is h11.NEED_DATA:
+                    self._parser.receive_data(bytes(await self._stream.receive_some()))
+                elif isinstance(self._part, h11.Data):
+                    size += len(self._part.data)
+                    if size > max_bytes:
+                        return None
+                    parts.append(bytes(self._part.data))
+                else:
+                    return None
+                self._part = self._parser.next_event()
+            return b"".join(parts)
+        return None
+
     async def _answer_next(self) -> bool:
         """Read a request and answer it; return False to close the connection."""
         request = await self._next_request()
         if request is None:
             return False
         self.waits_since = math.inf
-        # A request without a body is complete here. A body is not read, so its connection has to be closed.
-        close = self._parser.next_event() is h11.NEED_DATA or self._parser.their_state is not h11.DONE
+        # A request without a body is complete here. If a body is left unread, the connection has to be closed.
+        self._part = self._parser.next_event()
         answer = await self._answer(self, _read(request))
+        close = self._part is h11.NEED_DATA or self._parser.their_state is not h11.DONE
         is_open = await self._send(answer, head=request.method == b"HEAD", close=close)
         self.waits_since = trio.current_time()
         self._idle_s = IDLE_S
@@ -105,7 +136,9 @@ class HttpConnection:
     async def _send(self, answer: Answer, *, head: bool = False, close: bool) -> bool:
         """Send an answer and return whether another request may follow. Raises BrokenResourceError, TooSlowError."""
         parser, (status, content_type, body, others) = self._parser, answer
-        headers = [("content-type", content_type), ("content-length", str(len(body))), *others]
+        headers = [("content-type", content_type), *others]
+        if status != NOT_MODIFIED:  # which has no body, and would give the length of the one that was not modified
+            headers.append(("content-length", str(len(body))))
         if close:
             headers.append(("connection", "close"))
         data = parser.send(h11.Response(status_code=status, headers=headers)) or b""
@@ -129,4 +162,9 @@ class HttpConnection:
 def _read(request: h11.Request) -> Request:
     found = [value for name, value in request.headers if name == b"authorization"]
     authorization = found[0].decode("latin-1") if len(found) == 1 else ""
-    return Request(request.method.decode(), request.target.decode().partition("?")[0], authorization)
+    headers: dict[str, str] = {}
+    for name, value in request.headers:
+        key, text = name.decode("latin-1"), value.decode("latin-1")
+        headers[key] = f"{headers[key]},{text}" if key in headers else text
+    path, _, query = request.target.decode().partition("?")
+    return Request(request.method.decode(), path, authorization, query, headers)

@@ -1,7 +1,8 @@
 """The HTTP listener.
 
-`/metrics` is for Prometheus, `/healthz` and `/readyz` are for supervisors, and `/` lists them for people. Requests are
-parsed by `broker.net.http_connection`, which limits each connection.
+`/metrics` is for Prometheus, `/healthz` and `/readyz` are for supervisors, and `/` lists them for people; `/ui` and
+`/api/v1` are answered by the console (`broker.console`). Requests are parsed by `http_connection`, which limits each
+connection.
 
 Bounds, so that no client keeps another from an answer:
 
@@ -19,16 +20,16 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 import trio
 
 from warmlog.broker.api.fair_queue import FairQueue
-from warmlog.broker.net.http.access import Caller, HttpAccess
+from warmlog.broker.net.http.access import Caller, HttpAccess, Refused
 from warmlog.broker.net.transport.certificates import ServerTls
 from warmlog.broker.security.distinguished_names import CertificateError
-from warmlog.broker.security.principal import ANONYMOUS
+from warmlog.broker.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from warmlog.broker.net.http.http_connection import Answer, HttpConnection, Request
@@ -47,7 +48,24 @@ INDEX = b"""warmlog
 /metrics   Prometheus metrics
 /healthz   200 while the process runs
 /readyz    200 when it serves; 503 and JSON while it does not: the reason, and how far a start has come
+/ui        the console, a page for browsers; its data is at /api/v1
 """
+UI, API = "/ui", "/api/v1"
+
+
+class Console(Protocol):
+    """Answers the paths below `/ui` and `/api/v1`."""
+
+    async def answer(self, connection: "HttpConnection", request: "Request", caller: "Identified") -> "Answer":
+        """Answer a request."""
+
+
+class Identified(NamedTuple):
+    """Who calls, from where, and at which address. `principal` is None on a listener without authentication."""
+
+    principal: Principal | None
+    peer: tuple[str, int]
+    local: tuple[str, int]
 
 
 class HttpListener:
@@ -65,6 +83,9 @@ class HttpListener:
 
         `not_ready` returns the body of `/readyz` while the broker is not serving, and None once it is.
         """
+        # Set once the broker serves, unless warmlog.ui is false. Imports the console, in a thread, for its first request.
+        self.open_console: Callable[[], Callable[[], Console]] | None = None
+        self._console: Console | None = None
         self._tls = tls
         self._access = access
         self._handshakes = FairQueue(1)
@@ -163,14 +184,16 @@ class HttpListener:
 
     async def _answer(self, connection: "HttpConnection", request: "Request") -> "Answer":
         caller = self._connections[connection]._replace(authorization=request.authorization)
-        answer = await self._find(request, caller)
+        answer = await self._find(connection, request, caller)
         async with self._answers.slot(connection):
             await trio.sleep(ANSWER_PAUSE_S)
         return answer
 
-    async def _find(self, request: "Request", caller: Caller) -> "Answer":
+    async def _find(self, connection: "HttpConnection", request: "Request", caller: Caller) -> "Answer":
         from warmlog.broker.net.http.http_connection import Answer  # has been imported for the first connection
 
+        if _is_below(UI, request.path) or _is_below(API, request.path):
+            return await self._ask_console(connection, request, caller)
         if request.method not in {"GET", "HEAD"}:
             return Answer(405, PLAIN, b"only GET and HEAD\n")
         if self._access is not None:
@@ -180,6 +203,26 @@ class HttpListener:
         if request.path == "/metrics":
             return Answer(200, *(await self._scrapes.latest()))
         return Answer(*self._page(request.path))
+
+    async def _ask_console(self, connection: "HttpConnection", request: "Request", caller: Caller) -> "Answer":
+        from warmlog.broker.net.http.http_connection import Answer
+
+        principal = None
+        if self._access is not None:
+            found = await self._access.identify(caller)
+            if isinstance(found, Refused):
+                return Answer(found.status, PLAIN, found.text, found.headers)
+            principal = found
+        if self.open_console is None:
+            reason = self._not_ready()
+            if reason is None:
+                return Answer(404, PLAIN, b"the console is off: warmlog.ui is false\n")
+            return Answer(503, "application/json", _json(reason), [("retry-after", "1")])
+        local = self._sock.getsockname()[:2]
+        if self._console is None:
+            make = await trio.to_thread.run_sync(self.open_console, limiter=self._importing)
+            self._console = self._console or make()
+        return await self._console.answer(connection, request, Identified(principal, caller.peer, local))
 
     def _page(self, path: str) -> tuple[int, str, bytes]:
         if path == "/healthz":
@@ -212,6 +255,10 @@ class _Scrapes:
                 ended_at = trio.current_time()
                 self._may_begin_at = ended_at + REST * (ended_at - self._begun_at)
             return self._latest
+
+
+def _is_below(prefix: str, path: str) -> bool:
+    return path == prefix or path.startswith(f"{prefix}/")
 
 
 def _waits_since(connection: "HttpConnection") -> float:

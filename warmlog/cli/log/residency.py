@@ -6,7 +6,6 @@
 3. Files that a running broker removes meanwhile are left out.
 """
 
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,12 +17,11 @@ from typing import NamedTuple
 import click
 
 from warmlog.broker.log.io.directory_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from warmlog.broker.log.io.observed_disk import UnknownResidencyError, choose_query
-from warmlog.broker.log.io.page_cache import pages_of
+from warmlog.broker.log.io.observed_disk import UnknownResidencyError
+from warmlog.broker.log.io.survey import PageSurvey, survey_pages
 from warmlog.cli.failure import Failure
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table
-from warmlog.inspect.index_files import data_end
 from warmlog.inspect.paths import SegmentFile, partition_directories, segment_files
 
 SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -50,22 +48,10 @@ TOTAL_COLUMNS = (
 
 
 class FileSurvey(NamedTuple):
-    """Resident pages of a file, by cells of `cell_pages` pages (fewer in the last)."""
+    """A file, and the survey of its pages."""
 
     file: SegmentFile
-    size: int
-    cell_pages: int
-    resident_cells: tuple[int, ...]
-
-    @property
-    def pages(self) -> int:
-        """Number of pages."""
-        return pages_of(0, self.size)
-
-    @property
-    def resident_pages(self) -> int:
-        """Number of resident pages."""
-        return sum(self.resident_cells)
+    survey: PageSurvey
 
 
 @click.command(short_help="Show which parts of segments are in the page cache.")
@@ -120,40 +106,24 @@ def survey_files(directory: Path, max_cells: int) -> Iterator[FileSurvey]:
 def survey_file(file: SegmentFile, max_cells: int) -> FileSurvey | None:
     """Survey one file; return None if it has been removed. Raises Failure, OSError."""
     try:
-        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        size = min(data_end(fd), os.fstat(fd).st_size)
-        cell_pages = -(-pages_of(0, size) // max_cells) or 1
-        cells = tuple(resident_cells(fd, size, cell_pages * PAGESIZE))
+        found = survey_pages(file.path, max_cells)
     except UnknownResidencyError as unknown:
         raise Failure(f"{file.path}: cannot query the page cache ({unknown})") from unknown
-    finally:
-        os.close(fd)
-    return FileSurvey(file, size, cell_pages, cells)
-
-
-def resident_cells(fd: int, size: int, cell_size: int) -> Iterator[int]:
-    """Yield the number of resident pages of each cell. Raises UnknownResidencyError, OSError."""
-    query = choose_query(fd, size) if size else None
-    for position in range(0, size, cell_size):
-        length = min(cell_size, size - position)
-        assert query is not None, "an empty file has no cells"
-        yield pages_of(position, length) - query.missing_pages(fd, position, length)
+    return None if found is None else FileSurvey(file, found)
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
 
 
-def file_json(survey: FileSurvey) -> dict[str, object]:
+def file_json(found: FileSurvey) -> dict[str, object]:
     """Return a file as a JSON object."""
+    survey = found.survey
     return {
         "type": "file",
-        "partition": survey.file.path.parent.resolve().name,
-        "base_offset": survey.file.base_offset,
-        "kind": survey.file.suffix.removeprefix("."),
-        "file": str(survey.file.path),
+        "partition": found.file.path.parent.resolve().name,
+        "base_offset": found.file.base_offset,
+        "kind": found.file.suffix.removeprefix("."),
+        "file": str(found.file.path),
         "size": survey.size,
         "pages": survey.pages,
         "resident_pages": survey.resident_pages,
@@ -180,7 +150,7 @@ def total_json(kind: str, surveys: Sequence[FileSurvey]) -> dict[str, object]:
 
 def totals(surveys: Iterable[FileSurvey]) -> tuple[int, int, int]:
     """Return bytes, pages and resident pages."""
-    every = list(surveys)
+    every = [each.survey for each in surveys]
     size, pages = sum(survey.size for survey in every), sum(survey.pages for survey in every)
     return size, pages, sum(survey.resident_pages for survey in every)
 
@@ -194,11 +164,12 @@ def show_partition(name: str, surveys: Sequence[FileSurvey]) -> None:
     print_line()
 
 
-def file_row(survey: FileSurvey, blocks: str) -> tuple[object, ...]:
+def file_row(found: FileSurvey, blocks: str) -> tuple[object, ...]:
     """Return the cells of a file for COLUMNS."""
+    survey = found.survey
     return (
-        f"{survey.file.base_offset:020d}",
-        survey.file.suffix,
+        f"{found.file.base_offset:020d}",
+        found.file.suffix,
         binary_size(survey.size),
         resident_size(survey),
         percent(survey.resident_pages, survey.pages),
@@ -206,12 +177,12 @@ def file_row(survey: FileSurvey, blocks: str) -> tuple[object, ...]:
     )
 
 
-def resident_size(survey: FileSurvey) -> str:
+def resident_size(survey: PageSurvey) -> str:
     """Format the resident bytes: the last page of a file is rarely full."""
     return binary_size(min(survey.size, survey.resident_pages * PAGESIZE))
 
 
-def draw_map(survey: FileSurvey, blocks: str) -> str:
+def draw_map(survey: PageSurvey, blocks: str) -> str:
     """Draw a block for each cell."""
     drawn = []
     for number, resident in enumerate(survey.resident_cells):

@@ -8,8 +8,8 @@ import pytest
 from tests.broker.log.io.eviction import evict_files, needs_eviction
 from tests.warmlog.cli.conftest import Run
 from warmlog.broker.log.io.observed_disk import UnknownResidencyError
-from warmlog.cli.log.residency import FileSurvey, draw_map, percent
-from warmlog.inspect.paths import SegmentFile
+from warmlog.broker.log.io.survey import PageSurvey
+from warmlog.cli.log.residency import draw_map, percent
 
 PAGE = 4096
 LOG = f"{0:020}.log"
@@ -78,8 +78,7 @@ def test_the_hole_at_the_end_of_an_active_index_is_not_counted(run: Run, data: P
     ("pages", "resident", "block"), [(1, 1, "█"), (1, 0, "·"), (9, 1, "░"), (9, 4, "▒"), (9, 8, "▓"), (9, 9, "█")]
 )
 def test_the_blocks_of_a_cell(pages: int, resident: int, block: str) -> None:
-    file = SegmentFile(Path("f"), 0, ".log")
-    assert draw_map(FileSurvey(file, pages * PAGE, pages, (resident,)), "·░▒▓█") == block
+    assert draw_map(PageSurvey(pages * PAGE, pages, (resident,)), "·░▒▓█") == block
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,235 @@
+"""The changes that the console can make. Each is a request of Kafka's or of the native protocol, with its rights.
+
+A change that destroys something names it twice: in the path, and as `confirm` in the body.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from warmlog.broker.console.values import Done
+from warmlog.broker.console.visit import ConsoleError, Handler, Visit, kafka_error, whole_number
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import DeleteGroupsRequest, OffsetCommitRequest, OffsetToCommit, TopicPartition
+from warmlog.protocol.kafka.messages.assignments import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    Reassignment,
+)
+from warmlog.protocol.native.groups import DescribeConsumerGroupsRequest
+from warmlog.protocol.request import (
+    AlterTopicsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    ListOffsetsRequest,
+    NewTopic,
+    OffsetQuery,
+    TopicAlteration,
+)
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+MAX_PARTITIONS: Final = 1000  # of a reset
+
+
+class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of the bodies of changes."""
+
+
+class CreateTopic(Body, frozen=True):
+    """A topic to create; -1 is the broker's default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: dict[str, str] = {}
+
+
+class AlterTopic(Body, frozen=True):
+    """Settings to change (null resets one to the broker's), and a higher number of partitions."""
+
+    configs: dict[str, str | None] = {}
+    partitions: int | None = None
+
+
+class Confirmation(Body, frozen=True):
+    """The name of what is to be deleted."""
+
+    confirm: str
+
+
+class ResetOffsets(Body, frozen=True):
+    """Where to set the offsets of a group in a topic: "beginning", "end", an offset, or a time with `is_time`.
+
+    All partitions with a committed offset, or those of `partitions`.
+    """
+
+    topic: str
+    to: str
+    is_time: bool = False
+    partitions: tuple[int, ...] | None = None
+
+
+class ElectLeader(Body, frozen=True):
+    """The election of a partition: of its preferred replica or, if unclean, of any, which can lose records."""
+
+    unclean: bool = False
+    confirm: str = ""
+
+
+class MoveReplicas(Body, frozen=True):
+    """The brokers of a partition from now on; null cancels a move in progress."""
+
+    replicas: tuple[int, ...] | None
+
+
+class ChangeRoute(NamedTuple):
+    """A change: a path that is posted to."""
+
+    path: str
+    handler: Handler
+    takes: type[Body]
+    summary: str
+    needs: str
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+async def create_topic(visit: Visit) -> Done:
+    """Create a topic."""
+    asked = visit.content(CreateTopic)
+    new = NewTopic(
+        name=asked.name,
+        partitions=asked.partitions,
+        replication_factor=asked.replication_factor,
+        configs=asked.configs,
+    )
+    response = await visit.ask(CreateTopicsRequest(topics=(new,)))
+    _check(response.topics)
+    return Done(done=f"created topic {asked.name} with {response.topics[0].partitions} partitions")
+
+
+async def alter_topic(visit: Visit, name: str) -> Done:
+    """Change a topic's settings or add partitions."""
+    asked = visit.content(AlterTopic)
+    alteration = TopicAlteration(name=name, configs=asked.configs, partitions=asked.partitions)
+    _check((await visit.ask(AlterTopicsRequest(topics=(alteration,)))).topics)
+    return Done(done=f"altered topic {name}")
+
+
+async def delete_topic(visit: Visit, name: str) -> Done:
+    """Delete a topic and its data."""
+    _confirm(visit.content(Confirmation).confirm, name)
+    _check((await visit.ask(DeleteTopicsRequest(topics=(name,)))).topics)
+    return Done(done=f"deleted topic {name}")
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+async def delete_group(visit: Visit, name: str) -> Done:
+    """Delete a group and its committed offsets."""
+    _confirm(visit.content(Confirmation).confirm, name)
+    _check((await visit.ask(DeleteGroupsRequest(groups=(name,)))).groups)
+    return Done(done=f"deleted group {name}")
+
+
+async def reset_offsets(visit: Visit, name: str) -> Done:
+    """Set the committed offsets of a group that has no members."""
+    asked = visit.content(ResetOffsets)
+    described = (await visit.ask(DescribeConsumerGroupsRequest(groups=(name,)))).groups[0]
+    if described.error:
+        raise kafka_error(described.error, described.message)
+    if described.members:
+        text = f"group {name} has {len(described.members)} members, which would commit their own offsets: stop them"
+        raise kafka_error(ErrorCode.NON_EMPTY_GROUP, text)
+    partitions = asked.partitions
+    if partitions is None:
+        partitions = tuple(each.partition for each in described.positions if each.topic == asked.topic)
+    if not partitions or len(partitions) > MAX_PARTITIONS:
+        text = f"group {name} has no offsets in {asked.topic}, or of more than {MAX_PARTITIONS} partitions: name them"
+        raise ConsoleError(400, "INVALID_REQUEST", text)
+    offsets = await _offsets(visit, asked, partitions)
+    commits = [OffsetToCommit(topic=asked.topic, partition=index, offset=offset) for index, offset in offsets.items()]
+    _check((await visit.ask(OffsetCommitRequest(group=name, partitions=tuple(commits)))).partitions)
+    return Done(done=f"set {len(commits)} offsets of group {name} in {asked.topic}")
+
+
+async def _offsets(visit: Visit, asked: ResetOffsets, partitions: Sequence[int]) -> dict[int, int]:
+    """Return the offset to set for each partition."""
+    if asked.to.isdigit() and not asked.is_time:
+        return dict.fromkeys(partitions, whole_number("to", asked.to))
+    special = {"beginning": EARLIEST, "end": LATEST}
+    timestamp = whole_number("to", asked.to) if asked.is_time else special.get(asked.to)
+    if timestamp is None:
+        raise ConsoleError(400, "INVALID_REQUEST", f"to: expected beginning, end or a number, not {asked.to!r}")
+    found = await _list_offsets(visit, asked.topic, partitions, timestamp)
+    late = [index for index, offset in found.items() if offset < 0]  # no record is that new: the end
+    return found | (await _list_offsets(visit, asked.topic, late, LATEST) if late else {})
+
+
+async def _list_offsets(visit: Visit, topic: str, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
+    queries = [OffsetQuery(topic=topic, partition=index, timestamp=timestamp) for index in partitions]
+    response = await visit.ask(ListOffsetsRequest(partitions=tuple(queries)))
+    _check(response.partitions)
+    return {each.partition: each.offset for each in response.partitions}
+
+
+# -- partitions --------------------------------------------------------------------------------------------------------
+
+
+async def elect_leader(visit: Visit, name: str, index: str) -> Done:
+    """Elect the preferred replica of a partition, or any."""
+    asked, number = visit.content(ElectLeader), whole_number("partition", index, most=1 << 31)
+    if asked.unclean:
+        _confirm(asked.confirm, f"{name}-{number}")
+    place = TopicPartition(topic=name, partition=number)
+    response = await visit.ask(ElectLeadersRequest(election_type=int(asked.unclean), partitions=(place,)))
+    _check([response])
+    _check(response.partitions, fine=(ErrorCode.ELECTION_NOT_NEEDED,))
+    return Done(done=f"elected a leader of {name}-{number}")
+
+
+async def move_replicas(visit: Visit, name: str, index: str) -> Done:
+    """Move a partition to other brokers, or cancel that."""
+    asked, number = visit.content(MoveReplicas), whole_number("partition", index, most=1 << 31)
+    move = Reassignment(topic=name, partition=number, replicas=asked.replicas)
+    response = await visit.ask(AlterPartitionReassignmentsRequest(partitions=(move,)))
+    _check([response])
+    _check(response.partitions)
+    what = "cancelled the move of" if asked.replicas is None else "began to move"
+    return Done(done=f"{what} {name}-{number}")
+
+
+def _check(results: Sequence[Any], fine: Sequence[ErrorCode] = ()) -> None:
+    """Raise ConsoleError for the first result that is an error."""
+    for each in results:
+        if each.error and each.error not in fine:
+            raise kafka_error(each.error, each.message)
+
+
+def _confirm(given: str, name: str) -> None:
+    """Raise ConsoleError unless what is to be lost was named."""
+    if given != name:
+        raise ConsoleError(400, "NOT_CONFIRMED", f"confirm: expected {name!r}, the name of what will be lost")
+
+
+# fmt: off
+CHANGES: Final = (
+    ChangeRoute("topics", create_topic, CreateTopic, "Create a topic.", "CREATE Cluster or CREATE Topic"),
+    ChangeRoute("topics/{topic}/alter", alter_topic, AlterTopic, "Change settings, or add partitions.",
+          "ALTER_CONFIGS Topic for settings; ALTER Topic for partitions"),
+    ChangeRoute("topics/{topic}/delete", delete_topic, Confirmation, "Delete a topic and its data.",
+          "DELETE Cluster or DELETE Topic"),
+    ChangeRoute("topics/{topic}/partitions/{partition}/elect", elect_leader, ElectLeader, "Elect a leader.",
+                "ALTER Cluster"),
+    ChangeRoute("topics/{topic}/partitions/{partition}/move", move_replicas, MoveReplicas,
+          "Move a partition to other brokers.", "ALTER Cluster"),
+    ChangeRoute("groups/{group}/reset", reset_offsets, ResetOffsets,
+                "Set committed offsets of a group without members.",
+          "DESCRIBE and READ Group; DESCRIBE and READ Topic"),
+    ChangeRoute("groups/{group}/delete", delete_group, Confirmation, "Delete a group without members.", "DELETE Group"),
+)
+# fmt: on

@@ -1,0 +1,279 @@
+"""Read records for the console: newest or oldest first, filtered, within budgets, and without a group.
+
+Reads go through the residency gate: a thread brings cold pages, in turns with consumers, and drops them again after the
+answer, so that browsing an old topic leaves the page cache as it was.
+
+    newest first    offsets [end - span, end), then the `span` before, each span read forwards
+    oldest first    offsets from the given one on
+"""
+
+from functools import partial
+from mmap import PAGESIZE
+from time import perf_counter
+from typing import Final, NamedTuple
+
+from warmlog.broker.console.record_forms import Decoded, Found, Keeps, bytes_form, decode_slice, record_form
+from warmlog.broker.console.record_values import BytesForm, ReadCost, RecordForm, RecordList
+from warmlog.broker.console.visit import ConsoleError, Download, Visit, expected, kafka_error, whole_number
+from warmlog.broker.log.descriptions import LogRead
+from warmlog.broker.log.io.files import FileSlice
+from warmlog.broker.log.io.page_cache import pages_of
+from warmlog.broker.log.io.residency import ColdReadError
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.security.acls import Operation
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.records.batch import read_header
+from warmlog.protocol.records.record import Record
+from warmlog.protocol.request import ListOffsetsRequest, OffsetQuery
+
+MAX_RECORDS: Final = 200
+DEFAULT_RECORDS: Final = 50
+SLICE_BYTES: Final = 1 << 20
+MAX_BATCH_BYTES: Final = 16 << 20
+DEFAULT_BUDGET: Final = 4 << 20
+MAX_BUDGET: Final = 16 << 20
+SPAN_BYTES: Final = 4 << 20  # of a span of offsets that is read backwards
+MAX_LOOKS: Final = 8  # of an index whose pages are evicted again
+MAX_SPAN: Final = 1 << 20  # offsets
+PIECE_BYTES: Final = 256 << 10  # of a large value, in a request
+
+
+class _Spent:
+    """What a read has cost so far."""
+
+    def __init__(self) -> None:
+        self.bytes = self.pages = self.cold_pages = self.cold_lookups = 0
+        self.began_at = perf_counter()
+
+    def form(self) -> ReadCost:
+        milliseconds = round(1000 * (perf_counter() - self.began_at), 3)
+        return ReadCost(
+            bytes=self.bytes, pages=self.pages, cold_pages=self.cold_pages, cold_lookups=self.cold_lookups,
+            milliseconds=milliseconds,
+        )  # fmt: skip
+
+
+class _Piece(NamedTuple):
+    """A slice that was decoded, and the offset from which to read on."""
+
+    decoded: Decoded
+    next_offset: int
+
+
+class Reading:
+    """Reads one partition for one request."""
+
+    def __init__(self, visit: Visit, partition: Partition, budget: int, keeps: Keeps | None) -> None:
+        self.spent = _Spent()
+        self.skipped: list[str] = []
+        self._visit = visit
+        self._partition = partition
+        self._budget = budget
+        self._keeps = keeps
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether only some records are wanted."""
+        return self._keeps is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the budget of bytes is used up."""
+        return self.spent.bytes >= self._budget
+
+    async def piece(self, first: int, end: int, max_bytes: int = SLICE_BYTES) -> _Piece:
+        """Read and decode one slice of the offsets [first, end). Raises ConsoleError."""
+        found = await self._look(first, max_bytes)
+        if found.slice is None:
+            return _Piece(Decoded([], None, []), end)
+        size = len(found.slice)
+        if size > MAX_BATCH_BYTES:
+            return await self._skip_large(found.slice, first, end)
+        data = await self._bring(found.slice)
+        decoded = await self._visit.in_thread(partial(decode_slice, data, first, end, self._keeps))
+        self.skipped += decoded.skipped
+        return _Piece(decoded, end if decoded.next_offset is None else min(end, decoded.next_offset))
+
+    async def _look(self, offset: int, max_bytes: int) -> LogRead:
+        """Find the slice at an offset. Pages of an index that are cold are read by a thread first."""
+        for _ in range(MAX_LOOKS):
+            try:
+                with expected():
+                    found = self._partition.read(offset, max_bytes, min_one_message=True)
+            except ColdReadError as cold:
+                self.spent.cold_lookups += 1
+                with expected():
+                    await self._visit.context.wait(self._visit.tools.reads.look_up(self._visit.session, cold))
+            else:
+                if found is None:
+                    raise ConsoleError(503, "INDEX_REBUILDING", "an index is being rebuilt; try again")
+                return found
+        raise ConsoleError(503, "BUSY", "the pages of the index are evicted as fast as they are read; try again")
+
+    async def _bring(self, piece: FileSlice) -> bytes:
+        """Read a slice through the gate."""
+        reads = self._visit.tools.reads
+        length = len(piece)
+        self.spent.bytes += length
+        self.spent.pages += pages_of(piece.position, length)
+        missing = partial(reads.residency.method.missing_pages, piece.descriptor.fd, piece.position, length)
+        self.spent.cold_pages += await self._visit.in_thread(missing)
+        with expected():
+            await self._visit.context.wait(reads.bring(self._visit.session, piece, piece.position, length))
+        return await self._visit.in_thread(piece.read_all)
+
+    async def _skip_large(self, piece: FileSlice, first: int, end: int) -> _Piece:
+        """Read only the header of a batch that exceeds the budget of memory."""
+        head = FileSlice(piece.descriptor, piece.position, min(len(piece), PAGESIZE))
+        header = read_header(await self._bring(head))
+        self.skipped.append(
+            f"batch {header.base_offset} to {header.last_offset}: its {header.size} bytes exceed {MAX_BATCH_BYTES}"
+        )
+        return _Piece(Decoded([], header.next_offset, []), min(end, max(first + 1, header.next_offset)))
+
+
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+
+async def list_records(visit: Visit, name: str, index: str) -> RecordList:
+    """Return records, filtered by a part of the key or the text, within a budget of bytes to search."""
+    partition = visit.local_partition(name, whole_number("partition", index, most=1 << 31), Operation.READ)
+    limit = visit.number("limit", DEFAULT_RECORDS, least=1, most=MAX_RECORDS)
+    budget = visit.number("budget", DEFAULT_BUDGET, least=1, most=MAX_BUDGET)
+    order = visit.choice("order", ("newest", "oldest"))
+    keeps = _filter(visit.text("key"), visit.text("text"))
+    reading = Reading(visit, partition, budget, keeps)
+    offsets = partition.log.offsets
+    start, end = offsets.log_start_offset, offsets.high_watermark
+    at = await _begin(visit, partition, default=end if order == "newest" else start)
+    with partition.inside():
+        if order == "oldest":
+            first = max(start, at)
+            records, reached = await _forwards(reading, first, end, limit, budget)
+            searched, next_from = max(0, reached - first), reached if reached < end else None
+        else:
+            last = min(at, end)
+            records, reached = await _backwards(reading, partition, start, last, limit)
+            searched, next_from = max(0, last - reached), reached if reached > start else None
+    return RecordList(
+        topic=name,
+        partition=partition.index,
+        records=tuple(record_form(each) for each in records),
+        log_start_offset=start,
+        high_watermark=end,
+        searched=searched,
+        to_search=max(0, end - start),
+        next_from=next_from,
+        skipped=tuple(reading.skipped),
+        cost=reading.spent.form(),
+    )
+
+
+async def _begin(visit: Visit, partition: Partition, *, default: int) -> int:
+    """Return the offset at which to begin: given, or that of the first record since a time."""
+    if visit.text("from"):
+        return visit.number("from", default)
+    if not visit.text("time"):
+        return default
+    query = OffsetQuery(topic=partition.topic, partition=partition.index, timestamp=visit.number("time", 0))
+    found = (await visit.ask(ListOffsetsRequest(partitions=(query,)))).partitions[0]
+    if found.error:
+        raise kafka_error(found.error, found.message)
+    return default if found.offset < 0 else found.offset
+
+
+async def _forwards(reading: Reading, first: int, end: int, limit: int, max_bytes: int) -> tuple[list[Found], int]:
+    """Return up to `limit` records of [first, end), and the offset after the last one looked at."""
+    records: list[Found] = []
+    most = reading.spent.bytes + max_bytes
+    while first < end and (not records or reading.spent.bytes < most):
+        piece = await reading.piece(first, end)
+        room = limit - len(records)
+        records += piece.decoded.records[:room]
+        if len(piece.decoded.records) > room:
+            return records, records[-1].record.offset + 1
+        first = piece.next_offset
+        if len(records) == limit or reading.spent.bytes >= most:
+            break
+    return records, first
+
+
+async def _backwards(
+    reading: Reading, partition: Partition, start: int, end: int, limit: int
+) -> tuple[list[Found], int]:
+    """Return up to `limit` records below `end`, the newest first, and the lowest offset looked at.
+
+    Each span is read whole, since its newest records come last. One that turns out to be too large is cut to a quarter,
+    and a span of one offset fits always.
+    """
+    records: list[Found] = []
+    log = partition.log
+    per_slice = max(1, SLICE_BYTES * max(1, log.offsets.log_end_offset - start) // max(1, log.size))
+    span = min(MAX_SPAN, per_slice if reading.is_filtered else min(limit, per_slice))
+    while end > start and len(records) < limit and not reading.is_over:
+        low = max(start, end - span)
+        found, reached = await _forwards(reading, low, end, MAX_SPAN, SPAN_BYTES)
+        if reached < end and low < end - 1:
+            span = max(1, (end - low) // 4)
+            continue
+        newest = found[::-1]
+        room = limit - len(records)
+        records += newest[:room]
+        end = records[-1].record.offset if len(newest) > room else low
+        span = min(MAX_SPAN, 4 * span)
+    return records, end
+
+
+def _filter(key: str, text: str) -> Keeps | None:
+    """Return whether a record has a part in its key, and a text in its value, both as UTF-8; None without either."""
+    if not key and not text:
+        return None
+    wanted_key, wanted_text = key.encode(), text.encode()
+
+    def keeps(record: Record) -> bool:
+        if wanted_key and (record.key is None or wanted_key not in record.key):
+            return False
+        return not wanted_text or (record.value is not None and wanted_text in record.value)
+
+    return keeps
+
+
+# -- one record --------------------------------------------------------------------------------------------------------
+
+
+async def show_record(visit: Visit, name: str, index: str, offset: str) -> RecordForm:
+    """Return the record at an offset with the beginning of its value; the others of its batch are not returned."""
+    return record_form(await _record(visit, name, index, offset), preview=visit.number("bytes", 4096, most=PIECE_BYTES))
+
+
+async def read_value(visit: Visit, name: str, index: str, offset: str) -> BytesForm:
+    """Return a piece of the value of a record: `bytes` of it from the byte `start` on."""
+    value = (await _record(visit, name, index, offset)).record.value
+    start, size = visit.number("start", 0), visit.number("bytes", 64 << 10, least=1, most=PIECE_BYTES)
+    form = bytes_form(None if value is None else value[start:], preview=size)
+    if form is None or (value is not None and start > len(value)):
+        raise ConsoleError(404, "NOT_FOUND", "the record has no value, or a shorter one")
+    return form
+
+
+async def save_value(visit: Visit, name: str, index: str, offset: str) -> Download:
+    """Return the whole value of a record as it is stored."""
+    value = (await _record(visit, name, index, offset)).record.value
+    if value is None:
+        raise ConsoleError(404, "NOT_FOUND", "the record has no value")
+    return Download(value, f"{name}-{index}-{offset}.bin")
+
+
+async def _record(visit: Visit, name: str, index: str, offset: str) -> Found:
+    """Return the record at an offset. Raises ConsoleError if there is none."""
+    partition = visit.local_partition(name, whole_number("partition", index, most=1 << 31), Operation.READ)
+    number = whole_number("offset", offset)
+    reading = Reading(visit, partition, 1, None)
+    with partition.inside():
+        if not partition.log.offsets.log_start_offset <= number < partition.log.offsets.high_watermark:
+            raise kafka_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"no offset {number} in the log")
+        piece = await reading.piece(number, number + 1, 1)
+    if not piece.decoded.records:
+        why = reading.skipped[0] if reading.skipped else f"offset {number} was compacted away, or holds no record"
+        raise ConsoleError(404, "NO_RECORD", why)
+    return piece.decoded.records[0]

@@ -1,0 +1,20 @@
+"""The page of the console, as files. `static` has its source, plain modules without a build step.
+
+`vendor` are libraries that `vendor.py` takes from npm, by the hashes in `package-lock.json`.
+"""
+
+from pathlib import Path
+from typing import Final
+
+STATIC: Final = Path(__file__).parent / "static"
+VENDOR: Final = STATIC / "vendor"
+LIBRARIES: Final = ("htm.js", "preact.js", "hooks.js", "uplot.js", "uplot.css")  # in `vendor`
+MISSING: Final = "missing.html"  # served in place of the page where a library is missing
+
+
+def page_files() -> dict[str, bytes]:
+    """Return the files of the page by path. Without the libraries, only a page that says how to get them."""
+    if not all((VENDOR / name).is_file() for name in LIBRARIES):
+        return {MISSING: (STATIC / MISSING).read_bytes()}
+    names = [path for path in STATIC.rglob("*") if path.is_file() and path.name != MISSING]
+    return {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in names}
