@@ -11,6 +11,7 @@
 #   make bench      measure the figures of docs/performance.md; ARGS="..." selects some
 #   make bench-guard  fail if serving costs more than its bounds, beside bare system calls; under a minute
 #   make setup      make .venv with every extra, and compile; repeated, it rebuilds only what changed
+#   make ui         take the libraries of the console from npm; setup does so, too, where npm is found
 #   make figures    draw the pictures of docs/page-cache.md from the figures beside them
 #   make coverage   run the suite with branch coverage
 #   make fixtures   write tests/fixtures/kafka again with real Kafka
@@ -48,7 +49,7 @@ EXTRAS := .venv/extras
 SOURCES := $(shell find broker protocol -name '*.py*' -not -name '*.py[ci]')
 
 .DELETE_ON_ERROR:
-.PHONY: help setup run cluster test simulate lint interop interop-clients interop-packages stacks sparks bench bench-guard \
+.PHONY: help setup ui run cluster test simulate lint interop interop-clients interop-packages stacks sparks bench bench-guard \
 	figures coverage fixtures docs lock dist clean
 
 help:
@@ -75,7 +76,8 @@ $(COMPILED): $(TOOLS) setup.py pyproject.toml $(SOURCES)
 	@$(BYTE_COMPILE)
 	@mv $@.begun $@
 
-$(INSTALLED): pyproject.toml setup.py | $(COMPILED)
+$(INSTALLED): pyproject.toml setup.py warmlog/ui/package-lock.json | $(COMPILED)
+	@$(BIN)/python warmlog/ui/vendor.py --optional
 	@$(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
@@ -83,6 +85,10 @@ $(EXTRAS): $(TOOLS) requirements/dev.lock
 	@echo "warmlog: installing the extras for tests and Spark"
 	@$(INSTALL) --require-hashes --compile $(STORED) -r requirements/dev.lock
 	@touch $@
+
+# The page of the console needs its libraries; without npm everything else works, and the page says what to do.
+ui:
+	@$(PYTHON) warmlog/ui/vendor.py
 
 run: $(INSTALLED)
 	@$(BYTE_COMPILE)
@@ -181,6 +187,6 @@ dist: setup
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		.coverage htmlcov interop/kafka/target interop/go/target interop/node/node_modules \
-		interop/spring/target interop/librdkafka/node_modules
+		interop/spring/target interop/librdkafka/node_modules interop/console/node_modules warmlog/ui/static/vendor
 	find broker protocol warmlog \( -name '*.so' -o -name '_*.c' \) -delete
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,4 +1,6 @@
-"""Compile what `[tool.warmlog.compiled]` in pyproject.toml lists; everything else about the distribution is there, too.
+"""Compile what `[tool.warmlog.compiled]` in pyproject.toml lists, and add the console's libraries from npm.
+
+Everything else about the distribution is in pyproject.toml, too.
 
 Compiling is optional: what is not compiled runs as Python, slower. The modules of one translator are built all or none,
 because compiled modules call each other directly; what is left out is reported in one line. WARMLOG_COMPILED=1 makes
@@ -8,6 +10,7 @@ that an error, WARMLOG_PURE=1 compiles nothing.
 import io
 import os
 import re
+import subprocess
 import sys
 import time
 import tomllib
@@ -19,6 +22,8 @@ from textwrap import shorten
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
 from setuptools.modified import newer
 
@@ -110,6 +115,30 @@ class Build(build_ext):
         with ThreadPoolExecutor(CORES) as pool:
             list(pool.map(lambda source: self.compiler.compile([source], self.build_temp, **options), stale))
         return objects
+
+
+class BuildFiles(build_py):
+    """Copies the package, with the libraries of the console's page."""
+
+    def run(self) -> None:
+        """Fetch what is missing first; without npm, go on without the page."""
+        fetch_libraries()
+        super().run()
+
+
+class Source(sdist):
+    """A source distribution has the libraries, so that it can be installed without npm."""
+
+    def run(self) -> None:
+        """Fetch what is missing first."""
+        fetch_libraries()
+        super().run()
+
+
+def fetch_libraries() -> None:
+    """Run warmlog/ui/vendor.py, which does nothing if the libraries are there and reports in one line if it fails."""
+    script = ROOT / "warmlog" / "ui" / "vendor.py"
+    subprocess.run([sys.executable, str(script), "--optional"], check=True)  # noqa: S603  # a script of ours
 
 
 def cython(modules: list[str]) -> list[Extension]:
@@ -204,7 +233,7 @@ def description() -> str:
 
 
 setup(
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "build_py": BuildFiles, "sdist": Source},
     ext_modules=declared(),
     long_description=description(),
     long_description_content_type="text/markdown",
