@@ -39,13 +39,13 @@ class Decoded(NamedTuple):
     skipped: list[str]
 
 
-def decode_slice(data: Buffer, first: int, end: int, keeps: Keeps | None) -> Decoded:
-    """Decode the records with offsets in [first, end). For a worker thread."""
+def decode_slice(data: Buffer, first: int, end: int, keeps: Keeps | None, most: int) -> Decoded:
+    """Decode the records with offsets in [first, end), up to the batch with which there are `most`. In a thread."""
     found: list[Found] = []
     skipped: list[str] = []
     next_offset = None
     for position, header in _whole_batches(data):
-        if header.base_offset >= end:
+        if header.base_offset >= end or len(found) >= most:
             break
         next_offset = header.next_offset
         if header.last_offset < first:

@@ -29,6 +29,7 @@ from warmlog.protocol.request import ListOffsetsRequest, OffsetQuery
 MAX_RECORDS: Final = 200
 DEFAULT_RECORDS: Final = 50
 SLICE_BYTES: Final = 1 << 20
+SMALL_SLICE_BYTES: Final = 64 << 10  # the first one, without a filter
 MAX_BATCH_BYTES: Final = 16 << 20
 DEFAULT_BUDGET: Final = 4 << 20
 MAX_BUDGET: Final = 16 << 20
@@ -81,8 +82,8 @@ class Reading:
         """Whether the budget of bytes is used up."""
         return self.spent.bytes >= self._budget
 
-    async def piece(self, first: int, end: int, max_bytes: int = SLICE_BYTES) -> _Piece:
-        """Read and decode one slice of the offsets [first, end). Raises ConsoleError."""
+    async def piece(self, first: int, end: int, most: int, max_bytes: int = SLICE_BYTES) -> _Piece:
+        """Read one slice of the offsets [first, end), and decode about `most` records. Raises ConsoleError."""
         found = await self._look(first, max_bytes)
         if found.slice is None:
             return _Piece(Decoded([], None, []), end)
@@ -90,7 +91,7 @@ class Reading:
         if size > MAX_BATCH_BYTES:
             return await self._skip_large(found.slice, first, end)
         data = await self._bring(found.slice)
-        decoded = await self._visit.in_thread(partial(decode_slice, data, first, end, self._keeps))
+        decoded = await self._visit.in_thread(partial(decode_slice, data, first, end, self._keeps, most))
         self.skipped += decoded.skipped
         return _Piece(decoded, end if decoded.next_offset is None else min(end, decoded.next_offset))
 
@@ -187,8 +188,9 @@ async def _forwards(reading: Reading, first: int, end: int, limit: int, max_byte
     records: list[Found] = []
     most = reading.spent.bytes + max_bytes
     while first < end and (not records or reading.spent.bytes < most):
-        piece = await reading.piece(first, end)
         room = limit - len(records)
+        size = SLICE_BYTES if reading.is_filtered else min(SLICE_BYTES, max(SMALL_SLICE_BYTES, reading.spent.bytes))
+        piece = await reading.piece(first, end, room + 1, size)
         records += piece.decoded.records[:room]
         if len(piece.decoded.records) > room:
             return records, records[-1].record.offset + 1
@@ -272,7 +274,7 @@ async def _record(visit: Visit, name: str, index: str, offset: str) -> Found:
     with partition.inside():
         if not partition.log.offsets.log_start_offset <= number < partition.log.offsets.high_watermark:
             raise kafka_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"no offset {number} in the log")
-        piece = await reading.piece(number, number + 1, 1)
+        piece = await reading.piece(number, number + 1, 1, 1)
     if not piece.decoded.records:
         why = reading.skipped[0] if reading.skipped else f"offset {number} was compacted away, or holds no record"
         raise ConsoleError(404, "NO_RECORD", why)

@@ -83,7 +83,7 @@ class HttpListener:
 
         `not_ready` returns the body of `/readyz` while the broker is not serving, and None once it is.
         """
-        # Set once the broker serves, unless warmlog.ui is false. Imports the console, in a thread, for its first request.
+        # Set once the broker serves, unless warmlog.ui is false. Called in a thread, for the first request: it imports.
         self.open_console: Callable[[], Callable[[], Console]] | None = None
         self._console: Console | None = None
         self._tls = tls
