@@ -27,6 +27,7 @@ async def list_groups(visit: Visit) -> GroupList:
         if wanted in each.group:
             found.append(each)
         await visit.context.checkpoint()
+    found.sort(key=lambda each: each.group)
     shown = found[page * PAGE_SIZE : (page + 1) * PAGE_SIZE]
     return GroupList(groups=tuple(map(_form, shown)), total=len(found), page=page, page_size=PAGE_SIZE)
 

@@ -172,5 +172,3 @@ async def test_connections_are_kept_between_requests_with_bodies(tmp_path: Path)
             answer = b""
             while answer.count(b"HTTP/1.1 401") < 2:
                 answer += await stream.receive_some()
-
-

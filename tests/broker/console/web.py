@@ -14,7 +14,6 @@ from tests.broker.kafka_client import kafka_client
 from tests.broker.net.sasl import PASSWORD, upsertion
 from warmlog.broker.security.authorizer import STANDARD_AUTHORIZER
 from warmlog.protocol.records.builder import build_batch
-from warmlog.protocol.records.record import Record
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
 from warmlog.protocol.scram import SCRAM_SHA_256
 
@@ -102,12 +101,15 @@ async def console_with_users(
 
 async def produce(client: RawClient, topic: str, *values: bytes | None, key: bytes | None = None) -> None:
     """Store one batch."""
-    records = [Record(0, 1_700_000_000_000 + place, key, value) for place, value in enumerate(values)]
-    await produce_batch(client, topic, records)
+    await produce_batch(client, topic, [(1_700_000_000_000 + place, key, value) for place, value in enumerate(values)])
 
 
-async def produce_batch(client: RawClient, topic: str, records: Iterable[Record], **options: Any) -> None:
-    entry = PartitionRecords(topic=topic, partition=0, records=memoryview(build_batch(list(records), **options)))
+async def produce_batch(
+    client: RawClient, topic: str, records: Iterable[tuple[int, bytes | None, bytes | None]], **options: Any
+) -> None:
+    """Store one batch of records of (timestamp, key, value)."""
+    rows = [(*record, ()) for record in records]
+    entry = PartitionRecords(topic=topic, partition=0, records=memoryview(build_batch(rows, **options)))
     reply = await client.ask(ProduceRequest(partitions=(entry,)))
     assert not reply.partitions[0].error, reply
 
