@@ -27,6 +27,7 @@ COMMANDS = {
     "tls": ("warmlog.cli.root", "tls", "Make certificates for encrypted connections."),
     "transaction": ("warmlog.cli.root", "transaction", "List, describe and abort transactions; find hanging ones."),
     "log": ("warmlog.cli.root", "log", "Inspect and repair the files of a data directory, with or without a broker."),
+    "tour": ("warmlog.cli.tour", "tour", "Make a topic whose index is not in memory, for the console's tour."),
     "pipeline": ("warmlog.cli.root", "pipeline", "Count, archive, replay and audit records, with or without Spark."),
     "completion": ("warmlog.cli.root", "completion", "Print the script that completes `warmlog` in a shell."),
 }

@@ -37,8 +37,12 @@ async def test_offsets_of_a_group_without_members_are_set(tmp_path: Path) -> Non
         await produce(client, "words", b"a", b"b", b"c")
         await commit(client, "readers", "words", 1)
         for to, is_time, expected in (
-            ("end", False, 3), ("beginning", False, 0), ("2", False, 2), ("1700000000001", True, 1), ("1800000000000", True, 3)
-        ):  # fmt: skip
+            ("end", False, 3),
+            ("beginning", False, 0),
+            ("2", False, 2),
+            ("1700000000001", True, 1),
+            ("1800000000000", True, 3),
+        ):
             reply = await admin.post("groups/readers/reset", {"topic": "words", "to": to, "is_time": is_time})
             assert reply.status == 200, reply.body
             assert (await admin.get("groups/readers"))["positions"][0]["offset"] == expected

@@ -2,7 +2,7 @@
 import { Problem, api, counted, html, number, pagePath, partitionPath, query, useApi, useState } from "../lib.js";
 import { Explanation } from "./explain.js";
 
-const TOPIC = "tour";
+const TOPIC = "warmlog-tour";
 const OFFSET = 30000; // in the middle of the topic: the cold section of its index
 
 const faultsOf = (status) => Object.entries(status?.totals?.loop_faults ?? {}).reduce((sum, [name, count]) => sum + (name.startsWith("major ") ? count : 0), 0);
