@@ -127,7 +127,7 @@ interop-clients:
 	$(INTEROP) tests/interop $(EMPTY_OK)
 
 interop-packages:
-	$(INTEROP) -p no:cacheprovider tests/deploy tests/packaging tests/pipeline $(EMPTY_OK)
+	$(INTEROP) -p no:cacheprovider tests/console tests/deploy tests/packaging tests/pipeline $(EMPTY_OK)
 
 stacks: setup
 	$(BIN)/pytest -m stacks tests/stacks $(ARGS)

@@ -21,6 +21,7 @@ import click
 
 from interop.python_reference import python_api
 from warmlog.broker.api.authorization.table import HTTP_PATHS, ROWS
+from warmlog.broker.console.routes import ROUTES
 from warmlog.broker.partitions.partition_metrics import LABELS
 from warmlog.broker.settings.documentation import documentation_of
 from warmlog.broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
@@ -41,6 +42,7 @@ PAGES: Mapping[Path, tuple[str, ...]] = {
     DOCS / "command-line.md": ("commands",),
     DOCS / "python-api.md": ("python-api",),
     DOCS / "authorization.md": ("authorization",),
+    DOCS / "console.md": ("console-endpoints",),
 }
 Kafka = Mapping[str, Any]  # what a real Kafka serves, from SERVED
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -97,6 +99,18 @@ def authorization(_: Kafka) -> str:
     rows = [(row.name, row.needs, row.missing) for row in sorted(ROWS.values(), key=lambda row: row.name.lower())]
     rows += [(f"HTTP: {path}", f"{each.name} Cluster", "status 403") for path, each in HTTP_PATHS.items()]
     return table(("API", "needs", "without it"), rows)
+
+
+def console_endpoints(_: Kafka) -> str:
+    """List the endpoints of the console, with their parameters, what they return, and the rights they need."""
+    rows = []
+    for each in ROUTES:
+        parameters = "; ".join(f"`{name}`: {meaning}" for name, meaning in each.parameters.items())
+        takes = "" if each.takes is None else f" Body: `{each.takes.__name__}`."
+        returns = "bytes" if each.returns is None else f"`{each.returns.__name__}`"
+        summary = f"{each.summary}{takes} {parameters}".strip()
+        rows.append((f"`{each.method} /api/v1/{each.path}`".replace("/`", "`"), summary, returns, each.needs))
+    return table(("endpoint", "what it does", "returns", "needs"), rows)
 
 
 def topic_settings(_: Kafka) -> str:
@@ -281,6 +295,7 @@ BLOCKS: Mapping[str, Callable[[Kafka], str]] = {
     "cluster-metrics": cluster_metrics,
     "partition-metrics": partition_metrics,
     "commands": commands,
+    "console-endpoints": console_endpoints,
     "python-api": lambda _: python_api(),
 }
 

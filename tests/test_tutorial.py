@@ -85,3 +85,4 @@ def follow(broker: "subprocess.Popen[str]", bin_directory: Path, directory: Path
     assert re.search(r"^offset index  plain +0 6 10 11 12 13 +0 6 10 11 12 13 +6 ", recent, re.MULTILINE)
     assert "major faults expected: 3 (plain search: 6)" in recent
     assert re.search(r"^offset index  warm    cold ", run("cold-section"), re.MULTILINE)
+    assert re.search(r"^warmlog-tour: 60,000 records; 0 of \d+ pages are in memory\.", run("tour"))

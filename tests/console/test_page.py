@@ -133,9 +133,10 @@ def test_evicted_pages_and_lookups_are_drawn_as_the_command_line_prints_them(nod
         assert any(each["missing"] for each in lookups) or topic == "words"
 
 
-def test_ten_thousand_topics_are_paged_by_the_broker(node: WarmlogNode, client: Client) -> None:
+def test_ten_thousand_topics_are_paged_by_the_broker(node: WarmlogNode) -> None:
     for start in range(0, 10_000, 1000):
-        client.create_topics(*(f"topic-{number:05}" for number in range(start, start + 1000)))
+        names = [f"topic-{number:05}" for number in range(start, start + 1000)]
+        printed("topic", "create", *names, "--native", node.addresses["native"])
     seen = see("topics", node)
     print(f"10,000 topics: {seen['milliseconds']:.0f} ms to the first rows")
     assert (seen["rows"], seen["second"], seen["filtered"]) == (100, "topic-00100", "topic-09999")
@@ -145,7 +146,7 @@ def test_a_value_of_5_mb_is_shown_in_pieces(node: WarmlogNode, client: Client) -
     client.create_topic("large", configs={"max.message.bytes": "10000000"})
     item = '{"name": "value", "list": [1, 2, 3]}, '
     value = '{"items": [' + item * (LARGE // len(item)) + "{}]}"
-    client.produce("large", value.encode())
+    client.produce("large", value=value.encode())
     seen = see("large", node, list="/ui/topics/large/0/records")
     print(f"a value of {len(value):,} bytes: the page was busy for at most {seen['longest']:.0f} ms")
     assert seen["listed"] < 4000
@@ -155,7 +156,7 @@ def test_a_value_of_5_mb_is_shown_in_pieces(node: WarmlogNode, client: Client) -
 
 def test_bytes_that_are_no_text_are_shown_in_hex(node: WarmlogNode, client: Client) -> None:
     for value in (b"nul\0", b"\xff\xfe", "größe".encode()):
-        client.produce("bytes", value, key=b"\0")
+        client.produce("bytes", value=value, key=b"\0")
     found = see("records", node, path="/ui/topics/bytes/0/records?order=oldest")
     assert [(offset, value.strip(), is_hex) for offset, _, value, is_hex in found] == [
         (0, "6e 75 6c 00 hex", True),
@@ -166,14 +167,14 @@ def test_bytes_that_are_no_text_are_shown_in_hex(node: WarmlogNode, client: Clie
 
 
 def test_new_records_appear_where_the_page_follows(node: WarmlogNode, client: Client) -> None:
-    client.produce("live", b"first")
+    client.produce("live", value=b"first")
     given = {"path": "/ui/topics/live/0/records", "value": "while it was open"}
     with subprocess.Popen(
         command("follow", node, given), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as page:
         assert page.stderr is not None
         assert page.stderr.readline() == "following\n"
-        client.produce("live", b"while it was open")
+        client.produce("live", value=b"while it was open")
         out, errors = page.communicate(timeout=60)
     assert page.returncode == 0, errors
     assert json.loads(out) == "1"
@@ -184,7 +185,7 @@ def fill(node: WarmlogNode, client: Client) -> None:
     client.create_topic("small", configs={"index.interval.bytes": "1"})
     client.produce_many("small", (b"%d" % number for number in range(60_000)))
     client.create_topic("three", partitions=3)
-    client.produce("readings", b'{"degrees": 21.5}', key=b"sensor 1")
+    client.produce("readings", value=b'{"degrees": 21.5}', key=b"sensor 1")
     client.commit_offsets("readers", {("small", 0): 1000, ("three", 1): 0})
     needs_eviction(node.data)
     evict_files(node.data / "small-0")
@@ -200,7 +201,7 @@ def test_every_view_is_accessible_at_every_width_light_and_dark(
 
 
 def test_the_keyboard_alone_leads_everywhere(node: WarmlogNode, client: Client) -> None:
-    client.produce("small", b"a")
+    client.produce("small", value=b"a")
     seen = see("keyboard", node, topic="small")
     assert seen == {"skipped": "main", "title": "small-0 · warmlog", "at": "/ui/topics/small/0"}
 
@@ -224,7 +225,7 @@ def test_a_topic_is_deleted_by_who_may_after_its_name_was_typed(browser: None, t
             client.create_topic("doomed")
             environment = {**os.environ, "WARMLOG_KAFKA": made.addresses["kafka"]}
             (tmp_path / "password").write_text("open sesame")
-            arguments = ["user", "create", "admin", "--password-file", str(tmp_path / "password")]
+            arguments = ["user", "create", "admin", "--new-password-file", str(tmp_path / "password")]
             subprocess.run([sys.executable, "-m", "warmlog", *arguments], env=environment, check=True)
             login = {"username": "admin", "password": "open sesame"}
             seen = see("remove", made, topic="doomed", login=login)
@@ -240,12 +241,12 @@ def test_three_brokers_of_which_one_is_killed(browser: None, tmp_path: Path) -> 
     with etcd(tmp_path / "etcd") as (store,), WarmlogNodes(tmp_path, store.url, settings=settings) as nodes:
         with Client(nodes[1].addresses["native"]) as client:
             client.create_topic("shared", partitions=1)
-            client.produce("shared", b"a")
+            client.produce("shared", value=b"a")
         path = "/ui/topics/shared/0"
         before = see("cluster", nodes[1], path=path)
         assert "of 3" in before["strip"]
         assert [is_in_sync for _, _, is_in_sync in before["replicas"]] == ["yes"] * 3
         nodes[3].kill()
         after = see("cluster", nodes[1], path=path, alert="WarmlogUnderReplicated")
-        assert "under-replicated" in " ".join(after["alerts"]).lower() or after["alerts"]
-        assert dict((broker, is_in_sync) for broker, _, is_in_sync in after["replicas"])["3"] == "no"
+        assert len(after["alerts"]) >= 1
+        assert {broker: is_in_sync for broker, _, is_in_sync in after["replicas"]}["3"] == "no"

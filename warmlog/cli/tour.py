@@ -1,6 +1,7 @@
 """`warmlog tour`: make a topic whose index is not in memory, for the console's tour."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,10 +54,8 @@ async def make_topic(client: "AsyncClient") -> None:
     """Create the topic again, with its records."""
     from warmlog.client import UnknownTopicError
 
-    try:
+    with suppress(UnknownTopicError):
         await client.delete_topic(TOPIC)
-    except UnknownTopicError:
-        pass
     await client.create_topic(TOPIC, partitions=1, configs=CONFIGS)
     await client.produce_many(TOPIC, (b"%d" % number for number in range(RECORDS)))
 
