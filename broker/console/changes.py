@@ -11,8 +11,8 @@ from msgspec import Struct
 from warmlog.broker.console.values import Done
 from warmlog.broker.console.visit import ConsoleError, Handler, Visit, kafka_error, whole_number
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import DeleteGroupsRequest, OffsetCommitRequest, OffsetToCommit, TopicPartition
-from warmlog.protocol.kafka.messages.assignments import (
+from warmlog.protocol.groups import DeleteGroupsRequest, OffsetCommitRequest, OffsetToCommit, PartitionEntry
+from warmlog.protocol.kafka.messages.topics.assignments import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
     Reassignment,
@@ -185,7 +185,7 @@ async def elect_leader(visit: Visit, name: str, index: str) -> Done:
     asked, number = visit.content(ElectLeader), whole_number("partition", index, most=1 << 31)
     if asked.unclean:
         _confirm(asked.confirm, f"{name}-{number}")
-    place = TopicPartition(topic=name, partition=number)
+    place = PartitionEntry(topic=name, partition=number)
     response = await visit.ask(ElectLeadersRequest(election_type=int(asked.unclean), partitions=(place,)))
     _check([response])
     _check(response.partitions, fine=(ErrorCode.ELECTION_NOT_NEEDED,))
