@@ -18,7 +18,6 @@ from warmlog.broker.console import (
 )
 from warmlog.broker.console.visit import ConsoleError, Handler, Visit
 
-API_VERSION: Final = "1"
 _PARTITION: Final = "topics/{topic}/partitions/{partition}"
 _FILTER: Final = {"filter": "a part of the name", "page": "from 0 on"}
 

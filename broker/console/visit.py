@@ -22,7 +22,7 @@ from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
-from warmlog.broker.security.acls import Operation, ResourceType
+from warmlog.broker.security.acls import Operation
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.request import Request
 from warmlog.protocol.response import ErrorResponse
@@ -169,12 +169,6 @@ class Visit:
             raise kafka_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
         if not (may_see and self.may_topic(operation, name)):
             raise kafka_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"not authorized: {operation.name} on the topic")
-
-    def require_cluster(self, operation: Operation) -> None:
-        """Raise ConsoleError unless the sender may do this."""
-        if self.access is not None:
-            with expected():
-                self.access.require(operation, ResourceType.CLUSTER)
 
     def local_partition(self, topic: str, index: int, operation: Operation = Operation.DESCRIBE) -> Partition:
         """Return a partition that has a log here. Raises ConsoleError."""

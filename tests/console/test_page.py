@@ -195,7 +195,7 @@ def test_every_view_is_accessible_at_every_width_light_and_dark(
     node: WarmlogNode, client: Client, tmp_path: Path
 ) -> None:
     fill(node, client)
-    pictures = os.environ.get("WARMLOG_PICTURES", str(tmp_path))
+    pictures = os.environ.get("CONSOLE_PICTURES", str(tmp_path))
     assert see("views", node, views=VIEWS, pictures=pictures) == []
     assert len(list(Path(pictures).glob("console-*.png"))) >= 6
 
@@ -209,7 +209,7 @@ def test_the_keyboard_alone_leads_everywhere(node: WarmlogNode, client: Client) 
 def test_the_tour_watches_a_lookup_fault(node: WarmlogNode, tmp_path: Path) -> None:
     needs_eviction(node.data)
     make_tour(node)
-    seen = see("tour", node, pictures=os.environ.get("WARMLOG_PICTURES", str(tmp_path)))
+    seen = see("tour", node, pictures=os.environ.get("CONSOLE_PICTURES", str(tmp_path)))
     assert seen["missing"] > 1
     assert "0 major faults" in seen["counted"]
     assert "0 lookups" not in seen["counted"]
