@@ -29,8 +29,8 @@ LARGE = 5 << 20
 VIEWS = [
     ("/ui/topics", "#topics tbody svg", "topics"),
     ("/ui/topics/three", "table tbody tr", ""),
-    ("/ui/topics/small/0", "#files svg", "partition"),
-    ("/ui/topics/small/0/explain?offset=30000", "#lookups .pages", "explain"),
+    ("/ui/topics/warmlog-tour/0", "#files svg", "partition"),
+    ("/ui/topics/warmlog-tour/0/explain?offset=30000", "#lookups .pages", "explain"),
     ("/ui/topics/small/0/records", "#records tbody tr", "records"),
     ("/ui/topics/small/0/records?text=nothing", "#cost", ""),
     ("/ui/topics/small/0/records/7", "#value", ""),
@@ -195,6 +195,7 @@ def test_every_view_is_accessible_at_every_width_light_and_dark(
     node: WarmlogNode, client: Client, tmp_path: Path
 ) -> None:
     fill(node, client)
+    make_tour(node)
     pictures = os.environ.get("CONSOLE_PICTURES", str(tmp_path))
     assert see("views", node, views=VIEWS, pictures=pictures) == []
     assert len(list(Path(pictures).glob("console-*.png"))) >= 6
