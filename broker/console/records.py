@@ -34,7 +34,7 @@ MAX_BATCH_BYTES: Final = 16 << 20
 DEFAULT_BUDGET: Final = 4 << 20
 MAX_BUDGET: Final = 16 << 20
 SPAN_BYTES: Final = 4 << 20  # of a span of offsets that is read backwards
-MAX_LOOKS: Final = 8  # of an index whose pages are evicted again
+MAX_ATTEMPTS: Final = 8  # of an index whose pages are evicted again
 MAX_SPAN: Final = 1 << 20  # offsets
 PIECE_BYTES: Final = 256 << 10  # of a large value, in a request
 
@@ -84,7 +84,7 @@ class Reading:
 
     async def piece(self, first: int, end: int, most: int, max_bytes: int = SLICE_BYTES) -> _Piece:
         """Read one slice of the offsets [first, end), and decode about `most` records. Raises ConsoleError."""
-        found = await self._look(first, max_bytes)
+        found = await self._find(first, max_bytes)
         if found.slice is None:
             return _Piece(Decoded([], None, []), end)
         size = len(found.slice)
@@ -95,9 +95,9 @@ class Reading:
         self.skipped += decoded.skipped
         return _Piece(decoded, end if decoded.next_offset is None else min(end, decoded.next_offset))
 
-    async def _look(self, offset: int, max_bytes: int) -> LogRead:
+    async def _find(self, offset: int, max_bytes: int) -> LogRead:
         """Find the slice at an offset. Pages of an index that are cold are read by a thread first."""
-        for _ in range(MAX_LOOKS):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 with expected():
                     found = self._partition.read(offset, max_bytes, min_one_message=True)

@@ -6,7 +6,7 @@ from functools import partial
 
 from warmlog.broker.console.values import DiskForm, HistogramForm, Status, TotalsForm
 from warmlog.broker.console.visit import Tools, Visit
-from warmlog.broker.metrics.families import Histogram
+from warmlog.broker.metrics.families import SeriesHistogram
 from warmlog.broker.security.acls import Operation
 from warmlog.protocol.version import VERSION
 
@@ -60,7 +60,7 @@ def _measure(tools: Tools, paths: list[str]) -> tuple[list[DiskForm], dict[str, 
     return disks, {f"{kind} {where}": count for (kind, where), count in tools.page_faults.rows()}
 
 
-def _form(*histograms: Histogram) -> HistogramForm:
+def _form(*histograms: SeriesHistogram) -> HistogramForm:
     """Return the sum of histograms with the same bounds."""
     if not histograms:
         return HistogramForm(bounds=(), counts=())
