@@ -92,7 +92,7 @@ def test_unknown_residency_is_reported(run: Run, data: Path, monkeypatch: pytest
     def refuse(_: int, __: int) -> None:
         raise UnknownResidencyError("cachestat: function not implemented; mincore: the file belongs to another user")
 
-    monkeypatch.setattr("warmlog.cli.log.residency.choose_query", refuse)
+    monkeypatch.setattr("warmlog.broker.log.io.survey.choose_query", refuse)
     done = run("log", "residency", data)
     assert done.status == 1
     assert "cachestat: function not implemented" in done.err
