@@ -179,7 +179,7 @@ const checks = {
   // A change with its confirmation: delete a topic.
   async remove(browser) {
     const page = await openPage(browser);
-    await show(page, `/ui/topics/${given.topic}`, "dialog");
+    await show(page, `/ui/topics/${given.topic}`, "main .danger");
     await page.getByRole("button", { name: "Delete…" }).click();
     const dialog = page.getByRole("dialog", { name: "Delete the topic" });
     const warning = await dialog.locator("p").first().textContent();

@@ -226,6 +226,7 @@ def test_a_topic_is_deleted_by_who_may_after_its_name_was_typed(browser: None, t
             client.create_topic("doomed")
             environment = {**os.environ, "WARMLOG_KAFKA": made.addresses["kafka"]}
             (tmp_path / "password").write_text("open sesame")
+            (tmp_path / "password").chmod(0o600)
             arguments = ["user", "create", "admin", "--new-password-file", str(tmp_path / "password")]
             subprocess.run([sys.executable, "-m", "warmlog", *arguments], env=environment, check=True)
             login = {"username": "admin", "password": "open sesame"}
