@@ -187,6 +187,6 @@ dist: setup
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		.coverage htmlcov interop/kafka/target interop/go/target interop/node/node_modules \
-		interop/spring/target interop/librdkafka/node_modules interop/console/node_modules warmlog/ui/static/vendor
+		interop/spring/target interop/librdkafka/node_modules interop/console/node_modules
 	find broker protocol warmlog \( -name '*.so' -o -name '_*.c' \) -delete
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
