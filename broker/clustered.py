@@ -293,7 +293,9 @@ class ClusterMember:
         """Have the store allocate no producer id that is in a log here: it may have been restored from a snapshot."""
         needed = largest_producer_id(partitions) + 1
         if needed > self.node.image.producer_ids.next_id:
-            logger.warning("logs here have producer ids up to %d: the cluster continues from there", needed - 1)
+            logger.warning(
+                "logs of this broker have producer ids up to %d; the cluster allocates ids after them", needed - 1
+            )
             with suppress(StoreError):  # this broker allocates none that is in a log here in any case
                 await admin.take_producer_ids(self.node, 0, at_least=needed)
 
@@ -306,7 +308,7 @@ class ClusterMember:
                 logger.warning("cannot write %s: %s", self._state.path, error)
 
     async def _share_settings(self) -> None:
-        """Write settings that decide about records into the store, or tell that it has other ones."""
+        """Write settings that decide about records into the store, or log that the store has other values."""
         defaults, image = Settings(), self.node.image
         there = image.configs.get(BROKER_DEFAULTS)
         for name in SHARED:
@@ -318,7 +320,9 @@ class ClusterMember:
             if known is None:
                 await admin.set_configs(self.node, BROKER_DEFAULTS, partial(_with_default, name, text))
             elif known != text:
-                logger.warning("%s is %s in the cluster, not %s as configured here", name, known, text)
+                logger.warning(
+                    "%s: using %s, the value of the cluster, instead of %s as configured here", name, known, text
+                )
 
     def _declare_election_times(self) -> Callable[[float], None]:
         return self._metrics.histogram(

@@ -390,7 +390,7 @@ def client_quotas(settings: Settings, node: StoreNode, metrics: Metrics) -> Clie
 
 
 def _login_rules(settings: Settings, bound: Bound) -> LoginRules | None:
-    """Return what a listener asks of its clients; None without SASL."""
+    """Return how the clients of a listener have to log in; None without SASL."""
     found = sasl_settings(settings, bound.plan.name)
     if found is None:
         return None

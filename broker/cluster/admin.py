@@ -84,7 +84,7 @@ def check_assignment(image: ClusterImage, assignment: Assignment) -> None:
             raise InvalidAssignmentError(f"partition {index}: broker {unknown[0]} is not registered")
         if not any(image.is_active(broker) for broker in replicas):
             raise InvalidAssignmentError(
-                f"partition {index}: each of the brokers {list(replicas)} is fenced or shuts down, so none could lead"
+                f"partition {index}: each of the brokers {list(replicas)} is fenced or shutting down, so none can lead"
             )
 
 

@@ -227,7 +227,7 @@ class Controller:
         try:
             outcome = await self._node.attempt(transaction(batch))
         except StoreError as error:
-            logger.debug("cannot commit an election: %s", error)
+            logger.debug("cannot commit elections, retrying: %s", error)
         if outcome is None:
             await trio.sleep(RETRY_S)
         elif outcome:
@@ -248,7 +248,7 @@ class Controller:
         else:
             self.unclean_elections += 1
             logger.warning(
-                "%s: broker %d leads in epoch %d; it may lack acknowledged records",
+                "%s: unclean election: broker %d leads in epoch %d; it may lack acknowledged records",
                 name,
                 state.leader_id,
                 state.leader_epoch,
@@ -299,11 +299,11 @@ class Controller:
             await trio.lowlevel.checkpoint()
 
     async def _finish(self, name: str) -> None:
-        """Finish a topic that a broker, which is gone, began to create or delete."""
+        """Complete a creation or deletion of a topic that a failed broker left unfinished."""
         try:
             await finish_topic(self._node, name)
         except (RefusedError, StoreError) as error:
-            logger.info("topic %s: cannot finish what was begun: %s", name, error)
+            logger.info("topic %s: cannot complete its interrupted creation or deletion: %s", name, error)
         self._finishing.discard(name)
 
 

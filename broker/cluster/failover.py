@@ -149,7 +149,7 @@ class Failover:
                     return True
                 await trio.sleep(LEASE_POLL_S)
         except StoreError as error:
-            logger.debug("broker %d: nothing is known about its lease: %s", registration.broker, error)
+            logger.debug("broker %d: cannot read the state of its lease: %s", registration.broker, error)
             return None
         return False
 

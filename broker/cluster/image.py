@@ -179,7 +179,7 @@ class ClusterImage:
             kind, _, rest = event.key.partition("/")
             take = _TAKES.get(kind)
             if take is None:
-                logger.debug("unknown key in the store: %s", event.key)
+                logger.debug("ignored an unknown key in the store: %s", event.key)
                 continue
             value, revision = (None, ABSENT) if isinstance(event, Deleted) else (event.value, event.mod_revision)
             try:

@@ -200,10 +200,12 @@ class ClusterNode(StoreNode):
                         self._take(self.image.apply(each))
                         delays = delays_s(self.random)
             except CompactedError:
-                logger.info("changes of the cluster were missed; reading all of it again")
+                logger.info(
+                    "the store no longer has the changes since revision %d; reading all keys", self.image.revision
+                )
                 await self.load()
             except StoreUnavailableError as error:
-                logger.warning("cannot follow the cluster's store, trying again: %s", error)
+                logger.warning("watch of the cluster's store interrupted, retrying: %s", error)
                 await trio.sleep(next(delays))
 
     def _heard_of(self, revision: int = 0) -> None:
@@ -219,9 +221,9 @@ class ClusterNode(StoreNode):
         super()._take(delta)
 
     def fence(self) -> None:
-        """Note that the cluster continues without this broker, as others have shown: it leads nothing any more.
+        """Stop leading: other brokers have proved that the cluster continues without this broker.
 
-        It registers again when it reaches the store.
+        It registers again once it reaches the store.
         """
         self._ended_epoch = self.latest_epoch
         self._take(self.image.without(self.id))
@@ -241,14 +243,14 @@ class ClusterNode(StoreNode):
                 logger.warning("broker %d lost its lease; registering again", self.id)
             except StoreUnavailableError as error:
                 self._fail_startup(error)
-                logger.warning("cannot register, trying again: %s", error)
+                logger.warning("broker %d: cannot register, retrying: %s", self.id, error)
                 await trio.sleep(next(delays))
 
     async def _wait_for_id(self, wanted: Registration) -> None:
-        """Wait until no other broker has this id: it may be gone, and its lease not. Raises UsedIdError.
+        """Wait until no other broker is registered with this id. Raises UsedIdError.
 
-        One that renews its lease is alive. If it does not, and its machine refuses connections, its registration is
-        ended.
+        A broker that renews its lease is alive. If it does not, and its machine refuses connections, its registration
+        is ended before the lease expires.
         """
         reason = f"node.id {self.id} is in use"
         with trio.move_on_after(self._lease_s * LEASES_UNTIL_REFUSED) as scope:
@@ -257,7 +259,7 @@ class ClusterNode(StoreNode):
                 if rival is None:
                     return
                 reason = rival
-                logger.warning("waiting for the end of another registration: %s", reason)
+                logger.warning("waiting for an earlier registration to end: %s", reason)
                 renews = await self.failover.renews_lease(found, trio.current_time())
                 if renews:
                     raise UsedIdError(reason)
@@ -322,9 +324,9 @@ class ClusterNode(StoreNode):
                 self._heard_of()
                 pause_s = interval_s
             except StoreUnavailableError as error:
-                logger.debug("cannot renew the lease: %s", error)
+                logger.debug("broker %d: cannot renew its lease, retrying: %s", self.id, error)
                 pause_s = min(interval_s, RENEW_AGAIN_S)
-        logger.warning("broker %d is not registered any more; registering again", self.id)
+        logger.warning("broker %d lost its registration; registering again", self.id)
 
     async def unrenewed_s(self, registration: Registration) -> float:
         """Return for how long a broker has not renewed its lease, rounded down (ROUNDING_S). Raises StoreError."""
@@ -338,7 +340,7 @@ class ClusterNode(StoreNode):
             with trio.move_on_after(self._lease_s):
                 await self._store.revoke(self.lease)
         except StoreError as error:
-            logger.info("the lease of broker %d ends by itself: %s", self.id, error)
+            logger.info("broker %d: cannot revoke its lease, which will expire: %s", self.id, error)
 
     # -- others and the end --------------------------------------------------------------------------------------------
 
@@ -361,7 +363,7 @@ class ClusterNode(StoreNode):
         try:
             return bool(await self.attempt(drain(self.image, self.me, self.lease)))
         except StoreError as error:
-            logger.info("cannot announce that broker %d stops: %s", self.id, error)
+            logger.info("broker %d: cannot announce its shutdown, retrying: %s", self.id, error)
             return False
 
     def leads_any(self) -> bool:
@@ -377,4 +379,4 @@ async def _guarded(run: Callable[[], Awaitable[None]]) -> None:
     try:
         await run()
     except (RefusedError, StoreError) as error:
-        logger.info("%s", error)
+        logger.info("cluster task failed: %s", error)

@@ -90,7 +90,7 @@ class StoreNode(ABC):
             try:
                 outcome = await self._store.commit(decision)
             except StoreUnavailableError as error:
-                logger.debug("trying to commit again: %s", error)
+                logger.debug("cannot commit, retrying: %s", error)
                 await trio.sleep(next(delays))
                 continue
             self._heard_of(outcome.revision)
@@ -109,7 +109,7 @@ class StoreNode(ABC):
     async def attempt(self, decision: Decision) -> bool | None:
         """Try to commit a decision once; return whether it was committed, None if that is unknown.
 
-        If it was, the image has it afterwards.
+        On True, the local image includes the change.
         """
         if isinstance(decision, Refusal):
             return False

@@ -61,7 +61,10 @@ class DiskWatch:
         self._spaces.pop(directory, None)
 
     async def check(self, directory: DataDirectory) -> None:
-        """Check a directory once. Raises DirectoryFailedError if the broker cannot go on."""
+        """Measure a directory's free space, and take it offline if its disk has failed.
+
+        Raises DirectoryFailedError if that is the directory with the metadata: the broker has to stop.
+        """
         suspicion = self._directories.suspects.pop(directory, None)
         probe = await self._has_new_failures(directory) or suspicion is not None
         try:

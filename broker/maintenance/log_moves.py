@@ -140,7 +140,7 @@ class LogMoves:
             self.begin(partition, target)
         except LogError as error:  # such as a full disk
             self.outcomes["failed"] += 1
-            logger.error("%s: its move to %s is given up: %s", name, target.path, error)  # noqa: TRY400
+            logger.error("%s: abandoned its move to %s: %s", name, target.path, error)  # noqa: TRY400
 
     def __len__(self) -> int:
         return len(self._moves)

@@ -188,7 +188,7 @@ class Mirror:
                     failures = await self._partitions.create_all([topic])
                     if topic.name in failures:
                         raise failures[topic.name]
-                    logger.info("topic %s: mirrored from now on", topic.name)
+                    logger.info("topic %s: created as a mirror", topic.name)
                 case Grow(name, count):
                     await changes.alter(name, None, count, for_mirror=True)
                 case Configure(name, configs):
@@ -196,7 +196,7 @@ class Mirror:
                 case Delete(name):
                     self._unfollow(name)
                     await self._partitions.delete(name)
-                    logger.info("topic %s: deleted, as at the source", name)
+                    logger.info("topic %s: deleted, since the source has deleted it", name)
         except _TOPIC_ERRORS as error:
             return str(error)
         return None
@@ -345,15 +345,15 @@ class Mirror:
             errors = await copies.copy(found)
             for (topic, partition), code in errors.items():
                 logger.warning(
-                    "group %s: cannot copy its offset of %s-%d: %s", found.group, topic, partition, code.name
+                    "group %s: cannot copy its committed offset of %s-%d: %s", found.group, topic, partition, code.name
                 )
 
     def _note(self, problem: str | None) -> None:
         """Remember a problem with the source, and log it once."""
         if problem is not None and problem != self.problem:
-            logger.warning("mirror: %s", problem)
+            logger.warning("mirror: cannot follow the source, retrying: %s", problem)
         elif problem is None and self.problem is not None:
-            logger.info("mirror: in step with the source")
+            logger.info("mirror: resumed; the last round succeeded")
         self.problem = problem
 
 

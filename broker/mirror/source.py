@@ -109,9 +109,9 @@ class Source:
         return sorted(group for group in found if group and is_chosen(group))
 
     async def committed(self, groups: Iterable[str]) -> list[GroupOffsets]:
-        """Return the committed offsets of groups, without those that cannot be told now.
+        """Return the committed offsets of groups; groups whose offsets are unavailable or not stable are left out.
 
-        Raises PeerError. Offsets that an open transaction may still change are not stable, so their group is left out.
+        Offsets that an open transaction may still change are not stable. Raises PeerError.
         """
         by_coordinator: dict[int, list[str]] = {}
         for group in groups:

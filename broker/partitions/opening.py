@@ -107,7 +107,10 @@ class Opening:
         try:
             await self._checkpoints.write()
         except OSError as error:
-            logger.warning("cannot write checkpoints, the old ones are out of date: %s", error)
+            logger.warning(
+                "cannot write checkpoints after recovery; the old ones may have offsets past the ends of logs: %s",
+                error,
+            )
 
     async def _end_opening(self, started_ms: int) -> None:
         logs = [partition.log for partition in self._map]
@@ -128,7 +131,7 @@ class Opening:
                 continue
             await self._availability.publish(topic, logs)
             for index, reason in failures.items():
-                logger.error("%s-%d is offline until the next start: %s", topic.name, index, reason)
+                logger.error("%s-%d is offline until the next startup: %s", topic.name, index, reason)
             lost = directories.lost
             reasons = failures | {index: lost.get((topic.name, index), OUT_OF_SERVICE) for index in offline}
             self._map.offline |= {(topic.name, index): reason for index, reason in reasons.items()}

@@ -298,7 +298,7 @@ class Partition:
             await self.disk.keep_up(partial(self.log.reads.rebuild_indexes, base_offset))
         except (OSError, LogError, ProtocolError) as error:
             logger.warning(
-                "%s-%d: segment %d: cannot rebuild the indexes: %s", self.topic, self.index, base_offset, error
+                "%s-%d: cannot rebuild the indexes of segment %d: %s", self.topic, self.index, base_offset, error
             )
         finally:
             self._rebuilding.discard(base_offset)

@@ -50,7 +50,7 @@ class Relocation:
             await trio.to_thread.run_sync(directories.settle_arrival, topic, index, directory)
             await self._checkpoints.write([each for each in (source, directory) if each in directories.live])
         except OSError as error:
-            logger.warning("%s-%d: moved, but its old location is still recorded: %s", topic, index, error)
+            logger.warning("%s-%d: moved, but the checkpoints still name its old directory: %s", topic, index, error)
         return True
 
 

@@ -109,7 +109,7 @@ class LocalReplica:
             self._shared.partitions.availability.resign(partition)
             self._stop_replicating()
             partition.log.follow_replicas()
-            logger.debug("%s-%d: not leading any more", partition.topic, partition.index)
+            logger.debug("%s-%d: no longer leading", partition.topic, partition.index)
         if self.copy is not None:
             self.copy = None
             partition.let_read(NOT_READABLE)

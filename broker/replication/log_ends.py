@@ -71,7 +71,7 @@ class LogEnds:
         try:
             answer = await self._leaders.ask(member.broker, LIST_OFFSETS, request)
         except PeerError as error:
-            logger.debug("broker %d does not tell where its log ends: %s", member.broker, error)
+            logger.debug("%s-%d: broker %d did not report its log end offset: %s", topic, index, member.broker, error)
             return
         for one in answer.partitions:
             if one.error is ErrorCode.NONE:

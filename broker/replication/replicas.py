@@ -72,7 +72,7 @@ class Replicas:
         deadlines: Deadlines,
         settings: Callable[[], Settings],
     ) -> None:
-        """Take over the logs that are open. The node must not follow the store yet, or no change may be missed."""
+        """Take over the logs that are open. The node must not follow the store yet, or changes would be missed."""
         self._node = node
         self._partitions = partitions
         self._shared = Surroundings(
@@ -226,10 +226,15 @@ class Replicas:
         if self._node.since == self._first_epoch:
             self._lost.clear()  # in another history they are not eligible anyway
             if missing:
-                logger.error("%d in-sync or eligible replicas have no log here; they are copied again", len(missing))
+                logger.error(
+                    "%d in-sync or eligible replicas have no log on this broker; replicating them from their leaders",
+                    len(missing),
+                )
         else:
             for place in sorted(missing):
-                logger.error("%s-%d: the log of an in-sync or eligible replica is missing; it is copied again", *place)
+                logger.error(
+                    "%s-%d: in-sync or eligible, but has no log on this broker; replicating it from its leader", *place
+                )
         self._untried.update(self._all_places())
         self._due.update(dict.fromkeys(self._untried))
         self._unmark_deleted()
@@ -265,10 +270,10 @@ class Replicas:
         except (OSError, LogError, StoreError, RefusedError) as error:
             if self._problems.get(place) != str(error):
                 self._problems[place] = str(error)
-                logger.warning("%s-%d: trying again: %s", *place, error)
+                logger.warning("%s-%d: cannot update the replica, retrying: %s", *place, error)
             nursery.start_soon(self._retry, place)
         except Exception:  # a defect in one place must not keep others from going on
-            logger.exception("%s-%d: trying again", *place)
+            logger.exception("%s-%d: unexpected error while updating the replica, retrying", *place)
             nursery.start_soon(self._retry, place)
         else:
             self._problems.pop(place, None)
@@ -382,12 +387,12 @@ class Replicas:
             if not has_left:  # the broker may be stopping: see `history`
                 self._lost.add(place)
         self._shared.counts.disowned += 1
-        logger.warning("%s-%d: left the in-sync replicas: records or their disk may be lost", *place)
+        logger.warning("%s-%d: left the in-sync replicas: its log or disk has failed, or has lost records", *place)
 
     async def _make(self, place: TopicPartition, key: TopicIdPartition, state: PartitionState) -> bool:
         """Create the log, unless it may be on an offline disk; return whether there may be another step.
 
-        If that fails, leave the in-sync replicas, so that nobody waits for this one. Raises OSError, LogError.
+        If that fails, leave the in-sync replicas, so that no append waits for this one. Raises OSError, LogError.
         """
         if self._partitions.may_be_offline(*place) and not self._is_new(state):
             return False
@@ -419,7 +424,7 @@ class Replicas:
             is_done = await self._node.attempt(transaction([change]))
         if is_done:
             did_lead = state is not None and state.leader_id == me.broker
-            done = "handed over to another leader" if did_lead else "left the in-sync replicas"
+            done = "resigned leadership" if did_lead else "left the in-sync replicas"
             logger.warning("%s-%d: %s: %s", *place, done, reason)
 
     async def _drop(self, place: TopicPartition, local: LocalReplica) -> None:

@@ -1,9 +1,9 @@
-"""Notice that this broker alone has lost the store: the others went on without it, and lead its partitions.
+"""Fence this broker when it alone has lost the store, and the others lead its partitions.
 
-A broker that cannot reach the store cannot tell whether the store is down, in which case it has to go on serving, or
-only out of its reach. Once its lease must have ended, it asks other brokers. A later leader epoch of a partition that
-it leads proves that decisions were made without it: then the broker leaves the cluster until it has registered again.
-Its clients get NOT_LEADER_OR_FOLLOWER and turn to the others, instead of waiting for acknowledgements that cannot come.
+A broker without a connection to the store cannot distinguish a store that is down, when it has to continue to serve,
+from a network partition. Once its lease must have expired, it asks other brokers. A later leader epoch of a partition
+that it leads proves that another leader was elected: then the broker fences itself until it has registered again. Its
+clients get NOT_LEADER_OR_FOLLOWER and turn to the others, instead of waiting for acknowledgements that cannot come.
 
 A later leader epoch is proof whatever the other broker's image is: epochs only grow.
 """
@@ -23,14 +23,14 @@ from warmlog.protocol.kafka.peer_apis import METADATA
 from warmlog.protocol.partitions import TopicIdPartition
 from warmlog.protocol.response import MetadataResponse
 
-SAMPLE = 20  # partitions to ask about; some may have nobody else who could lead them
+SAMPLE = 20  # partitions to ask about; some may have no other live replica
 QUESTIONS_PER_LEASE = 3
 
 logger = logging.getLogger(__name__)
 
 
 class SelfFencing:
-    """Asks other brokers while the store does not answer."""
+    """Asks other brokers for later leader epochs while the store does not answer."""
 
     def __init__(self, node: ClusterNode, brokers: ClusterBrokers, *, lease_s: float, random: Random) -> None:
         self._node = node
@@ -46,7 +46,8 @@ class SelfFencing:
                 continue
             if self._is_cut_off:  # still, after the time that the others took to answer
                 logger.warning(
-                    "broker %d cannot reach the store, and others lead its partitions: it resigns", self._node.id
+                    "broker %d cannot reach the cluster's store, and other brokers lead its partitions: fencing itself",
+                    self._node.id,
                 )
                 self._node.fence()
 

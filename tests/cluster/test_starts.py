@@ -112,7 +112,7 @@ def test_a_broker_may_come_back_at_another_address(node: WarmlogNode, tmp_path: 
     node.kill()
     with broker(tmp_path, store.url, warmlog_cluster_lease_ms=60_000) as same:
         same.start()
-        assert "waiting for the end of another registration" not in same.logged
+        assert "waiting for an earlier registration to end" not in same.logged
 
 
 def test_a_start_that_waits_for_its_id_can_be_stopped(store: EtcdProcess, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_start_that_waits_for_its_id_can_be_stopped(store: EtcdProcess, tmp_pa
         node.start()
         with node.frozen():  # one that renews its lease would be known to live
             other.begin()
-            other.wait_until_logged("waiting for the end of another registration")
+            other.wait_until_logged("waiting for an earlier registration to end")
             assert other.stop() == 0
 
 
@@ -233,6 +233,6 @@ def test_a_start_that_waits_for_etcd_can_be_stopped(node: WarmlogNode, store: Et
 def test_a_broker_can_stop_while_etcd_is_away(node: WarmlogNode, store: EtcdProcess) -> None:
     store.kill()
     assert node.stop() == 0
-    assert "the lease of broker 1 ends by itself" in node.logged
+    assert "broker 1: cannot revoke its lease, which will expire" in node.logged
     store.start()
     assert_unharmed(node)

@@ -204,10 +204,10 @@ class AsyncClient:
         min_duration_s: float | None = None,
         pattern: str | None = None,
     ) -> tuple[ListedTransaction, ...]:
-        """Return transactional ids by name: all, or those that every filter selects.
+        """Return transactions sorted by transactional id: all, or those that match every filter.
 
-        `states`: such as "Ongoing". `min_duration_s`: transactions that have been open for longer. `pattern`: a regular
-        expression that the whole id has to match. Raises ValueError for a state that does not exist, WarmlogError.
+        `states`: such as "Ongoing". `min_duration_s`: only transactions that have been open for longer. `pattern`: a
+        regular expression that the whole id has to match. Raises ValueError for an unknown state, WarmlogError.
         """
         return await self._transaction_admin.select(states, producer_ids, min_duration_s, pattern)
 

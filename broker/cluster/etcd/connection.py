@@ -120,7 +120,11 @@ class EndpointConnection:
             return self._decode(response.body, gateway.AuthenticateResponse).token
         status = _status(response)
         if status.code == gateway.FAILED_PRECONDITION:
-            logger.warning("cluster store: authentication is not enabled at %s: %s", self.endpoint, status.message)
+            logger.warning(
+                "cluster store: authentication is not enabled at %s, continuing without a user: %s",
+                self.endpoint,
+                status.message,
+            )
             return ""
         if status.code == gateway.INVALID_ARGUMENT:
             why = f"{status.message} (user {account.user})"

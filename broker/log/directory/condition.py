@@ -1,4 +1,4 @@
-"""Log what is unusual about the data directories at startup: offline, lost, gone, open to everybody."""
+"""Log what is unusual about the data directories at startup: offline, lost, missing, accessible to every user."""
 
 import logging
 import os
@@ -12,9 +12,9 @@ logger = logging.getLogger(__name__)
 def report_directories(directories: DataDirectories, *, is_alone: bool) -> None:
     """Log it. In a cluster, the directories are compared with the store later (`broker.clustered`). Raises OSError."""
     for path, reason in directories.offline.items():
-        logger.error("data directory %s is offline until the next start: %s", path, reason)
+        logger.error("data directory %s is offline until the next startup: %s", path, reason)
     for (topic, partition), what in directories.lost.items():
-        logger.error("%s-%d is offline until the next start: %s", topic, partition, what)
+        logger.error("%s-%d is offline until the next startup: %s", topic, partition, what)
     for directory in directories.live:
         if (mode := stat.S_IMODE(os.stat(directory.path).st_mode)) & stat.S_IRWXO:
             logger.info("data directory %s: every user of the machine has access (mode %o)", directory.path, mode)

@@ -108,7 +108,7 @@ def _each(directories: DataDirectories, work: Callable[[DataDirectory], None]) -
             if directory is directories.first:
                 raise DirectoryFailedError(directory.path, reason) from error
             directories.take_offline(directory, reason)
-            logger.error("data directory %s is offline until the next start: %s", directory.path, reason)  # noqa: TRY400
+            logger.error("data directory %s is offline until the next startup: %s", directory.path, reason)  # noqa: TRY400
 
 
 def _latest(found: Iterable[Runs | None]) -> dict[str, int]:

@@ -89,8 +89,8 @@ def load_log(
     `recovery_point` and `log_start_offset` come from the checkpoints; `clean`: the last stop was clean. After a clean
     stop, a recovery point that is not the end of the log means that other files were put there since.
 
-    `known_end`: the largest offset in the checkpoints; a log that was flushed must have files then, and if somebody has
-    accepted that they are lost, it restarts there. None: such a log is created empty.
+    `known_end`: the largest offset in the checkpoints; a log that was flushed must have files then, and restarts
+    there if their loss was accepted. None: such a log is created empty.
 
     Raises MissingFilesError if a log file was lost, and OSError.
     """

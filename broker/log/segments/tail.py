@@ -135,7 +135,7 @@ class Tail:
         self._put(batch, is_indexed=entries is not None, is_timed=entries is not None and bool(entries.time_index))
 
     def _put(self, batch: BatchExtent, *, is_indexed: bool, is_timed: bool) -> IndexEntries | None:
-        """Append a batch. `is_indexed`: add an offset index entry; `is_timed`: and a time index entry."""
+        """Append a batch. `is_indexed`: add an offset index entry. `is_timed`: add a time index entry with it."""
         last_offset, max_timestamp, size = batch.last_offset, batch.max_timestamp, batch.size
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp

@@ -128,7 +128,9 @@ class BatchOpener:
         try:
             results = await trio.to_thread.run_sync(partial(_open_all, jobs), limiter=self._limiter)
         except Exception as error:  # a defect, or no thread could be started: nothing was planned yet
-            logger.exception("cannot open batches")
+            logger.exception(
+                "unexpected error while validating compressed batches; rejecting %d", sum(len(each) for _, each in jobs)
+            )
             results = [([error] * len(batches), 0.0) for _, batches in jobs]
         for work, (outcomes, seconds) in zip(group, results, strict=True):
             has_more = work.item.opened(outcomes)
@@ -165,7 +167,9 @@ def _open(log: PartitionLog, reencoding: Reencoding, is_over: Callable[[], bool]
     except ProtocolError as error:
         return _alone(error)
     except Exception as error:
-        logger.exception("%s-%d: cannot open batches", log.topic, log.partition)
+        logger.exception(
+            "%s-%d: unexpected error while validating a compressed batch; rejecting it", log.topic, log.partition
+        )
         return _alone(error)
 
 

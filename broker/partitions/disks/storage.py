@@ -176,7 +176,9 @@ class Storage:
                 try:
                     directory.rename_stray(topic.name, index, topic_id)
                 except OSError as error:
-                    logger.warning("%s-%d: cannot rename the data of another topic: %s", topic.name, index, error)
+                    logger.warning(
+                        "%s-%d: cannot move the data of a former topic of this name aside: %s", topic.name, index, error
+                    )
                 else:
                     found.append((topic.name, index))
         return found
@@ -317,7 +319,9 @@ class Storage:
             if is_clean and (directory.was_clean or directory not in self.unrecovered):
                 directory.mark_clean(epoch)
         except OSError as error:
-            logger.warning("%s: unclean shutdown, the next startup recovers all logs: %s", directory.path, error)
+            logger.warning(
+                "%s: cannot record a clean shutdown, the next startup recovers all logs: %s", directory.path, error
+            )
         finally:
             directory.keep_room()
 
@@ -375,7 +379,9 @@ def _warn_of_unserved(
         indexes = [index for _, index in keys]
         if exists(topic):
             shown = ", ".join(map(str, indexes))
-            logger.warning("%s: topic %s has no partition %s, whose data is here", directory.path, topic, shown)
+            logger.warning(
+                "%s: topic %s has no partition %s; its data here is not served", directory.path, topic, shown
+            )
         else:
             logger.warning(
                 "%s: data of topic %s (partition directories: %d) is not served, because there is no such topic;"

@@ -124,7 +124,7 @@ class OwnTopics(Executor):
         except Exception as error:
             request.defect = error
             if request.answered.is_set():
-                logger.exception("cannot complete a change of topics that was answered")
+                logger.exception("a change of topics failed after its response was sent")
         finally:
             request.answered.set()
 
@@ -288,7 +288,11 @@ class OwnTopics(Executor):
         if failures:
             self._unforgotten |= {name: name in leaving for name in failures}
             reason = next(iter(failures.values()))
-            logger.warning("deleted topics remain in the metadata for now: %s: %s", ", ".join(failures), reason)
+            logger.warning(
+                "cannot remove deleted topics from the metadata; retrying at startup, or with a new topic: %s: %s",
+                ", ".join(failures),
+                reason,
+            )
 
     async def finish_interrupted(self) -> None:
         """Remove the data of topics whose deletion was interrupted. Raises MetadataError, OSError."""

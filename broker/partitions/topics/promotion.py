@@ -55,7 +55,7 @@ async def _abort_open(partition: Partition, writer: Writer) -> None:
                 raise append.error
     except (LogError, ProtocolError, StorageError, OSError) as error:
         logger.warning(
-            "%s-%d: transactions stay open, see `warmlog transaction find-hanging`: %s",
+            "%s-%d: cannot abort open transactions; list them with `warmlog transaction find-hanging`: %s",
             partition.topic,
             partition.index,
             error,

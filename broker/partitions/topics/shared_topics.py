@@ -125,7 +125,7 @@ class SharedTopics(Executor):
             except RefusedError:
                 return  # it was deleted meanwhile
             except StoreError as error:
-                logger.warning("topic %s: its creation is not finished, trying again: %s", topic.name, error)
+                logger.warning("topic %s: cannot complete its creation, retrying: %s", topic.name, error)
                 await trio.sleep(RETRY_S)
 
     async def grow(self, topic: Topic, _: int, added: Assignment, /) -> None:

@@ -301,12 +301,12 @@ class Fetcher:
         try:
             fetched = self._session.take(response)
         except FetchResponseError as error:
-            self._note_failure(f"broker {self._node_id}: {error}")
+            self._note_failure(str(error))
             await trio.sleep(next(self._delays))
             return
         if response.error is not ErrorCode.NONE:
             if response.error not in _SESSION_ERRORS:
-                self._note_failure(f"broker {self._node_id} refused a fetch: {response.error.name}")
+                self._note_failure(f"it answered {response.error.name}")
             await trio.sleep(next(self._delays))
             return
         self._note_success()
@@ -400,12 +400,12 @@ class Fetcher:
 
     def _note_failure(self, problem: str) -> None:
         if not self._is_failing:
-            logger.warning("cannot fetch, trying again: %s", problem)
+            logger.warning("cannot fetch from broker %d, retrying: %s", self._node_id, problem)
         self._is_failing = True
 
     def _note_success(self) -> None:
         if self._is_failing:
-            logger.info("broker %d: fetching again", self._node_id)
+            logger.info("resumed fetching from broker %d", self._node_id)
         self._is_failing = False
         self._delays = delays_s(self._random)
 

@@ -241,12 +241,18 @@ class PartitionReplica:
         if isinstance(remedy, Truncation):
             return await self._truncate(remedy)
         if isinstance(remedy, TruncateFully):
-            logger.warning("%s-%d: the log restarts at offset %d", self.topic, self.partition, remedy.offset)
+            logger.warning(
+                "%s-%d: removing all records: the leader's log begins at offset %d, after the local log end offset %d",
+                self.topic,
+                self.partition,
+                remedy.offset,
+                log.offsets.log_end_offset,
+            )
             return Step.GO_ON if await self._truncate_fully(remedy.offset) else Step.PAUSE
         return Step.GO_ON
 
     async def _offset_at(self, timestamp: int) -> int:
-        """Ask the leader for an offset; -1 if it does not tell. Raises PeerError."""
+        """Return an offset of the leader's log; -1 if it does not report it. Raises PeerError."""
         leader = self._cluster.leader_of(self.topic, self.partition)
         if leader is None:
             return -1
@@ -301,7 +307,7 @@ class PartitionReplica:
     def _note(self, problem: str | None) -> None:
         """Remember a problem, and log it once."""
         if problem is not None and problem != self.problem:
-            logger.warning("%s-%d: cannot copy: %s", self.topic, self.partition, problem)
+            logger.warning("%s-%d: cannot replicate: %s", self.topic, self.partition, problem)
         self.problem = problem
 
 

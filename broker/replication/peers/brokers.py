@@ -143,7 +143,7 @@ class ClusterBrokers:
         try:
             return await self.ask(broker, api, request, number)
         except PeerError as error:
-            logger.debug("no answer to %s: %s", api.api.name, error)
+            logger.debug("broker %d did not answer %s: %s", broker, api.api.name, error)
             return None
 
     def _address(self, broker: int) -> tuple[str, int]:

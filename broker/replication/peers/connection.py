@@ -60,7 +60,7 @@ class PeerSettings:
 
 
 class _Answer:
-    """The response that a caller waits for. `due_at`: when the peer may answer at the latest, by its request."""
+    """A pending response. `due_at`: the deadline for it, which depends on the request."""
 
     __slots__ = ("arrived", "due_at", "value")
 

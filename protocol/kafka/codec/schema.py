@@ -64,7 +64,7 @@ RECORDS = Primitive("records", b"", wire="data")
 TOPIC_ID = Primitive("topic_id", NO_TOPIC_ID, wire="uuid")
 # Bound, written as UNKNOWN_TOPIC_ID within a Flat array where the topic was asked for by an id that has no name.
 ERROR = Primitive("error", 0, wire="int16")
-# Bound, the throttle time of the reply.
+# In bound form: the reply's throttle_time_ms.
 THROTTLE = Primitive("throttle", 0, wire="int32")
 
 

@@ -246,7 +246,7 @@ def test_what_signs_may_be_elsewhere_and_an_unfit_certificate_is_named(
     assert caplog.messages == [
         (
             f"{secrets / 'broker.pem'} is not for 127.0.0.9: clients will refuse this broker; restore it, or remove"
-            f" {secrets / 'broker.pem'} to have it made again"
+            f" {secrets / 'broker.pem'} and start again to replace it"
         )
     ]
     make(tmp_path / "other")

@@ -137,7 +137,9 @@ def _certified(directory: Path, member: int | None, hosts: Sequence[str]) -> Pat
             make(directory, hosts=sorted({*own_hosts(), *hosts}), broker=file.stem)
         if (problem := lacking(file, directory / "ca.pem", hosts)) is not None:
             logger.warning(
-                "%s: clients will refuse this broker; restore it, or remove %s to have it made again", problem, file
+                "%s: clients will refuse this broker; restore it, or remove %s and start again to replace it",
+                problem,
+                file,
             )
     except OSError as error:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
@@ -241,7 +243,8 @@ def _warn_of_changes(directory: Path, properties: Path) -> None:
         raise Failure(f"{error.filename}: {error.strerror}") from None
     if not fits:
         logger.warning(
-            "%s does not fit %s.password, or was moved: remove it to have it made again, with that password for %s",
+            "%s does not fit %s.password, or was moved: remove it and start again to replace it, with that password for"
+            " %s",
             properties,
             ADMIN,
             ADMIN,

@@ -1,4 +1,4 @@
-"""ApiVersions (0 to 5), DescribeCluster (0 to 2): what a client asks first."""
+"""ApiVersions (0 to 5), DescribeCluster (0 to 2): the first requests of a client."""
 
 import re
 from typing import Any, ClassVar

@@ -159,7 +159,7 @@ def test_a_directory_that_cannot_be_written_goes_offline_and_does_not_look_old_l
     run(paths, FIRST)
     assert run(paths, SECOND, disk=CutDisk(failing=f"{paths[1]}/")) == [str(paths[1])]
     assert reports(caplog) == [
-        f"data directory {paths[1]} is offline until the next start: Read-only file system: {paths[1] / RUNS}"
+        f"data directory {paths[1]} is offline until the next startup: Read-only file system: {paths[1] / RUNS}"
     ]
     run(paths, THIRD)
     assert reports(caplog) == []

@@ -96,7 +96,7 @@ async def test_a_partition_without_its_directory_is_offline_until_that_is_back(
         caplog.clear()
         async with serving(paths) as client:
             assert await ends(client) == [RECORDS, OFFLINE, RECORDS]
-        assert f"orders-1 is offline until the next start: {lost} is missing: put it back, or accept" in caplog.text
+        assert f"orders-1 is offline until the next startup: {lost} is missing: put it back, or accept" in caplog.text
         assert not lost.exists()
     (tmp_path / "saved").rename(lost)
     async with serving(paths) as client:
@@ -112,7 +112,7 @@ async def test_a_partition_without_its_directory_goes_on_behind_its_end_if_the_l
     lost.mkdir()
     async with serving(paths) as client:
         assert await ends(client) == [RECORDS, OFFLINE, RECORDS]
-    assert f"orders-1 is offline until the next start: {lost} has no log files, but had records up to" in caplog.text
+    assert f"orders-1 is offline until the next startup: {lost} has no log files, but had records up to" in caplog.text
     (lost / ACCEPT_LOSS).touch()
     async with serving(paths) as client:
         assert (await client.produce("orders", batch(b"v"), partition=1)).base_offset == RECORDS
@@ -194,7 +194,7 @@ async def test_a_partition_that_has_lost_a_segment_is_offline_until_that_is_back
         caplog.clear()
         async with serving(paths) as client:
             assert await ends(client) == [RECORDS, OFFLINE, RECORDS]
-        assert f"orders-1 is offline until the next start: {lost} is missing, with the records from " in caplog.text
+        assert f"orders-1 is offline until the next startup: {lost} is missing, with the records from " in caplog.text
     (tmp_path / "saved").rename(lost)
     async with serving(paths) as client:
         assert await ends(client) == [RECORDS] * 3
@@ -221,7 +221,7 @@ async def test_a_partition_whose_files_belong_to_another_user_is_offline_alone(
         patch.setattr(Disk, "scan", lambda disk, path, **more: (refuse(path), real_scan(disk, path, **more))[1])
         async with serving(paths) as client:
             assert await ends(client) == [RECORDS, OFFLINE, RECORDS]
-    assert f"orders-1 is offline until the next start: Permission denied: {refused}" in caplog.text
+    assert f"orders-1 is offline until the next startup: Permission denied: {refused}" in caplog.text
     assert "has no partition" not in caplog.text
     assert not (directory_of(paths).parent / ".kafka_cleanshutdown").exists()  # its logs are still to be recovered
     async with serving(paths) as client:
