@@ -14,10 +14,13 @@ from tests import tidy
 ROOT = Path(__file__).parent.parent
 
 LONG_MODULES = {
+    # the state of one socket: receiving, serving and sending share every field and the invariants of its docstring
     "broker/net/channel.py",
-    "protocol/kafka/codec/_compiled.pyx",
-    "protocol/records/_codec.pyx",
-    "protocol/records/compaction/_filtering.pyx",
+    # Each is one compiled counterpart of modules in Python. Parts of it in modules of their own could share C functions
+    # and classes only through .pxd files, which declare them all a second time.
+    "protocol/kafka/codec/_compiled.pyx",  # reads and writes all messages, with the same steps and numbers
+    "protocol/records/_codec.pyx",  # reads, stamps and builds records and batches
+    "protocol/records/compaction/_filtering.pyx",  # a hash table of keys, and the filter that looks up each record
 }
 FULL_FOLDERS: set[str] = set()
 CIRCLES: set[frozenset[str]] = set()
