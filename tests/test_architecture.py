@@ -1,6 +1,7 @@
-"""ARCHITECTURE.md names every package, and only files that exist."""
+"""ARCHITECTURE.md names every package, draws the layers of the import contracts, and names only files that exist."""
 
 import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -26,3 +27,11 @@ def test_every_path_in_it_exists() -> None:
     paths = set(re.findall(rf"`((?:{'|'.join(OWNERS)}|tests)/[\w/.]+)`", PROSE))
     assert len(paths) > 20
     assert sorted(path for path in paths if not (ROOT / path).exists()) == []
+
+
+def test_the_drawing_has_the_layers_of_the_contracts() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [each["layers"] for each in contracts if each.get("containers") == ["warmlog.broker"]]
+    lines = re.sub(r"\n {2,}", " ", DRAWING[0]).splitlines()  # an indented line belongs to the line before
+    drawn = [set(found) for line in lines if (found := re.findall(r"broker/(\w+)", line))]
+    assert drawn == [set(layer.split(" | ")) for layer in layers]
