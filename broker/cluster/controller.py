@@ -45,7 +45,7 @@ RETRY_S = 0.5  # after the store, or a replica that was asked for its log end, d
 COMMITS = 4  # at the same time
 QUESTIONS = 32  # at the same time
 
-# Asks brokers where their logs of a partition end; those that do not answer are missing.
+# Asks brokers for the log end offsets of a partition; brokers that do not answer are missing from the result.
 AskLogEnds = Callable[[TopicIdPartition, Sequence[Member]], Awaitable[Mapping[Member, LogEnd]]]
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Controller:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Control the cluster whenever nobody else does, until cancelled."""
+        """Be the controller whenever there is no other, until cancelled."""
         was_active = False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._rebalance)
@@ -194,7 +194,7 @@ class Controller:
                 continue
             change = elect(image, key) if is_leaderless else fence(image, key)
             if isinstance(change, Refusal) and is_leaderless:
-                change = fence(image, key)  # a leader that drains, and that nobody can replace, keeps its followers
+                change = fence(image, key)  # a draining leader without a possible successor keeps its followers
             if isinstance(change, Change):
                 changes.append(change)
         return changes

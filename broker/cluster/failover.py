@@ -169,7 +169,7 @@ class Failover:
 
 
 async def _is_dead(endpoints: Sequence[Endpoint]) -> bool:
-    """Return whether nobody listens."""
+    """Return whether the ports of a broker refuse connections, twice in a row."""
     if not await listens(endpoints):
         return True
     await trio.sleep(LOOK_AGAIN_S)

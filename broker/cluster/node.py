@@ -1,7 +1,7 @@
 """The part of one broker in the cluster: its registration, its image of the store, and what it commits.
 
     load     read the store
-    run      register -> keep the lease | follow the changes | be the controller if nobody else is
+    run      register -> keep the lease | follow the changes | be the controller if no other broker is
     drain    let others lead, before the broker stops; `leave` afterwards
 
 While the store is away everything that needs no decision continues: the image stays, and calls of `commit` wait.

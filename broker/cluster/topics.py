@@ -198,7 +198,7 @@ def removed(image: ClusterImage, topic: UUID, broker: int) -> Decision:
 
 
 def is_abandoned(image: ClusterImage, topic: TopicState) -> bool:
-    """Return whether nobody continues to create or delete a topic, so that the controller has to."""
+    """Return whether no broker continues to create or delete a topic, so that the controller has to."""
     if topic.status is TopicStatus.CREATING:
         return topic.creator is None or image.current(topic.creator.broker) != topic.creator
     return topic.status is TopicStatus.DELETING

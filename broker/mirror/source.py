@@ -68,7 +68,7 @@ class Source:
         return [self._topic(known[name], configs[name]) for name in sorted(configs) if _is_complete(known[name])]
 
     async def _configs(self, names: list[str]) -> dict[str, Mapping[str, str]]:
-        """Return the settings of topics, without those that cannot be told now."""
+        """Return the settings of topics; topics whose settings are unavailable are left out."""
         queries = tuple([ConfigQuery(resource_type=ResourceType.TOPIC, name=name) for name in names])
         response = await self._cluster.ask_any(DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=queries))
         found: dict[str, Mapping[str, str]] = {}

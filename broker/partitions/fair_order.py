@@ -1,7 +1,7 @@
 """An order in which work for many sources is done: what the least served source has waited for longest comes first.
 
 This is start-time fair queueing (Goyal, Vin and Cheng, 1996), with service measured afterwards instead of known before.
-Each source has a tag, the service that it has received; nobody's tag falls behind the tag of what is being served, so
+Each source has a tag, the service that it has received; no tag falls behind the tag of what is being served, so
 that a source cannot save up service while it asks for none. Among equal tags the smaller work comes first. So a source
 that asks for little waits for the work in progress only, however many others ask for much.
 """

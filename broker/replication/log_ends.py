@@ -19,7 +19,7 @@ from warmlog.protocol.partitions import TopicIdPartition
 from warmlog.protocol.request import LATEST_TIMESTAMP
 
 TIMEOUT_S = 5.0
-OTHERS_TIMEOUT_S = 0.5  # for those that are neither in the ISR nor in the ELR, once all of these have answered
+OTHERS_TIMEOUT_S = 0.5  # for replicas outside the ISR and the ELR, once all members of these have answered
 
 logger = logging.getLogger(__name__)
 

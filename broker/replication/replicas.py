@@ -170,7 +170,7 @@ class Replicas:
         self._wanted.set()
 
     def _end_of_other_topic(self, place: TopicPartition) -> None:
-        """End the role of a log that is not the one of its place any more, and let nobody ask for its end."""
+        """End the role of a log that no longer belongs to the partition, and stop reporting its log end offset."""
         local = self._here.get(place)
         if local is not None:
             found = self._assigned(place)
@@ -301,7 +301,7 @@ class Replicas:
                     await trio.lowlevel.checkpoint()
 
     async def _watch_disks(self) -> None:
-        """Look for in-sync replicas on full disks, now and then: nobody should wait for them."""
+        """Periodically make in-sync replicas on full disks step aside, so that no append waits for them."""
         while True:
             await trio.sleep(FULL_DISK_INTERVAL_S)
             for place in [place for place, local in self._here.items() if self._is_stuck(local)]:

@@ -134,7 +134,7 @@ class HttpClientConnection:
 
 async def _secured(tcp: trio.SocketStream, tls: ssl.SSLContext, host: str) -> "trio.SSLStream[trio.SocketStream]":
     """Return a stream with TLS after its handshake; close the socket if that fails."""
-    # https_compatible: a peer may close without a close_notify, since HTTP tells where a response ends
+    # https_compatible: a peer may close without a close_notify, since HTTP delimits responses
     stream = trio.SSLStream(tcp, tls, server_hostname=host, https_compatible=True)
     try:
         await stream.do_handshake()

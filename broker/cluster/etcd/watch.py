@@ -3,7 +3,7 @@
 A watch that reports nothing is either idle or stuck: its member of etcd is frozen or cut off, or its connection is half
 open. After some quiet the store's revision tells. If it is the last one reported, there was nothing to report. If not,
 the watch writes an event for itself; if even that does not arrive, the connection is replaced. Where others use the
-same etcd, that event also carries the revision forward, so that nobody waits for a revision that only they have
+same etcd, that event also carries the revision forward, so that no caller waits for a revision that only they have
 written.
 """
 

@@ -1,4 +1,4 @@
-"""A listening Unix socket that only this user reaches: who writes to the store decides which records are kept."""
+"""A listening Unix socket that only this user reaches: any writer of the store decides which records are kept."""
 
 import os
 import socket

@@ -24,7 +24,7 @@ class LogEnd(NamedTuple):
 class _Choice(NamedTuple):
     """A leader, and the brokers of its ISR.
 
-    `compared`: brokers besides, on whose registrations the choice depends. `is_alone`: nobody else stays eligible,
+    `compared`: brokers besides, on whose registrations the choice depends. `is_alone`: no other replica stays eligible,
     since acknowledged records are given up. `log_epoch`: the latest leader epoch in a log, if the logs were asked; it
     is later than the state's if the store was restored from a backup.
     """
@@ -56,7 +56,7 @@ def log_end_holders(image: ClusterImage, state: PartitionState) -> tuple[Member,
 
 
 def _registered(image: ClusterImage, brokers: Iterable[int]) -> list[Member]:
-    """Return the registrations of those that live."""
+    """Return the registrations of the live ones."""
     return [each for broker in brokers if (each := image.current(broker)) is not None]
 
 

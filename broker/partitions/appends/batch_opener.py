@@ -9,7 +9,7 @@ Invariants:
 2. At most `MAX_THREADS` threads open batches, for all partitions together, each for about `JOB_SECONDS` at a time, or
    for one batch.
 3. Batches of one source (a connection) to one partition are opened in their order, by one thread at a time. Those of
-   others are opened in the order of `FairOrder`: a source whose batches take long delays nobody else.
+   others are opened in the order of `FairOrder`: a source whose batches take long does not delay others.
 """
 
 import logging

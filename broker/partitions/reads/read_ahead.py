@@ -271,7 +271,7 @@ class ReadAhead:
         reading.finish()
 
     def _withdraw(self, consumer: Hashable) -> None:
-        """Cancel the queued reads of a consumer that nobody waits for."""
+        """Cancel a consumer's queued reads that have no waiters."""
         queue = self._queues.pop(consumer, None)
         if queue is None:
             return

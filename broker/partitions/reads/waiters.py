@@ -68,7 +68,7 @@ class WaitingFetches:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody waits for the high watermark to move."""
+        """Whether no waiter needs the high watermark to move."""
         return not self._waiters and not self._committed
 
     def enlist(self, waiter: Waiter, *, committed: bool, to_log_end: bool = False) -> None:

@@ -65,7 +65,7 @@ class Executor(ABC):
         """Return the replicas of the partitions by which a topic grows to a count. Raises RefusedError."""
         return ()
 
-    def check_settings(self, changed: Mapping[str, str]) -> None:  # noqa: B027  # there may be nobody to agree with
+    def check_settings(self, changed: Mapping[str, str]) -> None:  # noqa: B027  # a broker by itself needs no agreement
         """Raise SettingError if a setting cannot be changed for this broker only."""
 
     def changing(self, _: str, /) -> AbstractAsyncContextManager[None]:

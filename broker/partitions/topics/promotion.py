@@ -21,7 +21,7 @@ async def lead(partitions: Sequence[Partition], known_epochs: Mapping[int, int],
     """Begin a leader epoch in each partition, and abort the transactions that are open there. Raises OSError.
 
     `known_epochs`: the latest epochs of the source by partition; new ones follow them. The coordinators of the
-    transactions are there, so nobody else would end them here.
+    transactions are at the source, so none would end them here.
     """
     for partition in partitions:
         partition.mirror_of = None

@@ -1,4 +1,4 @@
-"""The topics in service, by name and by id, with their partitions and those that are offline. Memory only."""
+"""The served topics by name and by id, with their partitions, including offline ones. Memory only."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -18,7 +18,7 @@ class TopicMap:
     def __init__(self, *, leads_all: bool = True) -> None:
         """`leads_all`: whether this broker leads every partition that it has."""
         self.topics: dict[str, Topic] = {}
-        self.partitions: dict[TopicPartition, Partition] = {}  # those that this broker leads, and clients reach
+        self.partitions: dict[TopicPartition, Partition] = {}  # led by this broker, and visible to clients
         self.local = self.partitions if leads_all else dict[TopicPartition, Partition]()  # those with a log here
         self.offline: dict[TopicPartition, str] = {}  # partitions that cannot be served, and the reason
         self.pending: dict[str, trio.Event] = {}  # topics whose directories are being created; set afterwards

@@ -5,7 +5,7 @@
     incremental, epoch n        names only what changed here since the last fetch: partitions added, removed, or to be
                                 fetched from elsewhere. The response has only what changed there; epoch n + 1 comes next
     an error of the session     the next fetch is full, and closes the old session if the broker may still have it
-    a lost response             the same: nobody knows whether the broker has counted the request
+    a lost response             the same: it is unknown whether the broker has counted the request
 
 Invariants:
 1. A partition is identified by topic id and index, or by topic name and index where the peer has no ids, so that a

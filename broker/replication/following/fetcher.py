@@ -103,7 +103,7 @@ class FetchLimits:
 
 
 class Following:
-    """A partition that is followed, and who fetches it."""
+    """A followed partition and its fetcher."""
 
     __slots__ = ("delays", "fetcher", "leader", "lock", "replica", "resume_at")
 

@@ -100,7 +100,7 @@ class PartitionLeader:
         self._waiting: OrderedDict[ReplicatedAppend, None] = OrderedDict()  # written, above the high watermark
         self._hidden = HiddenBytes(log.offsets.high_watermark, log.offsets.log_end_offset)
         self._readers_until = -math.inf  # consumers read from followers
-        self._removals = trio.lowlevel.ParkingLot()  # of those that wait for the log starts of followers
+        self._removals = trio.lowlevel.ParkingLot()  # tasks that wait for the log start offsets of followers
 
     @property
     def state(self) -> PartitionState:
@@ -116,7 +116,7 @@ class PartitionLeader:
         self.reconfigured()
 
     def resign(self) -> None:
-        """Stop leading: fail the appends that replicas do not have yet, and those that are not written yet.
+        """Stop leading: fail the appends that are not replicated or not written yet.
 
         One write may be in progress: await `AppendQueue.settled` before the log is used otherwise. Its high watermark
         stays where it is.

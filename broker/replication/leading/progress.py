@@ -130,7 +130,7 @@ class Progress:
         """Record a fetch: a follower has all records before `offset`. Return False for one to be ignored.
 
         It counts if the broker has a replica, and the epoch is exactly that of its latest registration: an earlier life
-        of the broker may have had more records, and nobody has a later epoch.
+        of the broker may have had more records, and no broker has a later epoch.
         """
         follower = self.followers.get(broker)
         if follower is None or not self._brokers.is_latest(Member(broker, epoch)):
@@ -161,7 +161,7 @@ class Progress:
     def advance(self, now: float, *, are_others_throttled: bool = False) -> bool:
         """Advance the high watermark as far as the followers allow; return whether it has moved.
 
-        `are_others_throttled`: those that are not in sync get no records now.
+        `are_others_throttled`: followers that are not in sync get no records now.
         """
         if self.is_under_min_isr:
             return False

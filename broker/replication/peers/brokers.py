@@ -88,14 +88,14 @@ class ClusterBrokers:
         return FetchingReplica(self._node.id, self._node.epoch)
 
     def leader_of(self, topic: str, partition: int) -> Leader | None:
-        """Return the leader of a partition; None while this broker leads it, or nobody does."""
+        """Return the leader of a partition; None while this broker leads it, or it has no leader."""
         state = self._node.image.partition(topic, partition)
         if state is None or state.leader is None or state.leader.broker == self._node.id:
             return None
         return Leader(state.leader.broker, state.leader_epoch)
 
     def leader_id(self, topic: str, partition: int) -> int | None:
-        """Return the other broker that leads a partition; None if this one does, or nobody."""
+        """Return the other broker that leads a partition; None if this broker leads it, or it has no leader."""
         found = self.leader_of(topic, partition)
         return None if found is None else found.node_id
 

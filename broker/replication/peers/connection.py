@@ -166,7 +166,7 @@ class PeerConnection:
         return 0.0 if oldest is None else max(0.0, now - max(oldest.due_at, self._heard_at))
 
     def give_up(self) -> None:
-        """Close a sound connection, whose requests nobody waits for any more; another may be opened at once."""
+        """Close a working connection for whose pending requests no caller waits; another may be opened at once."""
         self.is_given_up = self.is_open
         self.close()
 

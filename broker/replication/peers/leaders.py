@@ -1,4 +1,4 @@
-"""What a follower needs to know of those that lead: a cluster's brokers, its leaders, and connections to them."""
+"""What a follower needs to know of leaders: a cluster's brokers, the leader of each partition, and connections."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias, TypeVar
