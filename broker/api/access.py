@@ -61,6 +61,10 @@ class Access:
         """Return whether an operation on a resource is allowed."""
         return self._authorizer.allows(self._decisions, operation, resource_type, name)
 
+    def note_writable(self, topic: str) -> None:
+        """Keep that the session may write to a topic, for as long as its decisions are valid."""
+        self._authorizer.note_writable(self._decisions, topic)
+
     def topic(self, operation: Operation, name: str) -> bool:
         """Return whether an operation on a topic is allowed."""
         return self._authorizer.allows(self._decisions, operation, ResourceType.TOPIC, name)

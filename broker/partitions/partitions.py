@@ -212,6 +212,11 @@ class Partitions:
         known = self._map.topics.get(topic)
         return known is not None and 0 <= partition < known.partitions
 
+    @property
+    def by_name(self) -> Mapping[str, Topic]:
+        """All topics, by name."""
+        return self._map.topics
+
     def has(self, topic: str) -> bool:
         """Whether a topic exists."""
         return topic in self._map.topics

@@ -32,7 +32,7 @@ def parse_super_users(text: str) -> frozenset[str]:
 class Decisions:
     """What was decided for a session: valid for one principal and one revision of the ACLs."""
 
-    __slots__ = ("denials", "host", "is_super", "known", "name", "principal", "revision")
+    __slots__ = ("denials", "host", "is_super", "known", "name", "principal", "revision", "writable")
 
     def __init__(self, principal: Principal, host: Host, *, is_super: bool, revision: int) -> None:
         self.principal = principal
@@ -42,6 +42,7 @@ class Decisions:
         self.revision = revision
         self.denials = 0  # answers "no" so far
         self.known: dict[tuple[int, str | None], bool] = {}  # by operation and type of resource, and by name
+        self.writable: set[str] = set()  # topics to which a produce was allowed
 
 
 class Authorizer:
@@ -55,11 +56,21 @@ class Authorizer:
 
     def decisions(self, known: Decisions | None, principal: Principal, address: str) -> Decisions:
         """Return the decisions kept for a session if they are still valid, or empty ones."""
-        revision = self._acls.revision
-        if known is not None and known.revision == revision and known.principal is principal:
+        if known is not None and self.holds(known, principal):
             return known
         host = host_of(address) if known is None else known.host
-        return Decisions(principal, host, is_super=str(principal) in self._super_users, revision=revision)
+        is_super = str(principal) in self._super_users
+        return Decisions(principal, host, is_super=is_super, revision=self._acls.revision)
+
+    def holds(self, known: Decisions, principal: Principal) -> bool:
+        """Return whether decisions kept for a session are still valid."""
+        return known.revision == self._acls.revision and known.principal is principal
+
+    def note_writable(self, decisions: Decisions, topic: str) -> None:
+        """Keep that a produce to a topic was allowed."""
+        if len(decisions.writable) >= MAX_DECISIONS:
+            decisions.writable.clear()
+        decisions.writable.add(topic)
 
     def allows(self, decisions: Decisions, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Return whether an operation on a resource is allowed, from `decisions` if it was asked before."""

@@ -21,7 +21,6 @@ from warmlog.protocol.response import ProducedPartition
 
 Refused = dict[int, ProducedPartition]  # by place in the request
 NONE_REFUSED: Final[Refused] = {}
-WRITE: Final = Operation.WRITE  # looked up once: it is asked for with each produce
 
 
 class Guard:
@@ -47,20 +46,24 @@ class Guard:
 
     def refused_produce(self, request: ProduceRequest, context: Context) -> Refused:
         """Return the results of the partitions to which the sender may not write; usually there are none."""
-        access, exists = Access(self._authorizer, context.session), self._partitions.has
-        may = access.topic
-        if not request.is_transactional:
+        session, topics = context.session, self._partitions.by_name
+        known = session.decisions
+        if known is not None and request.transactional_id is None and self._authorizer.holds(known, session.principal):
+            writable = known.writable
             for asked in request.partitions:
                 topic = asked.topic
-                if not (may(WRITE, topic) and exists(topic) and topic not in INTERNAL_TOPICS):
+                if topic not in writable or topic not in topics:
                     break
             else:
                 return NONE_REFUSED
+        access = Access(self._authorizer, session)
         refused: Refused = {}
         is_open = self._may_begin(access, request)
         for place, asked in enumerate(request.partitions):
             if not is_open or not self._may_write(access, asked.topic, context):
                 refused[place] = _refused(asked, is_open=is_open)
+            elif asked.topic not in INTERNAL_TOPICS:
+                access.note_writable(asked.topic)
         return refused
 
     async def refused_large_produce(self, request: ProduceRequest, context: Context) -> Refused:
@@ -97,7 +100,7 @@ def without(request: ProduceRequest, refused: Refused) -> ProduceRequest:
 
 def _refused(asked: PartitionRecords, *, is_open: bool) -> ProducedPartition:
     kind = ResourceType.TOPIC if is_open else ResourceType.TRANSACTIONAL_ID
-    return ProducedPartition(topic=asked.topic, partition=asked.partition, **lacking(WRITE, kind))
+    return ProducedPartition(topic=asked.topic, partition=asked.partition, **lacking(Operation.WRITE, kind))
 
 
 def _check_of(api: str) -> Check:
