@@ -141,12 +141,15 @@ async def delete_topic(node: StoreNode, name: str) -> None:
 
 
 async def finish_topic(node: StoreNode, name: str) -> None:
-    """Finish creating or deleting a topic that another broker began. Raises RefusedError."""
+    """Finish creating or deleting a topic that another broker began, or promoting one. Raises RefusedError."""
     found = node.image.topics.get(name)
     if found is None:
         return
     if found.status is TopicStatus.DELETING:
         await delete_topic(node, name)
+        return
+    if found.status is TopicStatus.LIVE:
+        await node.commit(lambda image: topics.finish_promotion(image, name))
         return
     image, known = node.image, node.image.counts[found.id]
     factor = len(image.partitions[TopicIdPartition(found.id, 0)].replicas)
@@ -206,6 +209,17 @@ async def _in_pieces(
 async def set_mirror(node: StoreNode, name: str, mirror: Mirror) -> None:
     """Replace what is stored of a mirrored topic's source. Raises RefusedError."""
     await node.commit(lambda image: topics.set_mirror(image, name, mirror))
+
+
+async def begin_promotion(node: StoreNode, name: str) -> None:
+    """Ask the leaders of a mirrored topic's partitions to promote these. Raises RefusedError."""
+
+    def make(image: ClusterImage) -> Decision | None:
+        found = image.topics.get(name)
+        is_begun = found is not None and found.mirror is not None and found.mirror.is_promoting
+        return None if is_begun else topics.begin_promotion(image, name)
+
+    await node.commit(make)
 
 
 async def set_topic_configs(node: StoreNode, name: str, change: Callable[[Configs], Configs]) -> None:

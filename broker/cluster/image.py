@@ -66,6 +66,7 @@ class ClusterImage:
         self.known: dict[int, Registration] = {}  # those as well that are not, until they are unregistered
         self.draining: set[int] = set()
         self.controller: ActiveController | None = None
+        self.mirror_keeper: ActiveController | None = None
         self.topics: dict[str, TopicState] = {}
         self.names: dict[UUID, str] = {}  # of topics, by id
         self.partitions: dict[TopicIdPartition, PartitionState] = {}
@@ -209,6 +210,9 @@ class ClusterImage:
         self.controller = None if value is None else _decode(value, ActiveController)
         delta.has_controller_changed = True
 
+    def _take_mirror(self, _: str, value: bytes | None, __: int, ___: ImageDelta) -> None:
+        self.mirror_keeper = None if value is None else _decode(value, ActiveController)
+
     def _take_topic(self, name: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
         old = self.topics.pop(name, None)
         delta.topics.setdefault(name, None if old is None else old.id)
@@ -308,6 +312,7 @@ _TAKES: Mapping[str, Any] = {
     "known": ClusterImage._take_known,  # noqa: SLF001
     "draining": ClusterImage._take_draining,  # noqa: SLF001
     "controller": ClusterImage._take_controller,  # noqa: SLF001
+    "mirror": ClusterImage._take_mirror,  # noqa: SLF001
     "topics": ClusterImage._take_topic,  # noqa: SLF001
     "partitions": ClusterImage._take_partition,  # noqa: SLF001
     "configs": ClusterImage._take_configs,  # noqa: SLF001

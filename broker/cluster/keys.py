@@ -9,6 +9,7 @@ from warmlog.broker.security.acls import Acl
 from warmlog.broker.security.quotas.entities import QuotaEntity
 from warmlog.protocol.partitions import TopicIdPartition
 
+MIRROR_KEY = "mirror"
 CONTROLLER_KEY = "controller"
 FEATURES_KEY = "features"
 PRODUCER_IDS_KEY = "producer-ids"

@@ -6,6 +6,7 @@ continues it with `next_step`; if that broker is gone, the controller does.
 """
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace as copied
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import (
     CONTROLLER_KEY,
     FEATURES_KEY,
+    MIRROR_KEY,
     PRODUCER_IDS_KEY,
     broker_key,
     configs_key,
@@ -110,6 +112,24 @@ def resign_control(image: ClusterImage, me: Member) -> Decision:
     return Transaction((Compare(CONTROLLER_KEY, image.revision_of(CONTROLLER_KEY)),), (Delete(CONTROLLER_KEY),))
 
 
+def take_mirroring(image: ClusterImage, me: Member, lease: int) -> Decision:
+    """Become the broker that changes mirrored topics if there is none, or if it is gone."""
+    found = image.mirror_keeper
+    if found is not None and image.current(found.broker) == Member(found.broker, found.epoch):
+        return Refusal(f"broker {found.broker} keeps the mirrored topics")
+    key = broker_key(me.broker)
+    compares = (Compare(MIRROR_KEY, image.revision_of(MIRROR_KEY)), Compare(key, image.revision_of(key)))
+    return Transaction(compares, (Put(MIRROR_KEY, encode(ActiveController(broker=me.broker, epoch=me.epoch)), lease),))
+
+
+def resign_mirroring(image: ClusterImage, me: Member) -> Decision:
+    """Let another broker change mirrored topics, since this one cannot reach their source."""
+    found = image.mirror_keeper
+    if found is None or found.broker != me.broker:
+        return Refusal(f"broker {me.broker} does not keep the mirrored topics")
+    return Transaction((Compare(MIRROR_KEY, image.revision_of(MIRROR_KEY)),), (Delete(MIRROR_KEY),))
+
+
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
@@ -198,7 +218,9 @@ def removed(image: ClusterImage, topic: UUID, broker: int) -> Decision:
 
 
 def is_abandoned(image: ClusterImage, topic: TopicState) -> bool:
-    """Return whether no broker continues to create or delete a topic, so that the controller has to."""
+    """Return whether only the controller is left to finish a creation, a deletion or a promotion."""
+    if topic.status is TopicStatus.LIVE:
+        return promoted_ends(image, topic) is not None
     if topic.status is TopicStatus.CREATING:
         return topic.creator is None or image.current(topic.creator.broker) != topic.creator
     return topic.status is TopicStatus.DELETING
@@ -257,6 +279,38 @@ def set_mirror(image: ClusterImage, name: str, mirror: Mirror) -> Decision:
     if topic is None or topic.status is not TopicStatus.LIVE:
         return Refusal(f"no topic {name!r}")
     return _changed(name, topic, replace(topic, mirror=mirror))
+
+
+def begin_promotion(image: ClusterImage, name: str) -> Decision:
+    """Ask the leaders of a mirrored topic's partitions to promote these; see `rules.promote`."""
+    topic = image.topics.get(name)
+    if topic is None or topic.status is not TopicStatus.LIVE:
+        return Refusal(f"no topic {name!r}")
+    if topic.mirror is None or topic.mirror.is_promoted:
+        return Refusal(f"topic {name!r} is not a mirror" + (" any more" if topic.mirror else ""))
+    return _changed(name, topic, replace(topic, mirror=copied(topic.mirror, is_promoting=True)))
+
+
+def promoted_ends(image: ClusterImage, topic: TopicState) -> tuple[int, ...] | None:
+    """Return where all partitions of a topic were promoted; None unless only `finish_promotion` is left to do."""
+    if topic.mirror is None or not topic.mirror.is_promoting:
+        return None
+    ends: list[int] = []
+    for index in range(topic.partitions):
+        state = image.partitions.get(PartitionKey(topic.id, index))
+        if state is None or state.promoted_at is None:
+            return None
+        ends.append(state.promoted_at)
+    return tuple(ends)
+
+
+def finish_promotion(image: ClusterImage, name: str) -> Decision:
+    """Note that all partitions of a topic are writable: it is no mirror any more."""
+    topic = image.topics.get(name)
+    ends = None if topic is None else promoted_ends(image, topic)
+    if topic is None or topic.mirror is None or ends is None:
+        return Refusal(f"topic {name!r} has partitions that are not promoted")
+    return _changed(name, topic, replace(topic, mirror=copied(topic.mirror, is_promoting=False, promoted_at=ends)))
 
 
 def _changed(name: str, topic: TopicState, changed: TopicState) -> Transaction:

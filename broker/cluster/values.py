@@ -10,7 +10,8 @@ this comparison.
     brokers/N           Registration            with the lease of broker N: it is alive
     known/N             Registration            the latest one of broker N, without a lease, until it is unregistered
     draining/N          empty                   with the lease of broker N: elect others before it stops
-    controller          ActiveController              with the lease of the broker that elects
+    controller          ActiveController        with the lease of the broker that elects
+    mirror              ActiveController        with the lease of the broker that changes mirrored topics
     topics/NAME         TopicState
     partitions/ID/P     PartitionState          ID is the topic's, as 32 hexadecimal digits; none of a broker by itself,
                                                 which has all replicas, and whose logs know their leader epochs
@@ -124,6 +125,7 @@ class PartitionState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     `replicas` in order of preference. `leader` is None while no eligible broker is alive; `leader_epoch` counts
     elections. Every member of the ISR has all acknowledged records; so has every member of the ELR while the ISR is
     smaller than `min.insync.replicas`. `adding` and `removing` are not empty during a reassignment (KIP-455).
+    `promoted_at`: of a topic that was a mirror, the log end offset when its leader made it writable.
     `revision` is not part of the value: it is the key's `mod_revision`.
     """
 
@@ -134,6 +136,7 @@ class PartitionState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     elr: tuple[Member, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    promoted_at: int | None = None
     revision: int = 0
 
     @property

@@ -40,11 +40,13 @@ class Mirror:
 
     `cluster_id` is the source's; `has_source_id`: whether the topic's id is the source's, too (Kafka 2.8 and newer).
     `promoted_at`: the log end offset of each partition when it became writable here, None while it is mirrored.
+    `is_promoting`: in a cluster, its leaders have been asked to promote their partitions; that cannot be undone.
     """
 
     cluster_id: str
     has_source_id: bool = True
     promoted_at: tuple[int, ...] | None = None
+    is_promoting: bool = False
 
     @property
     def is_promoted(self) -> bool:

@@ -10,21 +10,24 @@ Invariants:
 2. This broker leads exactly while the state names it with an epoch of the history that its data continues.
 3. A log that has failed has no role.
 4. While it does not lead, the log begins no leader epoch, and its high watermark follows a leader.
+5. What copies from another cluster (`source_of`) appends to the log only while this broker leads, in one leader epoch,
+   and cuts it only between two.
 
 A leader epoch is not written to the disk when it begins: the batches have it, and one without any is worth nothing.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from warmlog.broker.cluster.node import ClusterNode
-from warmlog.broker.cluster.rules import min_isr
+from warmlog.broker.cluster.rules import min_isr, source_of
 from warmlog.broker.cluster.values import NO_EPOCH, PartitionState
 from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.partition import NOT_READABLE, Partition
 from warmlog.broker.partitions.partitions import Partitions
+from warmlog.broker.partitions.topics.promotion import abort_open
 from warmlog.broker.replication.following.fetcher import Following
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.following.replica import PartitionReplica
@@ -58,16 +61,41 @@ class Surroundings:
     follower: Follower
     deadlines: Deadlines
     proposals: IsrProposals
+    wanted: Callable[[tuple[str, int]], None]  # called with a topic and partition whose replica has something to do
     settings: Callable[[], Settings]
     sending: Throttle  # to followers
     receiving: Throttle  # from leaders
     counts: ReplicationCounts = field(default_factory=ReplicationCounts)
 
 
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a leader that copies from another cluster needs before it can continue: another leader epoch.
+
+    `at_least`: the epoch that the source has. `cut`: awaited before that epoch begins, unless another broker leads by
+    then; returns False if the log cannot be cut now.
+    """
+
+    at_least: int
+    cut: Callable[[], Awaitable[bool]] | None = None
+
+
 class LocalReplica:
     """A replica and its role. Belongs to the event loop; one task at a time changes the role."""
 
-    __slots__ = ("_ending", "_shared", "copy", "is_sound", "key", "leader", "leader_epoch", "partition")
+    __slots__ = (
+        "_ending",
+        "_shared",
+        "copy",
+        "is_sound",
+        "key",
+        "leader",
+        "leader_epoch",
+        "partition",
+        "renewal",
+        "source_epoch",
+        "stop_source",
+    )
 
     def __init__(self, key: TopicIdPartition, partition: Partition, shared: Surroundings) -> None:
         self.key = key
@@ -76,8 +104,11 @@ class LocalReplica:
         self.leader: PartitionLeader | None = None  # while it leads, and there are several replicas
         self.copy: PartitionReplica | None = None  # while it follows
         self.is_sound = not partition.log.failed
+        self.stop_source: Callable[[], Following | None] | None = None  # while records are copied from a source
+        self.source_epoch = NO_EPOCH  # the latest leader epoch that the source is known to have
+        self.renewal: Renewal | None = None
         self._shared = shared
-        self._ending: Following | None = None
+        self._ending: list[Following] = []
 
     @property
     def leads(self) -> bool:
@@ -88,11 +119,24 @@ class LocalReplica:
         """Whether it has the role that a state gives it."""
         if not self.is_sound:
             return not self.leads and self.copy is None
-        if self._is_mine(state):
+        if self.is_mine(state):
             return self.leader_epoch == state.leader_epoch
         return self.copy is not None
 
-    def _is_mine(self, state: PartitionState) -> bool:
+    def source_in(self, state: PartitionState) -> str | None:
+        """Return the id of the cluster whose records the partition follows, None if clients may write to it."""
+        return source_of(self._shared.node.image.topics.get(self.partition.topic), state)
+
+    def renew(self, renewal: Renewal) -> None:
+        """Ask for another leader epoch; the source is not copied from until it begins."""
+        self.renewal = renewal
+        self.want_step()
+
+    def want_step(self) -> None:
+        """Have the next step of this replica taken soon."""
+        self._shared.wanted((self.partition.topic, self.partition.index))
+
+    def is_mine(self, state: PartitionState) -> bool:
         """Whether this broker leads."""
         node, leader = self._shared.node, state.leader
         if leader is None or leader.broker != node.id or node.is_fenced:
@@ -104,6 +148,7 @@ class LocalReplica:
     def end(self) -> None:
         """Lead and follow no more. Before another role begins, the log must be `quiet`."""
         partition = self.partition
+        self.end_source()
         if self.leads:
             self.leader_epoch = NO_EPOCH
             self._shared.partitions.availability.resign(partition)
@@ -113,7 +158,17 @@ class LocalReplica:
         if self.copy is not None:
             self.copy = None
             partition.let_read(NOT_READABLE)
-            self._ending = self._shared.follower.unfollow(partition.topic, partition.index)
+            self._note_ending(self._shared.follower.unfollow(partition.topic, partition.index))
+
+    def end_source(self) -> None:
+        """Stop copying from another cluster; `quiet` waits for the last result."""
+        stop, self.stop_source = self.stop_source, None
+        if stop is not None:
+            self._note_ending(stop())
+
+    def _note_ending(self, following: Following | None) -> None:
+        if following is not None:
+            self._ending.append(following)
 
     def _stop_replicating(self) -> None:
         leader, self.leader = self.leader, None
@@ -126,23 +181,52 @@ class LocalReplica:
 
     async def quiet(self) -> None:
         """Wait until nothing of an earlier role uses the log."""
-        if self._ending is not None:
-            await self._ending.ended()
-            self._ending = None
+        while self._ending:
+            await self._ending[-1].ended()
+            self._ending.pop()
         await self.partition.appends.quiet()
 
     def begin(self, state: PartitionState) -> None:
         """Lead or follow, unless the log has failed."""
         if not self.is_sound:
             return
-        if self._is_mine(state):
+        self.partition.mirror_of = self.source_in(state)
+        if self.is_mine(state):
             self._lead(state)
         else:
             self._follow(state)
 
+    async def cut(self, state: PartitionState) -> bool:
+        """Cut the log as the renewal of this leader epoch asks; return False if that has to be tried again.
+
+        The log must be `quiet`. If another broker leads, its log decides. Raises OSError.
+        """
+        renewal = self.renewal
+        if renewal is not None and renewal.cut is not None and self.is_mine(state) and not await renewal.cut():
+            return False
+        self.renewal = None
+        return True
+
+    def needs_renewal(self, state: PartitionState) -> bool:
+        """Whether this broker leads a partition that follows a source, and has to begin another epoch."""
+        if not self.is_sound or not self.is_mine(state) or self.source_in(state) is None:
+            return False
+        if self.partition.log.epochs.latest > state.leader_epoch:  # the store was restored from a backup
+            return True
+        return self.renewal is not None and self.leader_epoch == state.leader_epoch
+
+    def is_to_be_promoted(self, state: PartitionState) -> bool:
+        """Whether this broker leads in the epoch of the state, and the topic asks to make the partition writable."""
+        topic = self._shared.node.image.topics.get(self.partition.topic)
+        is_asked = topic is not None and topic.mirror is not None and topic.mirror.is_promoting
+        return is_asked and state.promoted_at is None and self.leads and self.is_in_role(state)
+
     def _lead(self, state: PartitionState) -> None:
         partition = self.partition
-        partition.log.epochs.assign(state.leader_epoch, partition.log.offsets.log_end_offset)
+        if partition.mirror_of is None:
+            partition.log.epochs.assign(state.leader_epoch, partition.log.offsets.log_end_offset)
+        else:
+            partition.log.epochs.lead_without_entry(state.leader_epoch)
         self.leader_epoch = state.leader_epoch
         partition.appends.gaps.note_refusal()
         partition.log.producers.guards.clear()
@@ -152,6 +236,9 @@ class LocalReplica:
             partition.log.stop_following_replicas()
         logger.debug("%s-%d: leading in epoch %d", partition.topic, partition.index, state.leader_epoch)
         self._shared.partitions.availability.lead(partition)
+        promoted_at = state.promoted_at
+        if promoted_at is not None and partition.log.producers.open_transactions:
+            self._shared.node.spawn(partial(abort_open, partition, before=promoted_at))
 
     def _replicate(self, state: PartitionState) -> None:
         assert state.leader is not None

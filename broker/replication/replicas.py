@@ -38,6 +38,7 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.replication.deleted_topics import DeletedTopics
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.leading.leader import Deadlines
+from warmlog.broker.replication.leading.mirrored import MirroredLeaders
 from warmlog.broker.replication.leading.proposals import IsrProposals
 from warmlog.broker.replication.local_replica import LocalReplica, Surroundings
 from warmlog.broker.replication.log_ends import LogEnds
@@ -52,6 +53,7 @@ COMMITS = 256  # at the same time
 STEPS_PER_TURN = 100  # begun at once
 CHECKS_PER_TURN = 100  # of leaders: about a millisecond
 RETRY_S = 1.0  # after a step has failed
+CUT_AGAIN_S = 0.1  # while segments are rearranged
 FULL_DISK_INTERVAL_S = 1.0
 BURST_S = 1.0  # of throttled replication: longer than a fetch waits at the leader, so that no part of the rate is lost
 
@@ -82,6 +84,7 @@ class Replicas:
             follower=follower,
             deadlines=deadlines,
             proposals=IsrProposals(node),
+            wanted=self._want,
             settings=settings,
             sending=Throttle(lambda: max(1, settings().leader_replication_throttled_rate), burst_s=BURST_S),
             receiving=Throttle(lambda: max(1, settings().follower_replication_throttled_rate), burst_s=BURST_S),
@@ -103,6 +106,7 @@ class Replicas:
         self._unchecked = trio.Event()  # brokers or settings have changed, on which leaders depend
         self._disks = trio.CapacityLimiter(CREATIONS)
         self._store = trio.CapacityLimiter(COMMITS)
+        self._mirrored = MirroredLeaders(node, self._store)
         for partition in partitions:
             # The store may have been restored, and give the same epochs out again: they count only with records.
             offsets = partition.log.offsets
@@ -161,6 +165,10 @@ class Replicas:
             if place is not None:
                 self._due[place] = None
                 self._end_of_other_topic(place)
+        for name in delta.topics:
+            topic = image.topics.get(name)
+            if topic is not None and topic.mirror is not None and topic.mirror.is_promoting:
+                self._due.update(dict.fromkeys((name, index) for index in range(topic.partitions)))
         if me in delta.brokers:
             self._due.update(dict.fromkeys(self._all_places()))
         if delta.brokers or delta.topics or delta.configs:
@@ -324,6 +332,8 @@ class Replicas:
             await self._disown(place, key)
         elif local is None:
             return await self._make(place, key, state)
+        elif (is_again := await self._mirrored.step(local, state)) is not None:
+            return is_again
         elif local.is_in_role(state):
             local.update(state)
             if place not in self._stuck:
@@ -335,7 +345,10 @@ class Replicas:
             local.end()
             await local.quiet()
             if place not in self._lost and self._assigned(place) == found:
-                local.begin(state)
+                if not await local.cut(state):
+                    await trio.sleep(CUT_AGAIN_S)
+                elif self._assigned(place) == found:
+                    local.begin(state)
         return True
 
     def _assigned(self, place: TopicPartition) -> tuple[TopicIdPartition, PartitionState] | None:

@@ -19,7 +19,8 @@ Safety. `tests/broker/cluster/model` removes each rule once, and then finds lost
 6. What a leader knows of a follower's log is true for one leader epoch. A transaction by which a log may become shorter
    without a new registration, since a replica is removed or has lost its data, begins another epoch.
 
-Start with `in_sync`, the ISR while a leader lives; then `elections` and `reassignment`. `changes` makes transactions of
+Start with `in_sync`, the ISR while a leader lives; then `elections` and `reassignment`; `mirrored` for copies of another
+cluster. `changes` makes transactions of
 changes, `durability` knows the settings.
 
 Source: org.apache.kafka.controller.PartitionChangeBuilder, KIP-966, KIP-903, KIP-455.
@@ -37,6 +38,7 @@ from warmlog.broker.cluster.rules.elections import (
     step_aside,
 )
 from warmlog.broker.cluster.rules.in_sync import change_isr, disown, fence
+from warmlog.broker.cluster.rules.mirrored import promote, renew, source_of
 from warmlog.broker.cluster.rules.reassignment import reassign
 
 __all__ = [
@@ -58,7 +60,10 @@ __all__ = [
     "log_end_holders",
     "min_isr",
     "needs_election",
+    "promote",
     "reassign",
+    "renew",
+    "source_of",
     "step_aside",
     "transaction",
 ]

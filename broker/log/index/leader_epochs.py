@@ -2,7 +2,8 @@
 
 Invariants:
 1. Epochs and their first offsets both increase strictly.
-2. `current` is never below an epoch in the list, and goes down only in `drop_empty`.
+2. `current` is never below an epoch in the list, and goes down only in `drop_empty`. It is above all of them in a log
+   whose batches have the epochs of another cluster.
 
 Source: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache, KIP-101, KIP-279.
 """
@@ -46,6 +47,10 @@ class LeaderEpochs:
             entries.pop()
         entries.append((epoch, first_offset))
         self.changed = True
+
+    def lead_without_entry(self, epoch: int) -> None:
+        """Let a leader epoch begin in which the batches have epochs of another cluster, at most this one."""
+        self.current = max(self.current, epoch)
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Drop epochs that begin at or past the end of the log."""

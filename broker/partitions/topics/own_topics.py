@@ -233,7 +233,7 @@ class OwnTopics(Executor):
         ends = tuple([partition.log.offsets.log_end_offset for partition in partitions])
         mirror = replace(topic.mirror, promoted_at=ends)
         await admin.in_time(lambda: admin.set_mirror(self._node, topic.name, mirror))
-        await lead(partitions, known_epochs, self._writer)
+        await lead(partitions, known_epochs)
 
     # -- delete --------------------------------------------------------------------------------------------------------
 

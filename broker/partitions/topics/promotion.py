@@ -8,16 +8,16 @@ import trio
 from warmlog.broker.log.errors import LogError
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.transactions import TransactionMarker
-from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.epochs import assign_epoch
 from warmlog.broker.partitions.partition import Partition, StorageError
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.markers import Outcome
+from warmlog.protocol.records.record import MAX_INT64
 
 logger = logging.getLogger(__name__)
 
 
-async def lead(partitions: Sequence[Partition], known_epochs: Mapping[int, int], writer: Writer) -> None:
+async def lead(partitions: Sequence[Partition], known_epochs: Mapping[int, int]) -> None:
     """Begin a leader epoch in each partition, and abort the transactions that are open there. Raises OSError.
 
     `known_epochs`: the latest epochs of the source by partition; new ones follow them. The coordinators of the
@@ -31,7 +31,7 @@ async def lead(partitions: Sequence[Partition], known_epochs: Mapping[int, int],
         await trio.lowlevel.checkpoint()
     await trio.to_thread.run_sync(_checkpoint_epochs, [partition.log for partition in partitions])
     for partition in partitions:
-        await _abort_open(partition, writer)
+        await abort_open(partition)
 
 
 def _checkpoint_epochs(logs: Iterable[PartitionLog]) -> None:
@@ -39,17 +39,20 @@ def _checkpoint_epochs(logs: Iterable[PartitionLog]) -> None:
         log.durability.checkpoint_epochs()
 
 
-async def _abort_open(partition: Partition, writer: Writer) -> None:
-    """Abort the transactions that are open in a partition; a failure is logged, and leaves the rest open."""
+async def abort_open(partition: Partition, before: int = MAX_INT64) -> None:
+    """Abort the transactions that are open in a partition, and began before an offset.
+
+    A failure is logged, and leaves the rest open.
+    """
     producers = partition.log.producers
     try:
-        for producer_id in list(producers.open_transactions):
+        for producer_id, first_offset in list(producers.open_transactions.items()):
             state = producers.get(producer_id)
-            if state is None:
+            if state is None or first_offset >= before or producer_id not in producers.open_transactions:
                 continue
             marker = TransactionMarker(producer_id, state.epoch, max(state.coordinator_epoch, 0), Outcome.ABORT)
             append = partition.append_marker(marker)
-            writer.write_queued()
+            partition.appends.write_queued()
             await append.wait()
             if append.error is not None:
                 raise append.error

@@ -73,8 +73,12 @@ class PartitionReplica:
         self._checkpoint = checkpoint
         self._max_bytes = max_bytes
         self._leader_epoch = UNKNOWN_EPOCH
-        partition.log.follow_replicas()
+        self._begin()
         self._hidden = HiddenBytes(partition.log.offsets.high_watermark, partition.log.offsets.log_end_offset)
+
+    def _begin(self) -> None:
+        """Let the high watermark follow the leader's."""
+        self._partition.log.follow_replicas()
 
     @property
     def throttled_s(self) -> float:
@@ -144,8 +148,7 @@ class PartitionReplica:
                     return None
             except (LogError, ProtocolError):
                 return None  # `take` reports it
-            self.bytes_per_offset = len(records) / (log.offsets.log_end_offset - end)
-            self._hidden.written(log.offsets.log_end_offset, len(records))
+            self._written(len(records), end)
         self._follow_leader(found)
         self._note(None)
         return self._from_log_end(self._leader_epoch)
@@ -202,9 +205,14 @@ class PartitionReplica:
                 return False
             await trio.lowlevel.checkpoint()
         if log.offsets.log_end_offset > end:
-            self.bytes_per_offset = len(records) / (log.offsets.log_end_offset - end)
-            self._hidden.written(log.offsets.log_end_offset, len(records))
+            self._written(len(records), end)
         return True
+
+    def _written(self, records: int, end: int) -> None:
+        """Note that bytes of records were appended to a log that ended at an offset."""
+        shown = self._partition.log.offsets.log_end_offset
+        self.bytes_per_offset = records / (shown - end)
+        self._hidden.written(shown, records)
 
     async def _append_piece(self, piece: memoryview) -> Append | None:
         """Queue the batches of a piece, decompressed by a worker first if their headers lack timestamps."""

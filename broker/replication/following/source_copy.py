@@ -1,0 +1,89 @@
+"""A partition that this broker leads in its cluster, and whose records it copies from another cluster, the source.
+
+The source's batches keep their leader epochs. What the followers here have is for the leader to know (`leading`): the
+high watermark here is theirs, and never ahead of the source's, of which only committed records are fetched.
+
+Invariants:
+1. No batch has a leader epoch above the one in which this broker leads: where the source has a later one, the leader
+   begins another epoch first.
+2. The log is cut between two leader epochs only. What has been found out about the followers ends with the first one.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from warmlog.broker.partitions.partition import Partition
+from warmlog.broker.replication.following.fetcher import Step
+from warmlog.broker.replication.following.replica import UNKNOWN_EPOCH, Checkpoint, PartitionReplica
+from warmlog.broker.replication.peers.leaders import Leaders
+from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, PeerFetchedPartition
+from warmlog.protocol.records.batch import headers
+
+Renew = Callable[[int, Callable[[], Awaitable[bool]] | None], None]
+
+
+class SourceCopy(PartitionReplica):
+    """Copies one partition while this broker leads it in one epoch."""
+
+    def __init__(
+        self, partition: Partition, topic_id: bytes, source: Leaders, checkpoint: Checkpoint, *, renew: Renew
+    ) -> None:
+        """`renew`: called with an epoch and a cut to ask for a leader epoch not below; then this copy has ended."""
+        super().__init__(partition, topic_id, source, checkpoint)
+        self.source_epoch = UNKNOWN_EPOCH  # the latest that the source is known to have
+        self._renew = renew
+        self._is_over = False
+
+    async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
+        """Return the log end, or None once another epoch has to begin; see `PartitionReplica.position`."""
+        self.source_epoch = max(self.source_epoch, leader_epoch)
+        if not self._is_over and leader_epoch > self._partition.log.epochs.current:
+            self._end(leader_epoch)
+        return None if self._is_over else await super().position(leader_epoch)
+
+    def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
+        """Append what was fetched if nothing has to be waited for; see `PartitionReplica.take_at_once`."""
+        return None if self._is_over else super().take_at_once(found)
+
+    async def take(self, found: PeerFetchedPartition) -> Step:
+        """Append what was fetched, or ask for the leader epoch that this needs."""
+        if not self._is_over and self._leader_epoch == UNKNOWN_EPOCH:  # a source that names none, before Kafka 2.1
+            epochs = [header.leader_epoch for _, header in headers(found.records)]
+            self.source_epoch = max([self.source_epoch, *epochs])
+            if self.source_epoch > self._partition.log.epochs.current:
+                self._end(self.source_epoch)
+        return Step.PAUSE if self._is_over else await super().take(found)
+
+    def _begin(self) -> None:
+        """Leave the high watermark to the leader."""
+
+    def _written(self, records: int, end: int) -> None:
+        self.bytes_per_offset = records / (self._partition.log.offsets.log_end_offset - end)
+
+    def _follow_leader(self, found: PeerFetchedPartition) -> None:
+        """Take over the log start offset, as far as all replicas here have the records."""
+        offsets = self._partition.log.offsets
+        self.leader_end = found.high_watermark
+        if offsets.log_end_offset >= self.leader_end:
+            self.behind_since = None
+        elif self.behind_since is None:
+            self.behind_since = trio.current_time()
+        if found.log_start_offset > offsets.log_start_offset:
+            self._partition.advance_start(min(found.log_start_offset, offsets.high_watermark))
+
+    def _epoch_limit(self) -> int | None:
+        return self._partition.log.epochs.current
+
+    async def _cut(self, announce: Callable[[], None], cut: Callable[[], None]) -> bool:
+        """Have the log cut when the next leader epoch begins."""
+
+        async def between() -> bool:
+            return await PartitionReplica._cut(self, announce, cut)  # noqa: SLF001  # what this class replaces
+
+        self._end(self.source_epoch, between)
+        return False
+
+    def _end(self, at_least: int, cut: Callable[[], Awaitable[bool]] | None = None) -> None:
+        self._is_over = True
+        self._renew(at_least, cut)

@@ -1,0 +1,93 @@
+"""The steps of leaders whose partitions follow another cluster: begin another leader epoch, or become writable.
+
+Both are transactions of the store that a leader begins; the role in the new epoch follows from the image.
+
+Promotion, once the topic asks for it: stop copying -> wait until the high watermark is the log end, so that every
+member of the ISR has all records -> commit the end of the log together with the next leader epoch. If the leader is
+gone by then, the next one does the same from its own log end. The controller notes it when all partitions have done it.
+"""
+
+import logging
+from functools import partial
+
+import trio
+
+from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.rules import Change, promote, renew, transaction
+from warmlog.broker.cluster.values import PartitionState
+from warmlog.broker.replication.local_replica import LocalReplica
+
+PAUSE_S = 0.2  # until replicas may have caught up
+
+logger = logging.getLogger(__name__)
+
+
+class MirroredLeaders:
+    """The steps of those led by one broker. Belongs to the event loop."""
+
+    def __init__(self, node: ClusterNode, commits: trio.CapacityLimiter) -> None:
+        """`commits` limits the transactions at the same time."""
+        self._node = node
+        self._commits = commits
+        self._paused: set[LocalReplica] = set()
+
+    async def step(self, local: LocalReplica, state: PartitionState) -> bool | None:
+        """Take the next step of a replica; return whether there may be another one, None if there was none to take.
+
+        Raises StoreError.
+        """
+        if local.is_to_be_promoted(state):
+            return await self._promote(local, state)
+        if local.needs_renewal(state):
+            return await self._renew(local)
+        return None
+
+    async def _renew(self, local: LocalReplica) -> bool:
+        async with self._commits:
+            at_least = max(local.partition.log.epochs.latest, 0 if local.renewal is None else local.renewal.at_least)
+            change = renew(self._node.image, local.key, self._node.me, at_least)
+            if isinstance(change, Change) and await self._node.attempt(transaction([change])):
+                return True
+        self._pause(local)
+        return False
+
+    async def _promote(self, local: LocalReplica, state: PartitionState) -> bool:
+        local.end_source()
+        local.renewal = None
+        await local.quiet()
+        log, node = local.partition.log, self._node
+        end = log.offsets.log_end_offset
+        if log.offsets.high_watermark == end and local.is_to_be_promoted(state):
+            await self._raise_producer_ids(local)
+            change = promote(
+                node.image,
+                local.key,
+                node.me,
+                revision=state.revision,
+                end=end,
+                log_epoch=max(log.epochs.latest, local.source_epoch),
+            )
+            async with self._commits:
+                if isinstance(change, Change) and await node.attempt(transaction([change])):
+                    logger.info("%s-%d: promoted at offset %d", local.partition.topic, local.partition.index, end)
+                    return True
+        self._pause(local)
+        return False
+
+    async def _raise_producer_ids(self, local: LocalReplica) -> None:
+        """Have the store allocate no producer id that the source has allocated: its producers are in the log."""
+        needed = local.partition.log.producers.largest_id + 1
+        if needed > self._node.image.producer_ids.next_id:
+            await admin.take_producer_ids(self._node, 0, at_least=needed)
+
+    def _pause(self, local: LocalReplica) -> None:
+        """Take the next step after a moment."""
+        if local not in self._paused:
+            self._paused.add(local)
+            self._node.spawn(partial(self._again, local))
+
+    async def _again(self, local: LocalReplica) -> None:
+        await trio.sleep(PAUSE_S)
+        self._paused.discard(local)
+        local.want_step()
