@@ -296,12 +296,12 @@ class Broker:
                 maintained.start_soon(delete_expired_tokens, self._node, every_s, wall_clock_ms)
             if self._tokens is not None:
                 await unless(stop, self._tokens.wait_read)
-            if mirror is not None:
-                maintained.start_soon(mirror.run)
             maintained.start_soon(_watch, DiskWatch(partitions, self._directories, self._metrics))
             if self._member is not None:
                 join = partial(maintained.start, self._member.run, partitions, turn.deadlines, self._reachable(bound))
                 await unless(stop, join)
+            if mirror is not None:
+                maintained.start_soon(mirror.run)
             if not stop.is_set():
                 async with trio.open_nursery() as listening:
                     for listener in listeners:
@@ -398,7 +398,9 @@ class Broker:
     def _mirror(self, partitions: Partitions, groups: GroupService) -> "Mirror | None":
         if not self._settings.warmlog_mirror_from:
             return None
-        from warmlog.broker.mirror.service import Mirror, mirror_options  # most brokers never need them
+        from warmlog.broker.mirror.options import mirror_options  # most brokers need nothing of this
+        from warmlog.broker.mirror.own_cluster import OwnCluster
+        from warmlog.broker.mirror.service import Mirror
         from warmlog.broker.replication.peers.login import PasswordFileError
         from warmlog.broker.security.client_tls import TlsFileError
 
@@ -406,7 +408,10 @@ class Broker:
             options = mirror_options(self._live_settings)
         except (PasswordFileError, TlsFileError) as error:
             raise StartError(str(error)) from error
-        mirror = Mirror(options, partitions, groups)
+        member, own = self._member, None
+        if member is not None:
+            own = OwnCluster(node=member.node, brokers=member.brokers, find=member.find_replica)
+        mirror = Mirror(options, partitions, groups, own)
         mirror.declare(self._metrics)
         return mirror
 

@@ -42,6 +42,7 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.replication.deleted_topics import judge
 from warmlog.broker.replication.following.fetcher import FetchLimits
 from warmlog.broker.replication.following.follower import Follower
+from warmlog.broker.replication.local_replica import LocalReplica
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.broker.replication.peers.connection import PeerSettings
 from warmlog.broker.replication.peers.login import PasswordFileError as PeerPasswordError
@@ -212,6 +213,10 @@ class ClusterMember:
             nursery.start_soon(self._raise_producer_ids, partitions)
             await nursery.start(replicas.run)
             task_status.started()
+
+    def find_replica(self, topic: str, index: int) -> LocalReplica | None:
+        """Return a replica on this broker, None without one, or before `run`."""
+        return None if self._replicas is None else self._replicas.find(topic, index)
 
     async def drain(self) -> None:
         """Let others lead, as long as that takes but not longer than `warmlog.stop.timeout.ms`."""

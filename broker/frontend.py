@@ -271,7 +271,7 @@ class Frontend:
             *(asked := group_families(groups, transactions, partitions, advertised)),
             NativeGroupsApi(asked, partitions),
             NativeProducersApi(partitions),
-            MirrorsApi(partitions, core.mirror),
+            MirrorsApi(partitions, core.mirror, core.node),
         ]
 
     def _token_lookup(self) -> TokenLookup | None:

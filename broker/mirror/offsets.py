@@ -7,10 +7,11 @@ Offsets are the same here and there, so that they are copied as they are. Invari
    not exist would start over.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 
 from warmlog.broker.groups.commits import Committer
 from warmlog.broker.groups.service import GroupService
+from warmlog.broker.mirror.own_cluster import Key, OwnCluster
 from warmlog.broker.mirror.source import GroupOffsets
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
@@ -23,7 +24,11 @@ _OUTSIDE = Committer(generation=-1, member_id="", instance_id=None)
 class OffsetCopies:
     """Copies committed offsets of a source. Belongs to the event loop."""
 
-    def __init__(self, groups: GroupService, partitions: Partitions, cluster_id: str) -> None:
+    def __init__(
+        self, groups: GroupService, partitions: Partitions, cluster_id: str, own: OwnCluster | None = None
+    ) -> None:
+        """`own` is None for a broker by itself."""
+        self._own = own
         self._groups = groups
         self._partitions = partitions
         self._cluster_id = cluster_id
@@ -32,7 +37,10 @@ class OffsetCopies:
         """Commit what has changed of a group's offsets; return the errors by topic and partition."""
         if not self._is_free(found.group):
             return {}
-        changed = list(self._changed(found.group, found.offsets))
+        differing = [one for one in found.offsets if self._is_mirrored(one) and self._differs(found.group, one)]
+        shown = await self._high_watermarks(differing)
+        changed = [self._to_commit(one, shown[one.topic, one.partition]) for one in differing if _key(one) in shown]
+        changed = [one for one in changed if self._differs(found.group, one)]
         if not changed:
             return {}
         codes = await self._groups.commits.commit(found.group, _OUTSIDE, changed, retention_ms=None)
@@ -43,20 +51,47 @@ class OffsetCopies:
         known = self._groups.registry.get(group)
         return known is None or known.state is GroupState.EMPTY
 
-    def _changed(self, group: str, offsets: Iterable[FetchedOffset]) -> Iterator[OffsetToCommit]:
-        """Yield what to commit: offsets that differ from those committed here."""
+    def _is_mirrored(self, one: FetchedOffset) -> bool:
+        """Whether an offset is of a partition that follows the source."""
+        topic = self._partitions.topic(one.topic)
+        if topic is None or topic.mirror is None or topic.mirror.is_promoting:
+            return False
+        is_there = one.partition < topic.partitions and one.offset != NO_OFFSET
+        return is_there and topic.mirror_of == self._cluster_id
+
+    def _differs(self, group: str, one: FetchedOffset | OffsetToCommit) -> bool:
+        """Whether an offset is another one than that committed here."""
         shard = self._groups.registry.shard_of(group)
+        here = None if shard is None else shard.offsets.get(group, one.topic, one.partition)
+        return here is None or (here.offset, here.metadata) != (one.offset, one.metadata)
+
+    async def _high_watermarks(self, offsets: Iterable[FetchedOffset]) -> Mapping[Key, int]:
+        """Return how far the copies of partitions can be read, of those that can be asked now."""
+        shown: dict[Key, int] = {}
+        others: list[Key] = []
         for one in offsets:
             partition = self._partitions.get(one.topic, one.partition)
-            if partition is None or partition.mirror_of != self._cluster_id or one.offset == NO_OFFSET:
-                continue
-            offset = min(one.offset, partition.log.offsets.high_watermark)
-            here = None if shard is None else shard.offsets.get(group, one.topic, one.partition)
-            if here is None or (here.offset, here.metadata) != (offset, one.metadata):
-                yield OffsetToCommit(
-                    topic=one.topic,
-                    partition=one.partition,
-                    offset=offset,
-                    leader_epoch=one.leader_epoch,
-                    metadata=one.metadata,
-                )
+            if partition is not None:
+                shown[_key(one)] = partition.log.offsets.high_watermark
+            else:
+                others.append(_key(one))
+        if self._own is not None and others:
+            shown |= await self._own.high_watermarks(others)
+        return shown
+
+    def _to_commit(self, one: FetchedOffset, shown: int) -> OffsetToCommit:
+        """Return what to commit. Clients take no metadata with an epoch below that of an offset."""
+        leader_epoch = one.leader_epoch
+        if self._own is not None and leader_epoch > self._own.leader_epoch(one.topic, one.partition):
+            leader_epoch = -1
+        return OffsetToCommit(
+            topic=one.topic,
+            partition=one.partition,
+            offset=min(one.offset, shown),
+            leader_epoch=leader_epoch,
+            metadata=one.metadata,
+        )
+
+
+def _key(one: FetchedOffset) -> Key:
+    return one.topic, one.partition

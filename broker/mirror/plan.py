@@ -118,7 +118,7 @@ def _of_topic(topic: SourceTopic, here: Topic | None, cluster_id: str) -> Iterat
         yield _create(topic, cluster_id)
     elif here.mirror is None:
         yield Refusal(topic.name, "a topic of this name exists here, and is not a mirror: delete or exclude it")
-    elif here.mirror.is_promoted:
+    elif here.mirror.is_promoted or here.mirror.is_promoting:
         return
     elif here.mirror.cluster_id != cluster_id:
         yield Refusal(topic.name, f"it is a mirror of cluster {here.mirror.cluster_id}, and the source is {cluster_id}")
@@ -158,7 +158,7 @@ def _is_mirrored(topic: Topic, cluster_id: str) -> bool:
     mirror = topic.mirror
     return (
         mirror is not None
-        and not mirror.is_promoted
+        and not (mirror.is_promoted or mirror.is_promoting)
         and mirror.cluster_id == cluster_id
         and not is_internal(topic.name)
     )

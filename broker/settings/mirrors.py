@@ -58,5 +58,3 @@ def check_mirror(value: Callable[[str], Any]) -> None:
         return
     for name in ("warmlog.mirror.topics", "warmlog.mirror.groups"):
         chosen_by(name, value(name))
-    if value("warmlog.cluster.etcd"):
-        raise SettingError("warmlog.mirror.from: a broker of a cluster (warmlog.cluster.etcd) cannot mirror one")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import EXPECTED, describe
 from warmlog.broker.api.handler import Handler
+from warmlog.broker.cluster.store_node import StoreNode
+from warmlog.broker.cluster.values import NO_LEADER
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.native.mirrors import (
@@ -24,9 +26,13 @@ if TYPE_CHECKING:
 
 
 class MirrorsApi:
-    """Answers requests about mirrored topics. `mirror` is None if nothing is followed; there may still be copies."""
+    """Answers requests about mirrored topics. `mirror` is None if nothing is followed; there may still be copies.
 
-    def __init__(self, partitions: Partitions, mirror: "Mirror | None") -> None:
+    A broker of a cluster describes the partitions that it leads, and those that no broker leads: clients ask all.
+    """
+
+    def __init__(self, partitions: Partitions, mirror: "Mirror | None", node: StoreNode) -> None:
+        self._node = node
         self._partitions = partitions
         self._mirror = mirror
 
@@ -46,7 +52,9 @@ class MirrorsApi:
             topics = {topic.name: topic for topic in refused}
         for topic in list(self._partitions.topics()):
             if topic.mirror is not None:
-                topics[topic.name] = await self._topic(topic, context)
+                described = await self._topic(topic, context)
+                if described.partitions or described.problem:
+                    topics[topic.name] = described
             await context.checkpoint()
         return DescribeMirrorResponse(
             source="" if mirror is None else mirror.source,
@@ -58,16 +66,20 @@ class MirrorsApi:
         assert topic.mirror is not None
         partitions = []
         for index in range(topic.partitions):
-            partitions.append(self._partition(topic, index))
+            partition = self._partition(topic, index)
+            if partition is not None:
+                partitions.append(partition)
             await context.checkpoint()
         problem = None if self._mirror is None else self._mirror.refused.get(topic.name)
         if topic.mirror.is_promoted:
             state, problem = MirrorState.PROMOTED, None
+        elif topic.mirror.is_promoting:
+            state, problem = MirrorState.STOPPED, "it is being promoted"
         elif problem is not None:
             state = MirrorState.REFUSED
         else:
             state = MirrorState.STOPPED if self._mirror is None else MirrorState.FOLLOWING
-            if self._mirror is not None and not self._mirror.follows(topic):
+            if self._mirror is not None and not self._mirror.copies.follows(topic):
                 state, problem = MirrorState.STOPPED, self._mirror.problem
         return MirroredTopic(
             name=topic.name,
@@ -77,18 +89,25 @@ class MirrorsApi:
             partitions=tuple(partitions),
         )
 
-    def _partition(self, topic: Topic, index: int) -> MirroredPartition:
+    def _partition(self, topic: Topic, index: int) -> MirroredPartition | None:
+        """Describe a partition; None if another broker does."""
         assert topic.mirror is not None
         partition = self._partitions.get(topic.name, index)
         if partition is None:
-            return MirroredPartition(partition=index, end=-1, problem="the partition is offline")
+            leader = self._partitions.catalog.partition(topic, index).leader
+            if not self._node.is_alone and leader not in {NO_LEADER, self._node.id}:
+                return None
+            problem = "the partition is offline" if self._node.is_alone else "the partition has no leader"
+            return MirroredPartition(partition=index, end=-1, problem=problem)
         promoted_at = topic.mirror.promoted_at
         if promoted_at is not None:
             at = promoted_at[index] if index < len(promoted_at) else -1  # partitions may have been added since
             return MirroredPartition(partition=index, end=partition.log.offsets.log_end_offset, promoted_at=at)
         if self._mirror is None:
-            return MirroredPartition(partition=index, end=partition.log.offsets.log_end_offset)
-        return self._mirror.describe(partition)
+            missing = f"broker {self._node.id}, which leads it, has no warmlog.mirror.from"
+            why = None if self._node.is_alone else missing
+            return MirroredPartition(partition=index, end=partition.log.offsets.log_end_offset, problem=why)
+        return self._mirror.copies.describe(partition)
 
     # -- promote --
 

@@ -59,8 +59,6 @@ def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) 
         found = cluster.topics.get(name)
         if topic.is_live and found is not None and found.id != topic.id:
             return Refusal(f"topic {name!r} exists in the cluster with another id: delete one of the two")
-        if topic.mirror is not None and not topic.mirror.is_promoted:
-            return Refusal(f"topic {name!r} is a mirror, which a cluster cannot have: promote or delete it")
     return list(_in_steps(cluster, _missing(own, cluster, me, epochs)))
 
 

@@ -6,6 +6,7 @@ Logs are created and removed by `Replicas`, on the brokers that have them.
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -85,9 +86,20 @@ class SharedTopics(Executor):
                 if other != topic.name:
                     failures[topic.name] = InvalidTopicError(f"topic {topic.name!r} collides with {other!r}")
                 else:
-                    nursery.start_soon(self._create, topic, failures)
+                    nursery.start_soon(self._place_and_create, topic, failures)
                 await trio.lowlevel.checkpoint()
         return failures
+
+    async def _place_and_create(self, topic: Topic, failures: Failures) -> None:
+        """Create a topic, whose replicas are placed here if it was not planned, as one of another cluster."""
+        if topic.assignment is None:
+            try:
+                placed = self.place(Placement(topic.name, topic.partitions, -1, None))
+            except RefusedError as error:
+                failures[topic.name] = error
+                return
+            topic = replace(topic, assignment=tuple([tuple(each) for each in placed]))
+        await self._create(topic, failures)
 
     async def _create(self, topic: Topic, failures: Failures) -> None:
         try:
@@ -107,8 +119,8 @@ class SharedTopics(Executor):
 
     async def _create_whole(self, topic: Topic) -> None:
         """Create a topic, or what is left of it. Raises RefusedError, StoreError."""
-        assert topic.assignment is not None, "planned here"
-        state = TopicState(id=topic.id, partitions=topic.partitions, configs=topic.configs)
+        assert topic.assignment is not None, "placed before"
+        state = TopicState(id=topic.id, partitions=topic.partitions, configs=topic.configs, mirror=topic.mirror)
         await admin.create_topic(self._node, topic.name, state, topic.assignment)
 
     def _finish_begun(self, image: ClusterImage) -> None:
@@ -145,6 +157,44 @@ class SharedTopics(Executor):
                 )
             return assignment
         return admin.place(image, count - topic.partitions, factor, self._node.random, first_partition=topic.partitions)
+
+    # -- promote -------------------------------------------------------------------------------------------------------
+
+    async def promote(self, topic: Topic, _: Mapping[int, int], /) -> None:
+        """Make a mirrored topic writable; see `Topics.promote`. The leaders do it, each for its partitions.
+
+        What has begun is completed, also if this broker, or a leader, is gone by then. Raises InvalidTopicError,
+        MetadataError.
+        """
+        without = [index for index in range(topic.partitions) if not self._has_leader(topic, index)]
+        is_begun = topic.mirror is not None and topic.mirror.is_promoting
+        if without and not is_begun:
+            raise InvalidTopicError(
+                f"topic {topic.name!r} has partitions without a leader, the first is {without[0]}: promote it when "
+                "all are served"
+            )
+        try:
+            await admin.in_time(lambda: self._promote(topic))
+        except RefusedError as error:
+            raise InvalidTopicError(str(error)) from None
+        except MetadataTimeoutError:
+            raise MetadataTimeoutError(
+                f"topic {topic.name!r} is not writable yet: its partitions become so when their leaders are there and "
+                "all in-sync replicas, at least min.insync.replicas, have their records; see `warmlog mirror status`"
+            ) from None
+
+    async def _promote(self, topic: Topic) -> None:
+        await admin.begin_promotion(self._node, topic.name)
+        while self._is_promoting(topic):
+            await self._node.advanced()
+
+    def _is_promoting(self, topic: Topic) -> bool:
+        state = self._node.image.topics.get(topic.name)
+        return state is not None and state.id == topic.id and state.mirror is not None and state.mirror.is_promoting
+
+    def _has_leader(self, topic: Topic, index: int) -> bool:
+        state = self._node.image.partition(topic.name, index)
+        return state is not None and state.leader is not None and self._node.image.is_good(state.leader)
 
     # -- delete --------------------------------------------------------------------------------------------------------
 

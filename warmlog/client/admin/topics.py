@@ -7,6 +7,7 @@ from operator import itemgetter
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from warmlog.client.admin.mirrors import merged_mirrors
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.errors import broker_error
 from warmlog.protocol.errors import ErrorCode
@@ -111,8 +112,8 @@ class TopicAdmin:
     # -- mirrors --
 
     async def describe_mirror(self) -> DescribeMirrorResponse:
-        """Return what the broker mirrors, and how far the copies are."""
-        return await self._cluster.ask(DescribeMirrorRequest(), DescribeMirrorResponse)
+        """Return what is mirrored, and how far the copies are: each partition as its leader describes it."""
+        return merged_mirrors(await self._cluster.ask_each(DescribeMirrorRequest(), DescribeMirrorResponse))
 
     async def promote(self, name: str) -> dict[int, int]:
         """Make a mirrored topic writable; return by partition where its own records begin."""

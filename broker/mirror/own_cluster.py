@@ -1,0 +1,104 @@
+"""The own cluster of a broker that mirrors: what this broker leads in it, and who changes the mirrored topics.
+
+Each broker copies the partitions that it leads, and the offsets of groups that it coordinates. Topics are created and
+changed by one of them, which holds a key of the store with its lease: the keeper. Transactions protect what it does
+from another broker that believes to be the keeper.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from warmlog.broker.cluster.node import ClusterNode
+from warmlog.broker.cluster.store import StoreError
+from warmlog.broker.cluster.topics import resign_mirroring, take_mirroring
+from warmlog.broker.cluster.values import NO_LEADER, Member
+from warmlog.broker.metadata.topic import Topic
+from warmlog.broker.replication.local_replica import LocalReplica
+from warmlog.broker.replication.peers.brokers import ClusterBrokers
+from warmlog.broker.replication.peers.errors import PeerError
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.messages.offsets import KafkaListOffsetsRequest, KafkaOffsetQuery
+from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS
+from warmlog.protocol.request import LATEST_TIMESTAMP
+
+Key = tuple[str, int]  # topic, partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCluster:
+    """The cluster that this broker is a member of. `find`: returns a replica on this broker, None without one."""
+
+    node: ClusterNode
+    brokers: ClusterBrokers
+    find: Callable[[str, int], LocalReplica | None]
+
+    def copied(self, topic: Topic, index: int) -> LocalReplica | None:
+        """Return the replica of a partition if this broker leads it, and it follows its source."""
+        local = self.find(topic.name, index)
+        state = self.node.image.partition(topic.name, index)
+        if local is None or state is None or not local.leads or not local.is_in_role(state):
+            return None
+        is_followed = local.source_in(state) is not None and not local.is_to_be_promoted(state)
+        return local if is_followed and local.renewal is None else None
+
+    def has_leader(self, topic: str, index: int) -> bool:
+        """Return whether a broker that lives leads a partition."""
+        state = self.node.image.partition(topic, index)
+        return state is not None and state.leader is not None and self.node.image.is_good(state.leader)
+
+    def leader_epoch(self, topic: str, index: int) -> int:
+        """Return the leader epoch that clients see of a partition, -1 if there is none."""
+        state = self.node.image.partition(topic, index)
+        return -1 if state is None else state.leader_epoch
+
+    def leads_any(self, topic: Topic) -> bool:
+        """Return whether this broker leads a partition of a topic."""
+        states = [self.node.image.partition(topic.name, index) for index in range(topic.partitions)]
+        return any(state is not None and state.leader_id == self.node.id for state in states)
+
+    @property
+    def is_keeper(self) -> bool:
+        """Whether this broker changes the mirrored topics, as far as is known here."""
+        found = self.node.image.mirror_keeper
+        return found is not None and Member(found.broker, found.epoch) == self.node.me
+
+    async def keeps(self) -> bool:
+        """Become the keeper if there is none; return whether this broker is it."""
+        node = self.node
+        if not self.is_keeper and node.image.may_join(node.me):
+            try:
+                await node.attempt(take_mirroring(node.image, node.me, node.lease))
+            except StoreError:
+                return False
+        return self.is_keeper
+
+    async def resign(self) -> None:
+        """Let another broker be the keeper, since this one cannot reach the source."""
+        if self.is_keeper:
+            try:
+                await self.node.attempt(resign_mirroring(self.node.image, self.node.me))
+            except StoreError:
+                return  # the key ends with the lease
+
+    async def high_watermarks(self, keys: Iterable[Key]) -> dict[Key, int]:
+        """Ask the leaders of partitions for their high watermarks; return those that answered."""
+        by_leader: dict[int, list[Key]] = {}
+        for key in keys:
+            state = self.node.image.partition(*key)
+            if state is not None and state.leader_id not in {NO_LEADER, self.node.id}:
+                by_leader.setdefault(state.leader_id, []).append(key)
+        found: dict[Key, int] = {}
+        for leader, there in by_leader.items():
+            queries = [
+                KafkaOffsetQuery(topic=topic, partition=index, timestamp=LATEST_TIMESTAMP) for topic, index in there
+            ]
+            try:
+                response = await self.brokers.ask(
+                    leader, LIST_OFFSETS, KafkaListOffsetsRequest(partitions=tuple(queries))
+                )
+            except PeerError:
+                continue
+            for one in response.partitions:
+                if one.error is ErrorCode.NONE:
+                    found[one.topic, one.partition] = one.offset
+        return found

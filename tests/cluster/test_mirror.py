@@ -1,0 +1,197 @@
+"""Three brokers on etcd mirror another broker: leaders are killed under load, and the copies are promoted."""
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from interop.warmlog_nodes import WarmlogNodes
+from tests.broker.cluster.etcd_process import etcd
+from tests.clients.committing import commit
+from tests.clients.waiting import until
+from tests.interop.storage.mirroring import (
+    LIMIT_S,
+    PARTITIONS,
+    SMALL,
+    TOPICS,
+    Served,
+    committed,
+    content,
+    ends,
+    load,
+    try_ends,
+    wait_for_copy,
+)
+from warmlog import Client
+from warmlog.protocol.native.mirrors import MirrorState
+from warmlog.protocol.records.batch import headers
+
+pytestmark = pytest.mark.timeout(300)
+SETTINGS = {
+    "warmlog.cluster.lease.ms": 3000,
+    "warmlog.mirror.interval.ms": 200,
+    "warmlog.mirror.groups": ".*",
+    "default.replication.factor": 3,
+    "offsets.topic.num.partitions": 3,
+    "offsets.topic.replication.factor": 3,
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path / "source", "serve") as served:
+        admin = AdminClient({"bootstrap.servers": served.kafka})
+        for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=SMALL) for topic in TOPICS]).values():
+            created.result()
+        yield served
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, source: Served) -> Iterator[WarmlogNodes]:
+    settings = {**SETTINGS, "warmlog.mirror.from": source.kafka}
+    with ExitStack() as stack:
+        store = stack.enter_context(etcd(tmp_path / "etcd"))[0]
+        yield stack.enter_context(WarmlogNodes(tmp_path, store.url, settings=settings))
+
+
+def leader_of(nodes: WarmlogNodes, topic: str, partition: int) -> int:
+    metadata = AdminClient({"bootstrap.servers": nodes.bootstrap}).list_topics(topic, timeout=LIMIT_S)
+    found: int = metadata.topics[topic].partitions[partition].leader
+    return found
+
+
+def batches(log: bytes) -> list[tuple[int, int]]:
+    """Return the leader epoch and the first offset of each batch."""
+    return [(header.leader_epoch, header.base_offset) for _, header in headers(log)]
+
+
+def test_killed_leaders_of_a_mirror_are_replaced_and_the_copies_promoted(source: Served, cluster: WarmlogNodes) -> None:
+    until(lambda: try_ends(cluster.bootstrap) is not None, lambda: None, "the topics", limit_s=LIMIT_S)
+    with load(source.kafka, random.Random(7)):
+        for _ in range(2):
+            at = ends(source.kafka)["plain", 0]
+            until(
+                lambda at=at: ends(cluster.bootstrap)["plain", 0] > at + 200,  # type: ignore[misc]
+                lambda: None,
+                "copied records",
+                limit_s=LIMIT_S,
+            )
+            killed = cluster[leader_of(cluster, "plain", 0)]
+            killed.kill()
+            until(
+                lambda at=at: (try_ends(cluster.bootstrap) or {}).get(("plain", 0), 0) > at + 600,  # type: ignore[misc]
+                lambda: None,
+                "records copied by the next leader",
+                limit_s=LIMIT_S,
+            )
+            killed.start()
+    commit(source.kafka, "readers", TopicPartition("plain", 0, 77))
+    wait_for_copy(source.kafka, cluster.bootstrap)
+    until(lambda: committed(cluster.bootstrap, "readers") == 77, lambda: None, "the offset", limit_s=LIMIT_S)
+    expected = ends(source.kafka)
+    source_data = {
+        (topic, index): content(source_directory(cluster), topic, index)
+        for topic in TOPICS
+        for index in range(PARTITIONS)
+    }
+    for node in cluster:
+        until(
+            lambda node=node: all(content(node.data, *key) == data for key, data in source_data.items()),  # type: ignore[misc]
+            lambda: None,
+            f"the same bytes on broker {node.node_id}",
+            limit_s=LIMIT_S,
+        )
+    for node in cluster:
+        with Client(node.addresses["native"]) as client:
+            described = {topic.name: topic for topic in client.describe_mirror().topics}
+            assert set(described) == set(TOPICS)
+            for topic in TOPICS:
+                assert described[topic].state is MirrorState.FOLLOWING, described
+                assert [(one.partition, one.lag_records, one.problem) for one in described[topic].partitions] == [
+                    (index, 0, None) for index in range(PARTITIONS)
+                ]
+    with Client(cluster[1].addresses["native"]) as client:
+        for topic in TOPICS:
+            assert client.promote_topic(topic) == {index: expected[topic, index] for index in range(PARTITIONS)}
+    own = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+    for index in range(PARTITIONS):
+        own.produce("plain", b"own", partition=index)
+    assert own.flush(LIMIT_S) == 0
+    for index in range(PARTITIONS):
+        node = cluster[leader_of(cluster, "plain", index)]
+        found = content(node.data, "plain", index)
+        copied = source_data["plain", index]
+        assert found.startswith(copied)
+        latest = max(epoch for epoch, _ in batches(copied))
+        assert [epoch > latest for epoch, _ in batches(found[len(copied) :])] == [True]
+    for topic in TOPICS:
+        assert read_committed(cluster.bootstrap, topic, own=topic == "plain") == read_committed(source.kafka, topic)
+
+
+def source_directory(cluster: WarmlogNodes) -> Path:
+    return cluster[1].data.parent / "source"
+
+
+def read_committed(bootstrap: str, topic: str, *, own: bool = False) -> list[tuple[int, int, bytes]]:
+    """Return all committed records; `own`: without those that were produced to the copy."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "judge",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    reader.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+    found: list[tuple[int, int, bytes]] = []
+    ended: set[int] = set()
+
+    def step() -> None:
+        message = reader.poll(0.2)
+        if message is None:
+            return
+        if message.error() is not None:
+            ended.add(message.partition())
+        elif not own or message.value() != b"own":
+            found.append((message.partition(), message.offset(), message.value()))
+
+    until(lambda: len(ended) == PARTITIONS, step, "all records", limit_s=LIMIT_S)
+    reader.close()
+    return sorted(found)
+
+
+def test_a_broker_that_is_killed_while_it_promotes_leaves_no_promotion_undone(
+    source: Served, cluster: WarmlogNodes
+) -> None:
+    until(lambda: try_ends(cluster.bootstrap) is not None, lambda: None, "the topics", limit_s=LIMIT_S)
+    with load(source.kafka, random.Random(8)):
+        at = ends(source.kafka)["plain", 0]
+        until(
+            lambda: ends(cluster.bootstrap)["plain", 0] > at + 200, lambda: None, "copied records", limit_s=LIMIT_S
+        )
+        cluster[3].kill()
+    with Client(cluster[1].addresses["native"]) as client:
+        promoted = client.promote_topic("plain")
+    cluster[1].kill()
+    cluster[3].start()
+    cluster[1].start()
+    with Client(cluster[3].addresses["native"]) as client:
+        topics = {topic.name: topic for topic in client.describe_mirror().topics}
+        assert topics["plain"].state is MirrorState.PROMOTED
+        assert {one.partition: one.promoted_at for one in topics["plain"].partitions} == promoted
+    own = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+    for index in range(PARTITIONS):
+        own.produce("plain", b"own", partition=index)
+    assert own.flush(LIMIT_S) == 0
+    now = ends(cluster.bootstrap)
+    assert {index: now["plain", index] - promoted[index] >= 1 for index in range(PARTITIONS)} == dict.fromkeys(
+        range(PARTITIONS), True
+    )
+
+
