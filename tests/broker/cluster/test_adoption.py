@@ -159,14 +159,23 @@ async def test_what_another_broker_has_written_meanwhile_is_not_replaced() -> No
     assert not cluster.commit(step).succeeded
 
 
+async def test_a_mirror_goes_along_in_an_epoch_above_those_of_its_source() -> None:
+    mirrored = topic("m", mirror=Mirror(cluster_id="source"))
+    cluster = MemoryCluster()
+    adopted = adopt(own({"m": mirrored}), image_of(cluster), ME, {("m", 0): 57})
+    assert not isinstance(adopted, Refusal)
+    for step in adopted:
+        assert cluster.commit(step).succeeded
+    found = image_of(cluster)
+    assert found.topics["m"].mirror == Mirror(cluster_id="source")
+    assert found.partitions[PartitionKey(mirrored.id, 0)].leader_epoch == 58
+
+
 async def test_what_cannot_go_along_is_refused() -> None:
     cluster = MemoryCluster()
     cluster.commit(Transaction((), (Put(topic_key("t"), encode(topic("other"))),)))
     taken = adopt(own({"t": topic("t")}), image_of(cluster), ME, {("t", 0): 0})
     assert taken == Refusal("topic 't' exists in the cluster with another id: delete one of the two")
-    mirror = topic("m", mirror=Mirror(cluster_id="source"))
-    refused = adopt(own({"m": mirror}), ClusterImage(EMPTY), ME, {("m", 0): 0})
-    assert refused == Refusal("topic 'm' is a mirror, which a cluster cannot have: promote or delete it")
     known = ClusterImage(EMPTY)
     known.known[7] = Registration(broker=7)
     refused = adopt(own({"t": topic("t")}), known, ME, {("t", 0): 0})

@@ -10,7 +10,8 @@ import trio
 
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.groups.serving import Serving, serving
-from warmlog.broker.mirror.service import Mirror, MirrorOptions
+from warmlog.broker.mirror.options import MirrorOptions
+from warmlog.broker.mirror.service import Mirror
 from warmlog.broker.partitions.partition import Partition
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import OffsetCommitRequest, OffsetToCommit
@@ -83,7 +84,7 @@ async def test_topics_arrive_with_their_records_byte_for_byte(directory: Path) -
         assert topic is not None
         assert topic.configs == {"segment.bytes": "1000000"}
         assert made.mirror.problem is None
-        found = [made.mirror.describe(made.partition("words", index)) for index in (0, 1)]
+        found = [made.mirror.copies.describe(made.partition("words", index)) for index in (0, 1)]
         assert [(one.end, one.source_end, one.lag_records, one.problem) for one in found] == [(10, 10, 0, None)] * 2
 
 
@@ -100,7 +101,7 @@ async def test_changes_at_the_source_follow(directory: Path) -> None:
         assert words is not None
         await made.client.ask(DeleteTopicsRequest(topics=("words",)))
         await until(lambda: made.here.partitions.topic("words") is None)
-        await until(lambda: not made.mirror.follows(words))
+        await until(lambda: not made.mirror.copies.follows(words))
 
 
 async def test_a_topic_that_exists_here_is_left_alone_and_the_others_are_mirrored(directory: Path) -> None:
