@@ -107,14 +107,11 @@ class EpochsApi:
 
 
 def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
-    """Return the largest epoch up to this one with its end offset; the current epoch has one even without records.
-
-    In a log that follows another cluster, the current epoch and some before it are later than those of all batches.
-    """
+    """Return the largest epoch up to this one with its end offset; the current epoch has one even without records."""
     log = partition.log
+    if partition.mirror_of is not None:
+        return log.epochs.end_offset_of_copy(epoch, log.offsets.log_end_offset)
     found = log.epochs.end_offset(epoch, log.offsets.log_end_offset)
     if found[0] == UNDEFINED and epoch == log.epochs.current:
         return epoch, log.offsets.log_end_offset
-    if found[0] == UNDEFINED and partition.mirror_of is not None and UNDEFINED < epoch < log.epochs.current:
-        return log.epochs.latest, log.offsets.log_end_offset
     return found

@@ -92,6 +92,16 @@ class LeaderEpochs:
         found = self._entries[slot - 1][0] if slot else epoch
         return found, self._entries[slot][1]
 
+    def end_offset_of_copy(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """Return the same for a log whose batches have the epochs of another cluster.
+
+        `current`, and some before it, are later than those of all batches: none was written in them.
+        """
+        found = self.end_offset(epoch, log_end_offset)
+        if found[0] != UNDEFINED or not UNDEFINED < epoch <= self.current:
+            return found
+        return (self.latest if self._entries else epoch), log_end_offset
+
 
 def _epoch(entry: tuple[int, int]) -> int:
     return entry[0]

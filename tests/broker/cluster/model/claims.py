@@ -26,6 +26,7 @@ class Claims:
     def __init__(self, brokers: Sequence[Broker], min_isr: int) -> None:
         self.committed: dict[int, int] = {}  # values by offset
         self.given_up: set[int] = set()  # values that may be lost
+        self.dead: set[int] = set()  # values that the source of a mirror has lost
         self._brokers = brokers
         self._min_isr = min_isr  # now, by the store
         self._epochs: dict[int, int] = {}  # in which a value was committed
@@ -52,6 +53,8 @@ class Claims:
             return  # and does not know it
         for offset in range(broker.high_watermark, progress.high_watermark):
             value = broker.log[offset][1]
+            if value in self.dead:
+                continue
             if self.committed.setdefault(offset, value) != value:
                 raise Bad(f"{value} is committed at {offset}, which was {self.committed[offset]}")
             self._epochs.setdefault(value, progress.state.leader_epoch)
@@ -118,7 +121,7 @@ class Claims:
 
     def _check_shown(self, broker: Broker) -> None:
         for offset, (_, value) in enumerate(broker.log[: broker.high_watermark]):
-            if value in self.given_up:
+            if value in self.given_up or value in self.dead:
                 return
             if self.committed.get(offset, value) != value:
                 raise Bad(f"{broker.id} shows {value} at {offset}, not {self.committed[offset]}")

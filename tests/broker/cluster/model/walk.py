@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 from tests.broker.cluster.model.claims import Bad
@@ -14,32 +14,32 @@ DEPTH = 90
 Step = Callable[[World, Random], str | None]
 
 
-def _broker(world: World, random: Random) -> Broker:
+def any_broker(world: World, random: Random) -> Broker:
     return world.brokers[random.randrange(4)]
 
 
-def _leader(world: World, random: Random) -> Broker:
+def any_leader(world: World, random: Random) -> Broker:
     leading = [broker for broker in world.brokers if broker.progress is not None]
     return random.choice(leading) if leading else world.brokers[0]
 
 
 def _crash(world: World, random: Random) -> str | None:
     kind = random.choice(("clean", "kill", "power"))
-    broker = _broker(world, random)
+    broker = any_broker(world, random)
     return world.crash(broker, kind, random.randint(0, len(broker.log)))
 
 
 def _fail(world: World, random: Random) -> str | None:
-    broker = _broker(world, random)
+    broker = any_broker(world, random)
     return world.fail(broker, random.randint(0, len(broker.log)))
 
 
 def _restore(world: World, random: Random) -> str | None:
-    return world.restore(_broker(world, random), is_whole=random.random() < 0.3)
+    return world.restore(any_broker(world, random), is_whole=random.random() < 0.3)
 
 
 def _look(world: World, random: Random) -> str | None:
-    broker = _broker(world, random)
+    broker = any_broker(world, random)
     behind = world.cell.revision - broker.image.revision
     if not broker.is_up or not behind:
         return None
@@ -54,69 +54,77 @@ def _wait(world: World, random: Random) -> str | None:
 def _fetch(world: World, random: Random) -> str | None:
     how = random.random()
     return world.fetch(
-        _broker(world, random), is_late=how < 0.1, is_answered=how > 0.35, count=random.choice((1, 1, 2))
+        any_broker(world, random), is_late=how < 0.1, is_answered=how > 0.35, count=random.choice((1, 1, 2))
     )
 
 
 def _forge(world: World, random: Random) -> str | None:
     epoch = random.choice((-1, world.cell.revision, world.cell.revision + 1, 1 << 62))
-    return world.forge(_leader(world, random), Member(random.randrange(3), epoch))
+    return world.forge(any_leader(world, random), Member(random.randrange(3), epoch))
 
 
 def _reassign(world: World, random: Random) -> str | None:
     target = tuple(random.sample(range(4), random.choice((1, 2, 3, 3))))
     return world.reassign(
-        _broker(world, random), None if random.random() < 0.2 else target, is_late=random.random() < 0.2
+        any_broker(world, random), None if random.random() < 0.2 else target, is_late=random.random() < 0.2
     )
 
 
 STEPS: dict[str, tuple[float, Step]] = {
-    "write": (4, lambda world, random: world.write(_leader(world, random))),
-    "flush": (4, lambda world, random: world.flush(_broker(world, random))),
+    "write": (4, lambda world, random: world.write(any_leader(world, random))),
+    "flush": (4, lambda world, random: world.flush(any_broker(world, random))),
     "fetch": (12, _fetch),
     "forge": (1, _forge),
-    "propose": (4, lambda world, random: world.propose(_leader(world, random), is_late=random.random() < 0.5)),
+    "propose": (4, lambda world, random: world.propose(any_leader(world, random), is_late=random.random() < 0.5)),
     "deliver": (4, lambda world, random: world.deliver(random.randrange(100))),
     "look": (9, _look),
     "wait": (2, _wait),
     "crash": (1, _crash),
-    "start": (2, lambda world, random: world.start(_broker(world, random))),
-    "copy": (1, lambda world, random: world.copy(_broker(world, random))),
+    "start": (2, lambda world, random: world.start(any_broker(world, random))),
+    "copy": (1, lambda world, random: world.copy(any_broker(world, random))),
     "restore": (1, _restore),
-    "expire": (1, lambda world, random: world.expire(_broker(world, random))),
-    "again": (2, lambda world, random: world.register_again(_broker(world, random))),
-    "elect": (3, lambda world, random: world.elect(_broker(world, random), is_late=random.random() < 0.1)),
-    "ask": (1.5, lambda world, random: world.ask(_broker(world, random))),
-    "fence": (1, lambda world, random: world.fence(_broker(world, random), is_late=random.random() < 0.2)),
-    "prefer": (0.5, lambda world, random: world.prefer(_broker(world, random), is_late=random.random() < 0.3)),
-    "step aside": (0.5, lambda world, random: world.step_aside(_broker(world, random), is_late=random.random() < 0.3)),
-    "unclean": (0.1, lambda world, random: world.elect_unclean(_broker(world, random))),
-    "unregister": (0.3, lambda world, random: world.unregister(_broker(world, random))),
-    "drain": (0.3, lambda world, random: world.drain(_broker(world, random))),
+    "expire": (1, lambda world, random: world.expire(any_broker(world, random))),
+    "again": (2, lambda world, random: world.register_again(any_broker(world, random))),
+    "elect": (3, lambda world, random: world.elect(any_broker(world, random), is_late=random.random() < 0.1)),
+    "ask": (1.5, lambda world, random: world.ask(any_broker(world, random))),
+    "fence": (1, lambda world, random: world.fence(any_broker(world, random), is_late=random.random() < 0.2)),
+    "prefer": (0.5, lambda world, random: world.prefer(any_broker(world, random), is_late=random.random() < 0.3)),
+    "step aside": (0.5, lambda world, random: world.step_aside(any_broker(world, random), is_late=random.random() < 0.3)),
+    "unclean": (0.1, lambda world, random: world.elect_unclean(any_broker(world, random))),
+    "unregister": (0.3, lambda world, random: world.unregister(any_broker(world, random))),
+    "drain": (0.3, lambda world, random: world.drain(any_broker(world, random))),
     "reassign": (0.5, _reassign),
     "fail": (0.4, _fail),
-    "disown": (1.5, lambda world, random: world.disown(_broker(world, random), is_late=random.random() < 0.2)),
-    "minimum": (0.3, lambda world, random: world.set_min_isr(_broker(world, random), random.choice((1, 2, 3)))),
+    "disown": (1.5, lambda world, random: world.disown(any_broker(world, random), is_late=random.random() < 0.2)),
+    "minimum": (0.3, lambda world, random: world.set_min_isr(any_broker(world, random), random.choice((1, 2, 3)))),
 }
 NAMES = tuple(STEPS)
 
 
-def walk(seed: int, faults: frozenset[str] = frozenset(), depth: int = DEPTH) -> World:
+def walk(
+    seed: int,
+    faults: frozenset[str] = frozenset(),
+    depth: int = DEPTH,
+    *,
+    kind: type[World] = World,
+    steps: Mapping[str, tuple[float, Step]] = STEPS,
+) -> World:
     """Walk until `depth` steps have done something. Raises Bad, with the trace as a note."""
     random = Random(seed)
-    world = World(
+    names = tuple(steps)
+    world = kind(
         random,
         min_isr=random.choice((1, 2, 2, 3)),
         flushes=random.random() < 0.3,
         faults=faults,
         fenced=random.choice((0, 0, 0, 1, 2)),
     )
-    weights = [STEPS[name][0] * random.choice((0, 0.2, 1, 1, 3)) for name in NAMES]
+    weights = [steps[name][0] * random.choice((0, 0.2, 1, 1, 3)) for name in names]
     if not sum(weights):
         return world
     try:
-        for name in random.choices(NAMES, weights, k=6 * depth):
-            said = STEPS[name][1](world, random)
+        for name in random.choices(names, weights, k=6 * depth):
+            said = steps[name][1](world, random)
             if said is not None:
                 world.trace.append(said)
                 world.claims.check()

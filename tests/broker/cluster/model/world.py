@@ -16,6 +16,7 @@ from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, draining_key
 from warmlog.broker.cluster.store import Changes, Delete, Transaction
 from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState, Registration, TopicState
+from warmlog.broker.metadata.topic import Mirror
 from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
 from warmlog.broker.replication.following.truncation import (
     EpochEnd,
@@ -38,6 +39,8 @@ Answer = EpochEnd | Remedy | None  # to a fetch: where the logs diverge, or what
 
 class World:
     """Brokers 0 to 3, and a partition with replicas 0, 1, 2. Steps do something if they can, and then say what."""
+
+    mirror: Mirror | None = None  # the cluster whose records the partition follows
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class World:
             self.crash(broker, "kill")
             self.expire(broker)
         image = ClusterImage(self.cell.contents())
-        topic = TopicState(id=KEY.topic_id, partitions=1, configs={MIN_ISR: str(min_isr)})
+        topic = TopicState(id=KEY.topic_id, partitions=1, configs={MIN_ISR: str(min_isr)}, mirror=self.mirror)
         made = topics.create(image, "t", topic, [(0, 1, 2)], Member(0, 1))
         assert isinstance(made, Transaction)
         assert self.cell.commit(made)
@@ -138,7 +141,7 @@ class World:
     def lead(self, broker: Broker, state: PartitionState, minimum: int) -> None:
         self.claims.lead(broker, state)
         epoch = state.leader_epoch + (broker.since == broker.epoch and "begins epochs" in self.faults)
-        broker.epochs.assign(epoch, len(broker.log))
+        self.begin_epoch(broker, state, epoch)
         broker.progress = Progress(
             broker.id,
             state,
@@ -151,6 +154,9 @@ class World:
             now=self.now,
         )
         broker.progress.own_end = self.own_end(broker)
+
+    def begin_epoch(self, broker: Broker, _: PartitionState, epoch: int) -> None:
+        broker.epochs.assign(epoch, len(broker.log))
 
     def own_end(self, broker: Broker) -> int:
         return broker.synced if self.flushes else len(broker.log)
@@ -220,6 +226,9 @@ class World:
         self.take_fetch(leader, sender, leader.progress.state.leader_epoch, len(leader.log), UNDEFINED)
         return f"somebody fetches as {sender} from {leader.id}"
 
+    def end_offset(self, leader: Broker, epoch: int) -> tuple[int, int]:
+        return leader.epochs.end_offset(epoch, len(leader.log))
+
     def accepts(self, leader: Broker, sender: Member, epoch: int) -> bool:
         """Whether a leader answers a fetch of a broker in a leader epoch."""
         progress = leader.progress
@@ -233,7 +242,7 @@ class World:
         if not self.accepts(leader, sender, epoch) or leader.progress is None:
             return Proceed()
         if last != UNDEFINED:
-            found, end = leader.epochs.end_offset(last, len(leader.log))
+            found, end = self.end_offset(leader, last)
             if found == UNDEFINED:
                 return after_out_of_range(at, 0, len(leader.log))
             if "leaders answer with an offset" in self.faults:
