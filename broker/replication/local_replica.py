@@ -305,6 +305,7 @@ class LocalReplica:
 
     def update(self, state: PartitionState) -> None:
         """Take over a state that leaves it in its role."""
+        self.partition.mirror_of = self.source_in(state)
         if self.copy is not None:
             self._let_consumers_read(state)
         if not self.leads:

@@ -5,7 +5,7 @@ The machine outlives its brokers: `kill` ends one at once, as SIGKILL or a power
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -99,6 +99,7 @@ class Machine:
         self._failed = failed
         log_dirs = ",".join(map(str, self.directories))
         own = [f"node.id={number}", f"broker.rack={rack_of(number)}", f"log.dirs={log_dirs}"]
+        self.beside: Callable[[Life], Awaitable[None]] | None = None  # run with each broker, if there is one
         self._settings = load_settings(assignments=[*own, *SETTINGS, *settings])
         self._scope = trio.CancelScope()
         self._stop = trio.Event()
@@ -236,6 +237,8 @@ class Machine:
             maintained.start_soon(self._delete_now_and_then, partitions, parts.metrics)
             await maintained.start(member.run, partitions, deadlines, Reachable({"kafka": (self.name, PORT)}, "kafka"))
             self.life = parts
+            if self.beside is not None:
+                maintained.start_soon(self.beside, parts)
             self._network.listen(self.name, PORT, self._listener(parts).serve)
             await self._stop.wait()
             await member.drain()
