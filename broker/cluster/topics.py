@@ -297,7 +297,7 @@ def promoted_ends(image: ClusterImage, topic: TopicState) -> tuple[int, ...] | N
         return None
     ends: list[int] = []
     for index in range(topic.partitions):
-        state = image.partitions.get(PartitionKey(topic.id, index))
+        state = image.partitions.get(TopicIdPartition(topic.id, index))
         if state is None or state.promoted_at is None:
             return None
         ends.append(state.promoted_at)

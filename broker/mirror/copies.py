@@ -6,7 +6,7 @@ replica ends the following with its role (`LocalReplica.stop_source`), before th
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import trio
 
@@ -23,8 +23,7 @@ from warmlog.broker.replication.local_replica import LocalReplica, Renewal
 from warmlog.broker.replication.peers.peer import PeerCluster
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.native.mirrors import MirroredPartition
-
-Key: TypeAlias = tuple[str, int]  # topic, partition
+from warmlog.protocol.partitions import TopicPartition
 
 
 class _Wanted(NamedTuple):
@@ -52,7 +51,7 @@ class Copies:
         self._clock: Callable[[], float] = lambda: 0.0  # trio's, which worker threads may read, while this runs
         self._source: PeerCluster | None = None
         self._follower: Follower | None = None
-        self._copies: dict[Key, _Copy] = {}
+        self._copies: dict[TopicPartition, _Copy] = {}
 
     def begin(self, source: PeerCluster, follower: Follower) -> None:
         """Use the connections to a source from now on."""
@@ -72,13 +71,7 @@ class Copies:
         source, follower = self._source, self._follower
         if source is None or follower is None:
             return
-        wanted: dict[Key, tuple[Topic, _Wanted]] = {}
-        for topic in self._partitions.topics():
-            if topic.mirror_of is not None and is_mirrored(topic):
-                for index in range(topic.partitions):
-                    found = self._wanted(topic, index)
-                    if found is not None:
-                        wanted[topic.name, index] = topic, found
+        wanted = self._all_wanted(is_mirrored)
         for key, copy in list(self._copies.items()):
             if key not in wanted or wanted[key][1] != copy.wanted:
                 self._stop(key)
@@ -89,6 +82,16 @@ class Copies:
                     found.local.stop_source = partial(self._stop, key)
             if not follower.follows(*key):  # also one that was given up: its problem may be solved
                 follower.follow(self._copies[key].replica)
+
+    def _all_wanted(self, is_mirrored: Callable[[Topic], bool]) -> dict[TopicPartition, tuple[Topic, _Wanted]]:
+        wanted: dict[TopicPartition, tuple[Topic, _Wanted]] = {}
+        for topic in self._partitions.topics():
+            if topic.mirror_of is not None and is_mirrored(topic):
+                for index in range(topic.partitions):
+                    found = self._wanted(topic, index)
+                    if found is not None:
+                        wanted[topic.name, index] = topic, found
+        return wanted
 
     def _wanted(self, topic: Topic, index: int) -> _Wanted | None:
         if self._own is None:
@@ -111,7 +114,7 @@ class Copies:
             renew=lambda at_least, cut: local.renew(Renewal(at_least, cut)),
         )
 
-    def _stop(self, key: Key) -> Following | None:
+    def _stop(self, key: TopicPartition) -> Following | None:
         """Follow a partition no more; return what may be taking a last result."""
         copy = self._copies.pop(key, None)
         if copy is None or self._follower is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from warmlog.broker.groups.commits import Committer
 from warmlog.broker.groups.service import GroupService
-from warmlog.broker.mirror.own_cluster import Key, OwnCluster
+from warmlog.broker.mirror.own_cluster import OwnCluster
 from warmlog.broker.mirror.source import GroupOffsets
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
@@ -65,10 +65,10 @@ class OffsetCopies:
         here = None if shard is None else shard.offsets.get(group, one.topic, one.partition)
         return here is None or (here.offset, here.metadata) != (one.offset, one.metadata)
 
-    async def _high_watermarks(self, offsets: Iterable[FetchedOffset]) -> Mapping[Key, int]:
+    async def _high_watermarks(self, offsets: Iterable[FetchedOffset]) -> Mapping[TopicPartition, int]:
         """Return how far the copies of partitions can be read, of those that can be asked now."""
-        shown: dict[Key, int] = {}
-        others: list[Key] = []
+        shown: dict[TopicPartition, int] = {}
+        others: list[TopicPartition] = []
         for one in offsets:
             partition = self._partitions.get(one.topic, one.partition)
             if partition is not None:
@@ -93,5 +93,5 @@ class OffsetCopies:
         )
 
 
-def _key(one: FetchedOffset) -> Key:
+def _key(one: FetchedOffset) -> TopicPartition:
     return one.topic, one.partition

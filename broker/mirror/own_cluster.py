@@ -17,11 +17,10 @@ from warmlog.broker.replication.local_replica import LocalReplica
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.offsets import KafkaListOffsetsRequest, KafkaOffsetQuery
+from warmlog.protocol.kafka.messages.records.offsets import KafkaListOffsetsRequest, KafkaOffsetQuery
 from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS
+from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import LATEST_TIMESTAMP
-
-Key = tuple[str, int]  # topic, partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +79,14 @@ class OwnCluster:
             except StoreError:
                 return  # the key ends with the lease
 
-    async def high_watermarks(self, keys: Iterable[Key]) -> dict[Key, int]:
+    async def high_watermarks(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask the leaders of partitions for their high watermarks; return those that answered."""
-        by_leader: dict[int, list[Key]] = {}
+        by_leader: dict[int, list[TopicPartition]] = {}
         for key in keys:
             state = self.node.image.partition(*key)
             if state is not None and state.leader_id not in {NO_LEADER, self.node.id}:
                 by_leader.setdefault(state.leader_id, []).append(key)
-        found: dict[Key, int] = {}
+        found: dict[TopicPartition, int] = {}
         for leader, there in by_leader.items():
             queries = [
                 KafkaOffsetQuery(topic=topic, partition=index, timestamp=LATEST_TIMESTAMP) for topic, index in there

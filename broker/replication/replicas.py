@@ -38,11 +38,11 @@ from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.replication.deleted_topics import DeletedTopics
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.leading.leader import Deadlines
-from warmlog.broker.replication.leading.mirrored import MirroredLeaders
 from warmlog.broker.replication.leading.proposals import IsrProposals
 from warmlog.broker.replication.local_replica import LocalReplica, Surroundings
 from warmlog.broker.replication.log_ends import LogEnds
 from warmlog.broker.replication.metrics import declare_replication_metrics
+from warmlog.broker.replication.mirrored_leaders import MirroredLeaders
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.broker.replication.throttle import Throttle
 from warmlog.broker.settings.settings import Settings
@@ -342,14 +342,21 @@ class Replicas:
             if self._is_stuck(local):
                 await self._step_aside(place, key, "the disk is full")
         else:
-            local.end()
-            await local.quiet()
-            if place not in self._lost and self._assigned(place) == found:
-                if not await local.cut(state):
-                    await trio.sleep(CUT_AGAIN_S)
-                elif self._assigned(place) == found:
-                    local.begin(state)
+            await self._change_role(place, local, found)
         return True
+
+    async def _change_role(
+        self, place: TopicPartition, local: LocalReplica, found: tuple[TopicIdPartition, PartitionState]
+    ) -> None:
+        """End the role of a replica, and begin the next one unless the state has changed meanwhile."""
+        local.end()
+        await local.quiet()
+        if place in self._lost or self._assigned(place) != found:
+            return
+        if not await local.cut(found[1]):
+            await trio.sleep(CUT_AGAIN_S)
+        elif place not in self._lost and self._assigned(place) == found:
+            local.begin(found[1])
 
     def _assigned(self, place: TopicPartition) -> tuple[TopicIdPartition, PartitionState] | None:
         """Return the partition whose replica belongs to a place, and its state."""

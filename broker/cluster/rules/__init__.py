@@ -19,9 +19,8 @@ Safety. `tests/broker/cluster/model` removes each rule once, and then finds lost
 6. What a leader knows of a follower's log is true for one leader epoch. A transaction by which a log may become shorter
    without a new registration, since a replica is removed or has lost its data, begins another epoch.
 
-Start with `in_sync`, the ISR while a leader lives; then `elections` and `reassignment`; `mirrored` for copies of another
-cluster. `changes` makes transactions of
-changes, `durability` knows the settings.
+Start with `in_sync`, the ISR while a leader lives; then `elections` and `reassignment`, and `mirrored` for copies of
+another cluster. `changes` makes transactions of changes, `durability` knows the settings.
 
 Source: org.apache.kafka.controller.PartitionChangeBuilder, KIP-966, KIP-903, KIP-455.
 """

@@ -12,9 +12,10 @@ Renewing before a truncation keeps what a leader knows of its followers true: se
 from msgspec.structs import replace
 
 from warmlog.broker.cluster.decisions import Refusal
-from warmlog.broker.cluster.image import ClusterImage, PartitionKey
+from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.rules.changes import Change, change_of
 from warmlog.broker.cluster.values import Member, PartitionState, TopicState
+from warmlog.protocol.partitions import TopicIdPartition
 
 
 def source_of(topic: TopicState | None, state: PartitionState) -> str | None:
@@ -24,7 +25,7 @@ def source_of(topic: TopicState | None, state: PartitionState) -> str | None:
     return mirror.cluster_id if mirror is not None and is_followed else None
 
 
-def renew(image: ClusterImage, key: PartitionKey, me: Member, at_least: int) -> Change | Refusal:
+def renew(image: ClusterImage, key: TopicIdPartition, me: Member, at_least: int) -> Change | Refusal:
     """Begin a leader epoch, not below another one, of a partition that this broker leads and that follows a source."""
     state = image.partitions.get(key)
     if state is None or state.leader is None or not _leads(image, state, me):
@@ -36,7 +37,7 @@ def renew(image: ClusterImage, key: PartitionKey, me: Member, at_least: int) -> 
 
 
 def promote(
-    image: ClusterImage, key: PartitionKey, me: Member, *, revision: int, end: int, log_epoch: int
+    image: ClusterImage, key: TopicIdPartition, me: Member, *, revision: int, end: int, log_epoch: int
 ) -> Change | Refusal:
     """Make a partition writable from the end of its leader's log on, in an epoch above all in the log.
 
@@ -47,7 +48,7 @@ def promote(
         return Refusal(f"the partition has changed since revision {revision}")
     if state.leader is None or not _leads(image, state, me):
         return Refusal(f"broker {me.broker} does not lead")
-    name = image.names.get(key.topic)
+    name = image.names.get(key.topic_id)
     topic = None if name is None else image.topics[name]
     if topic is None or topic.mirror is None or not topic.mirror.is_promoting or state.promoted_at is not None:
         return Refusal("it is not to be promoted")
@@ -59,6 +60,6 @@ def _leads(image: ClusterImage, state: PartitionState, me: Member) -> bool:
     return state.leader is not None and state.leader.broker == me.broker and image.is_good(state.leader)
 
 
-def _source(image: ClusterImage, key: PartitionKey, state: PartitionState) -> str | None:
-    name = image.names.get(key.topic)
+def _source(image: ClusterImage, key: TopicIdPartition, state: PartitionState) -> str | None:
+    name = image.names.get(key.topic_id)
     return source_of(None if name is None else image.topics[name], state)

@@ -17,7 +17,7 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.replication.following.fetcher import Step
 from warmlog.broker.replication.following.replica import UNKNOWN_EPOCH, Checkpoint, PartitionReplica
 from warmlog.broker.replication.peers.leaders import Leaders
-from warmlog.protocol.kafka.messages.fetch import KafkaFetchPartition, PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, PeerFetchedPartition
 from warmlog.protocol.records.batch import headers
 
 Renew = Callable[[int, Callable[[], Awaitable[bool]] | None], None]

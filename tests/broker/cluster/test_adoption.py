@@ -168,7 +168,7 @@ async def test_a_mirror_goes_along_in_an_epoch_above_those_of_its_source() -> No
         assert cluster.commit(step).succeeded
     found = image_of(cluster)
     assert found.topics["m"].mirror == Mirror(cluster_id="source")
-    assert found.partitions[PartitionKey(mirrored.id, 0)].leader_epoch == 58
+    assert found.partitions[TopicIdPartition(mirrored.id, 0)].leader_epoch == 58
 
 
 async def test_what_cannot_go_along_is_refused() -> None:

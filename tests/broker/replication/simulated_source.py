@@ -19,7 +19,7 @@ from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.peers.cluster_view import Leader, Reaction, reaction_to
 from warmlog.broker.replication.peers.leaders import Watcher
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.fetch import (
+from warmlog.protocol.kafka.messages.records.fetch import (
     CONSUMER,
     FetchingReplica,
     KafkaFetchPartition,
@@ -160,7 +160,7 @@ class Mirrored:
                         await trio.sleep(FOLLOW_S)
             finally:
                 copies.end()
-                self.source.on_change.remove(follower._note)  # noqa: SLF001  # the source outlives the broker
+                self.source.on_change.remove(follower._note)  # the source outlives the broker
 
         return run
 

@@ -239,5 +239,3 @@ async def step(brokers: Brokers, mirrored: Mirrored, random: Random) -> None:
         brokers.network.heal()
     elif kind == "away":
         source.is_away = not source.is_away
-
-

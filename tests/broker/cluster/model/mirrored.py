@@ -199,7 +199,7 @@ class MirroredWorld(World):
             return  # what follows has to show it
         known = {*self.claims.committed.values(), *self.claims.dead, *self.claims.given_up}
         missing = [value for _, value in log if value not in known]
-        if missing and not self.claims._unclean_epoch:  # noqa: SLF001
+        if missing and not self.claims._unclean_epoch:
             raise Bad(f"{missing} is promoted and not committed")
 
     def finish_promotion(self, broker: Broker) -> str | None:

@@ -89,7 +89,10 @@ STEPS: dict[str, tuple[float, Step]] = {
     "ask": (1.5, lambda world, random: world.ask(any_broker(world, random))),
     "fence": (1, lambda world, random: world.fence(any_broker(world, random), is_late=random.random() < 0.2)),
     "prefer": (0.5, lambda world, random: world.prefer(any_broker(world, random), is_late=random.random() < 0.3)),
-    "step aside": (0.5, lambda world, random: world.step_aside(any_broker(world, random), is_late=random.random() < 0.3)),
+    "step aside": (
+        0.5,
+        lambda world, random: world.step_aside(any_broker(world, random), is_late=random.random() < 0.3),
+    ),
     "unclean": (0.1, lambda world, random: world.elect_unclean(any_broker(world, random))),
     "unregister": (0.3, lambda world, random: world.unregister(any_broker(world, random))),
     "drain": (0.3, lambda world, random: world.drain(any_broker(world, random))),

@@ -16,8 +16,8 @@ from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, draining_key
 from warmlog.broker.cluster.store import Changes, Delete, Transaction
 from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState, Registration, TopicState
-from warmlog.broker.metadata.topic import Mirror
 from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
+from warmlog.broker.metadata.topic import Mirror
 from warmlog.broker.replication.following.truncation import (
     EpochEnd,
     Proceed,

@@ -27,7 +27,7 @@ class MirroredLeaders:
     """The steps of those led by one broker. Belongs to the event loop."""
 
     def __init__(self, node: ClusterNode, commits: trio.CapacityLimiter) -> None:
-        """`commits` limits the transactions at the same time."""
+        """Begin without steps. `commits` limits the transactions at the same time."""
         self._node = node
         self._commits = commits
         self._paused: set[LocalReplica] = set()
@@ -37,11 +37,14 @@ class MirroredLeaders:
 
         Raises StoreError.
         """
-        if local.is_to_be_promoted(state):
+        is_to_be_promoted = local.is_to_be_promoted(state)
+        if not is_to_be_promoted and not local.needs_renewal(state):
+            return None
+        if local.is_in_role(state):
+            local.update(state)
+        if is_to_be_promoted:
             return await self._promote(local, state)
-        if local.needs_renewal(state):
-            return await self._renew(local)
-        return None
+        return await self._renew(local)
 
     async def _renew(self, local: LocalReplica) -> bool:
         async with self._commits:
