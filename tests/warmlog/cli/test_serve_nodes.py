@@ -23,6 +23,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from interop.ports import free_ports
 from tests.broker.cluster.certificates import Authority
+from tests.clients.waiting import until
+from tests.interop.storage.mirroring import Served
+from warmlog import Client
 from warmlog.broker.cluster.local import STORE
 from warmlog.broker.settings.settings import Settings
 from warmlog.cli.nodes import NODES, Node, Plan
@@ -126,6 +129,36 @@ def test_nodes_are_one_cluster_that_survives_a_kill_and_a_restart(tmp_path: Path
     with nodes(data, 4) as running:  # a node more
         assert consumed(running.kafka[1], "t", 2 * RECORDS) == list(range(2 * RECORDS))
         assert running.stop() == 0
+
+
+def test_nodes_mirror_another_broker_and_are_promoted(tmp_path: Path) -> None:
+    with Served(tmp_path / "source", "serve") as source:
+        admin = AdminClient({"bootstrap.servers": source.kafka})
+        admin.create_topics([NewTopic("t", 6, 1)])["t"].result(LIMIT_S)
+        produce(source.kafka, "t", 0)
+        settings = {"warmlog.mirror.from": source.kafka, "warmlog.mirror.interval.ms": 200}
+        settings["default.replication.factor"] = 3
+        options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        with nodes(tmp_path / "data", 3, *options) as running, Client(running.native[2]) as client:
+
+            def lags() -> list[int]:
+                topics = client.describe_mirror().topics
+                return [partition.lag_records for topic in topics for partition in topic.partitions]
+
+            until(lambda: lags() == [0] * 6, lambda: None, "the copies", limit_s=LIMIT_S)
+            os.kill(running.node(2), signal.SIGKILL)
+            produce(source.kafka, "t", RECORDS)
+            assert consumed(running.kafka[0], "t", 2 * RECORDS) == list(range(2 * RECORDS))
+            until(lambda: has_all_nodes(running), lambda: None, "the killed node", limit_s=LIMIT_S)
+            until(lambda: lags() == [0] * 6, lambda: None, "the copies", limit_s=LIMIT_S)
+            assert sum(client.promote_topic("t").values()) == 2 * RECORDS
+            produce(running.kafka[0], "t", 2 * RECORDS)
+            assert consumed(running.kafka[2], "t", 3 * RECORDS) == list(range(3 * RECORDS))
+            assert running.stop() == 0
+
+
+def has_all_nodes(running: Running) -> bool:
+    return set(AdminClient({"bootstrap.servers": running.kafka[0]}).list_topics(timeout=LIMIT_S).brokers) == {1, 2, 3}
 
 
 def test_only_the_user_of_the_nodes_reaches_their_store(tmp_path: Path) -> None:
