@@ -25,6 +25,8 @@ from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.native.mirrors import MirroredPartition
 from warmlog.protocol.partitions import TopicPartition
 
+PARTITIONS_PER_TURN = 100  # looked at in one step: less than a millisecond
+
 
 class _Wanted(NamedTuple):
     """A partition to follow, and in a cluster in which role and leader epoch of this broker."""
@@ -66,32 +68,35 @@ class Copies:
                 copy.wanted.local.stop_source = None
         self._copies.clear()
 
-    def follow(self, is_mirrored: Callable[[Topic], bool]) -> None:
+    async def follow(self, is_mirrored: Callable[[Topic], bool]) -> None:
         """Follow the partitions of mirrored topics, and nothing else."""
-        source, follower = self._source, self._follower
-        if source is None or follower is None:
-            return
-        wanted = self._all_wanted(is_mirrored)
-        for key, copy in list(self._copies.items()):
-            if key not in wanted or wanted[key][1] != copy.wanted:
-                self._stop(key)
-        for key, (topic, found) in wanted.items():
-            if key not in self._copies:
-                self._copies[key] = _Copy(found, self._replica(source, topic, found))
-                if found.local is not None:
-                    found.local.stop_source = partial(self._stop, key)
-            if not follower.follows(*key):  # also one that was given up: its problem may be solved
-                follower.follow(self._copies[key].replica)
+        wanted: set[TopicPartition] = set()
+        for topic in list(self._partitions.topics()):
+            if topic.mirror_of is None or not is_mirrored(topic):
+                continue
+            for index in range(topic.partitions):
+                if self._follow(topic, index):
+                    wanted.add((topic.name, index))
+                if index % PARTITIONS_PER_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+        for key in [key for key in self._copies if key not in wanted]:
+            self._stop(key)
 
-    def _all_wanted(self, is_mirrored: Callable[[Topic], bool]) -> dict[TopicPartition, tuple[Topic, _Wanted]]:
-        wanted: dict[TopicPartition, tuple[Topic, _Wanted]] = {}
-        for topic in self._partitions.topics():
-            if topic.mirror_of is not None and is_mirrored(topic):
-                for index in range(topic.partitions):
-                    found = self._wanted(topic, index)
-                    if found is not None:
-                        wanted[topic.name, index] = topic, found
-        return wanted
+    def _follow(self, topic: Topic, index: int) -> bool:
+        """Follow a partition in the role that this broker has now; return False if it is not to be followed."""
+        source, follower, key = self._source, self._follower, (topic.name, index)
+        found, copy = self._wanted(topic, index), self._copies.get(key)
+        if copy is not None and copy.wanted != found:
+            self._stop(key)
+        if found is None or source is None or follower is None:
+            return False
+        if key not in self._copies:
+            self._copies[key] = _Copy(found, self._replica(source, topic, found))
+            if found.local is not None:
+                found.local.stop_source = partial(self._stop, key)
+        if not follower.follows(*key):  # also one that was given up: its problem may be solved
+            follower.follow(self._copies[key].replica)
+        return True
 
     def _wanted(self, topic: Topic, index: int) -> _Wanted | None:
         if self._own is None:

@@ -40,20 +40,10 @@ class OwnCluster:
         is_followed = local.source_in(state) is not None and not local.is_to_be_promoted(state)
         return local if is_followed and local.renewal is None else None
 
-    def has_leader(self, topic: str, index: int) -> bool:
-        """Return whether a broker that lives leads a partition."""
-        state = self.node.image.partition(topic, index)
-        return state is not None and state.leader is not None and self.node.image.is_good(state.leader)
-
     def leader_epoch(self, topic: str, index: int) -> int:
         """Return the leader epoch that clients see of a partition, -1 if there is none."""
         state = self.node.image.partition(topic, index)
         return -1 if state is None else state.leader_epoch
-
-    def leads_any(self, topic: Topic) -> bool:
-        """Return whether this broker leads a partition of a topic."""
-        states = [self.node.image.partition(topic.name, index) for index in range(topic.partitions)]
-        return any(state is not None and state.leader_id == self.node.id for state in states)
 
     @property
     def is_keeper(self) -> bool:

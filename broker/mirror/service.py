@@ -120,7 +120,7 @@ class Mirror:
         with trio.move_on_after(self._options.interval_s):
             while True:
                 await self._has_led.wait()
-                self._follow(source)
+                await self._follow(source)
 
     async def _compare(self, source: Source, cluster: PeerCluster) -> None:
         """Bring topics in step, follow their partitions, copy offsets."""
@@ -130,7 +130,7 @@ class Mirror:
             else:
                 self.refused = {}
                 await cluster.refresh()
-            self._follow(source)
+            await self._follow(source)
             if self._options.groups is not None:
                 await self._copy_offsets(source, self._options.groups)
         except PeerError as error:
@@ -188,7 +188,7 @@ class Mirror:
 
     # -- partitions ----------------------------------------------------------------------------------------------------
 
-    def _follow(self, source: Source) -> None:
+    async def _follow(self, source: Source) -> None:
         """Follow the partitions of topics against which nothing speaks."""
 
         def is_mirrored(topic: Topic) -> bool:
@@ -196,7 +196,8 @@ class Mirror:
             return is_chosen and topic.mirror_of == source.cluster_id
 
         self._has_led = trio.Event()
-        self.copies.follow(is_mirrored)
+        async with self._is_comparing:  # a topic that is being promoted is followed no more
+            await self.copies.follow(is_mirrored)
 
     async def promote(self, name: str) -> Topic:
         """Stop following a topic, and make it writable. Raises what `Topics.promote` raises."""

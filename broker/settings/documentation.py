@@ -277,11 +277,11 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.loop.stall.log.ms": "Log whatever holds the event loop for longer than this; 0 disables the check.",
     "warmlog.mirror.delete.topics": "Whether mirrored topics are deleted here after they were deleted at the source.",
     "warmlog.mirror.from": "Brokers of the cluster whose topics are mirrored, as HOST:PORT separated by commas; empty"
-    " to mirror nothing.",
+    " to mirror nothing. In a cluster, set it on every broker: each copies what it leads.",
     "warmlog.mirror.groups": "Regular expression (RE2) for the consumer groups whose committed offsets are copied"
     " from the mirrored cluster; empty to copy none.",
     "warmlog.mirror.interval.ms": "How often topics and committed offsets are compared with the mirrored cluster.",
-    "warmlog.mirror.max.bytes.per.second": "Maximum rate at which records are copied from the mirrored cluster; 0 for"
+    "warmlog.mirror.max.bytes.per.second": "Maximum rate at which this broker copies from the mirrored cluster; 0 for"
     " no limit.",
     "warmlog.mirror.security.protocol": "How to connect to the mirrored cluster: PLAINTEXT, SSL, SASL_PLAINTEXT or "
     "SASL_SSL.",

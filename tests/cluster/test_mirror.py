@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,6 +18,7 @@ from interop.warmlog_nodes import WarmlogNode, WarmlogNodes
 from tests.broker.cluster.etcd_process import etcd
 from tests.clients.committing import commit
 from tests.clients.waiting import until
+from tests.cluster.test_growth import INTERNAL, cluster_id, join
 from tests.interop.storage.mirroring import (
     LIMIT_S,
     PARTITIONS,
@@ -75,7 +78,7 @@ def batches(log: bytes) -> list[tuple[int, int]]:
 
 
 def test_killed_leaders_of_a_mirror_are_replaced_and_the_copies_promoted(source: Served, cluster: WarmlogNodes) -> None:
-    until(lambda: try_ends(cluster.bootstrap) is not None, lambda: None, "the topics", limit_s=LIMIT_S)
+    wait_for_topics(cluster)
     with load(source.kafka, random.Random(7)):
         for _ in range(2):
             at = ends(source.kafka)["plain", 0]
@@ -122,10 +125,7 @@ def test_killed_leaders_of_a_mirror_are_replaced_and_the_copies_promoted(source:
     with Client(cluster[1].addresses["native"]) as client:
         for topic in TOPICS:
             assert client.promote_topic(topic) == {index: expected[topic, index] for index in range(PARTITIONS)}
-    own = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
-    for index in range(PARTITIONS):
-        own.produce("plain", b"own", partition=index)
-    assert own.flush(LIMIT_S) == 0
+    produce(cluster.bootstrap, b"own")
     for index in range(PARTITIONS):
         node = cluster[leader_of(cluster, "plain", index)]
         found = content(node.data, "plain", index)
@@ -172,7 +172,7 @@ def read_committed(bootstrap: str, topic: str, *, own: bool = False) -> list[tup
 
 
 def test_a_promotion_is_finished_by_the_brokers_that_are_left(source: Served, cluster: WarmlogNodes) -> None:
-    until(lambda: try_ends(cluster.bootstrap) is not None, lambda: None, "the topics", limit_s=LIMIT_S)
+    wait_for_topics(cluster)
     with load(source.kafka, random.Random(8)):
         at = ends(source.kafka)["plain", 0]
         until(lambda: ends(cluster.bootstrap)["plain", 0] > at + 200, lambda: None, "copied records", limit_s=LIMIT_S)
@@ -191,10 +191,7 @@ def test_a_promotion_is_finished_by_the_brokers_that_are_left(source: Served, cl
     until(lambda: described(left) == expected, lambda: None, "the end of the promotion", limit_s=LIMIT_S)
     asked.start()
     frozen.start()
-    own = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
-    for index in range(PARTITIONS):
-        own.produce("plain", b"own", partition=index)
-    assert own.flush(LIMIT_S) == 0
+    produce(cluster.bootstrap, b"own")
     assert read_committed(cluster.bootstrap, "plain", own=True) == read_committed(source.kafka, "plain")
 
 
@@ -213,3 +210,58 @@ def described(node: WarmlogNode) -> dict[int, int] | None:
     if topics["plain"].state is not MirrorState.PROMOTED:
         return None
     return {one.partition: one.promoted_at for one in topics["plain"].partitions}
+
+
+def test_a_mirror_by_itself_grows_into_a_cluster_and_remains_one(tmp_path: Path, source: Served) -> None:
+    mirroring = {"warmlog.mirror.from": source.kafka, "warmlog.mirror.interval.ms": 200}
+    node = WarmlogNode(1, tmp_path, {**INTERNAL, **mirroring})
+    produce(source.kafka, b"first")
+    with ExitStack() as stack:
+        store = stack.enter_context(etcd(tmp_path / "etcd"))[0]
+        node.start()
+        stack.callback(node.kill)
+        wait_for_copy(source.kafka, node.bootstrap)
+        assert node.stop() == 0
+        join(node, store, cluster_id(node))
+        produce(source.kafka, b"second")
+        wait_for_copy(source.kafka, node.bootstrap)
+        with Client(node.addresses["native"]) as client:
+            assert client.promote_topic("plain") == dict.fromkeys(range(PARTITIONS), 2)
+        produce(node.bootstrap, b"own")
+        assert read_committed(node.bootstrap, "plain", own=True) == read_committed(source.kafka, "plain")
+        assert node.stop() == 0
+
+
+def produce(bootstrap: str, value: bytes) -> None:
+    """Produce one record to each partition."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for index in range(PARTITIONS):
+        producer.produce("plain", value, partition=index)
+    assert producer.flush(LIMIT_S) == 0
+
+
+def test_status_names_leaders_that_do_not_mirror(tmp_path: Path, source: Served, cluster: WarmlogNodes) -> None:
+    wait_for_topics(cluster)
+    node = cluster[2]
+    assert node.stop() == 0
+    del node._settings["warmlog.mirror.from"]
+    node.start()
+    until(lambda: try_problems(cluster[1]) == set(), lambda: None, "other leaders", limit_s=LIMIT_S)
+    elect = ["partition", "elect", "--kafka", cluster[1].bootstrap]
+    subprocess.run([sys.executable, "-m", "warmlog", *elect], check=True, capture_output=True)
+    expected = {"broker 2, which leads it, has no warmlog.mirror.from"}
+    until(lambda: try_problems(cluster[3]) == expected, lambda: None, "a leader that does not mirror", limit_s=LIMIT_S)
+
+
+def wait_for_topics(cluster: WarmlogNodes) -> None:
+    until(lambda: try_ends(cluster.bootstrap) is not None, lambda: None, "the topics", limit_s=LIMIT_S)
+
+
+def try_problems(node: WarmlogNode) -> set[str] | None:
+    """Return what `mirror status` names as problems of partitions, None while a broker cannot be asked."""
+    try:
+        with Client(node.addresses["native"]) as client:
+            topics = client.describe_mirror().topics
+    except WarmlogError:
+        return None
+    return {one.problem for topic in topics for one in topic.partitions if one.problem is not None}

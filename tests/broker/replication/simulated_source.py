@@ -156,7 +156,7 @@ class Mirrored:
                     copies.begin(source, follower)
                     nursery.start_soon(follower.run)
                     while True:
-                        copies.follow(lambda _: True)
+                        await copies.follow(lambda _: True)
                         await trio.sleep(FOLLOW_S)
             finally:
                 copies.end()

@@ -37,7 +37,7 @@ def status(topics: tuple[str, ...], native: str, as_json: bool) -> None:
 
     States: following; refused (see the problem); stopped (nothing mirrors it now); promoted (writable, since the offset
     `promoted at`). `lag bytes` is an estimate. `lag s` is the time since the copy was last known to have all records.
-    Exits with 1 if anything is refused or has a problem.
+    All brokers of a cluster are asked. Exits with 1 if anything is refused or has a problem.
     """
     described = run_with_client(native, lambda client: client.describe_mirror())
     found = chosen(described, topics)
@@ -97,7 +97,8 @@ def promote(topics: tuple[str, ...], every: bool, native: str, as_json: bool) ->
     """Stop mirroring topics, and make them writable at the end of their copies, which is printed.
 
     Stop the producers at the source first, and wait until `status` shows no lag: what is not copied by then stays
-    there. Transactions that are open in the copies are aborted. A promoted topic is not mirrored again.
+    there. Transactions that are open in the copies are aborted. A promoted topic is not mirrored again. In a cluster,
+    the in-sync replicas of each partition must have all that was copied; repeat the command if that takes too long.
     """
     if every is bool(topics):
         raise click.UsageError("Name either topics, or --all.")
