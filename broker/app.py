@@ -399,7 +399,6 @@ class Broker:
         if not self._settings.warmlog_mirror_from:
             return None
         from warmlog.broker.mirror.options import mirror_options  # most brokers need nothing of this
-        from warmlog.broker.mirror.own_cluster import OwnCluster
         from warmlog.broker.mirror.service import Mirror
         from warmlog.broker.replication.peers.login import PasswordFileError
         from warmlog.broker.security.client_tls import TlsFileError
@@ -408,10 +407,7 @@ class Broker:
             options = mirror_options(self._live_settings)
         except (PasswordFileError, TlsFileError) as error:
             raise StartError(str(error)) from error
-        member, own = self._member, None
-        if member is not None:
-            own = OwnCluster(node=member.node, brokers=member.brokers, find=member.find_replica)
-        mirror = Mirror(options, partitions, groups, own)
+        mirror = Mirror(options, partitions, groups, None if self._member is None else self._member.own_cluster())
         mirror.declare(self._metrics)
         return mirror
 

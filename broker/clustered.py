@@ -37,12 +37,12 @@ from warmlog.broker.log.io.directory_names import decode_topic_id
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.metadata.errors import CannotJoinError
 from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.mirror.own_cluster import OwnCluster
 from warmlog.broker.net.turns.deadlines import Deadlines
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.replication.deleted_topics import judge
 from warmlog.broker.replication.following.fetcher import FetchLimits
 from warmlog.broker.replication.following.follower import Follower
-from warmlog.broker.replication.local_replica import LocalReplica
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.broker.replication.peers.connection import PeerSettings
 from warmlog.broker.replication.peers.login import PasswordFileError as PeerPasswordError
@@ -214,9 +214,13 @@ class ClusterMember:
             await nursery.start(replicas.run)
             task_status.started()
 
-    def find_replica(self, topic: str, index: int) -> LocalReplica | None:
-        """Return a replica on this broker, None without one, or before `run`."""
-        return None if self._replicas is None else self._replicas.find(topic, index)
+    def own_cluster(self) -> OwnCluster:
+        """Return what a mirror knows of the cluster: no replica is found before `run`."""
+        return OwnCluster(
+            node=self.node,
+            brokers=self.brokers,
+            find=lambda topic, index: None if self._replicas is None else self._replicas.find(topic, index),
+        )
 
     async def drain(self) -> None:
         """Let others lead, as long as that takes but not longer than `warmlog.stop.timeout.ms`."""

@@ -8,19 +8,30 @@ gone by then, the next one does the same from its own log end. The controller no
 """
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 
 import trio
 
 from warmlog.broker.cluster import admin
+from warmlog.broker.cluster.image import ClusterImage, ImageDelta
 from warmlog.broker.cluster.node import ClusterNode
 from warmlog.broker.cluster.rules import Change, promote, renew, transaction
 from warmlog.broker.cluster.values import PartitionState
 from warmlog.broker.replication.local_replica import LocalReplica
+from warmlog.protocol.partitions import TopicPartition
 
 PAUSE_S = 0.2  # until replicas may have caught up
 
 logger = logging.getLogger(__name__)
+
+
+def to_be_promoted(image: ClusterImage, delta: ImageDelta) -> Iterator[TopicPartition]:
+    """Iterate over the partitions of changed topics that are asked to become writable."""
+    for name in delta.topics:
+        topic = image.topics.get(name)
+        if topic is not None and topic.mirror is not None and topic.mirror.is_promoting:
+            yield from ((name, index) for index in range(topic.partitions))
 
 
 class MirroredLeaders:

@@ -42,7 +42,7 @@ from warmlog.broker.replication.leading.proposals import IsrProposals
 from warmlog.broker.replication.local_replica import LocalReplica, Surroundings
 from warmlog.broker.replication.log_ends import LogEnds
 from warmlog.broker.replication.metrics import declare_replication_metrics
-from warmlog.broker.replication.mirrored_leaders import MirroredLeaders
+from warmlog.broker.replication.mirrored_leaders import MirroredLeaders, to_be_promoted
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.broker.replication.throttle import Throttle
 from warmlog.broker.settings.settings import Settings
@@ -53,7 +53,6 @@ COMMITS = 256  # at the same time
 STEPS_PER_TURN = 100  # begun at once
 CHECKS_PER_TURN = 100  # of leaders: about a millisecond
 RETRY_S = 1.0  # after a step has failed
-CUT_AGAIN_S = 0.1  # while segments are rearranged
 FULL_DISK_INTERVAL_S = 1.0
 BURST_S = 1.0  # of throttled replication: longer than a fetch waits at the leader, so that no part of the rate is lost
 
@@ -165,10 +164,7 @@ class Replicas:
             if place is not None:
                 self._due[place] = None
                 self._end_of_other_topic(place)
-        for name in delta.topics:
-            topic = image.topics.get(name)
-            if topic is not None and topic.mirror is not None and topic.mirror.is_promoting:
-                self._due.update(dict.fromkeys((name, index) for index in range(topic.partitions)))
+        self._due.update(dict.fromkeys(to_be_promoted(image, delta)))
         if me in delta.brokers:
             self._due.update(dict.fromkeys(self._all_places()))
         if delta.brokers or delta.topics or delta.configs:
@@ -354,7 +350,7 @@ class Replicas:
         if place in self._lost or self._assigned(place) != found:
             return
         if not await local.cut(found[1]):
-            await trio.sleep(CUT_AGAIN_S)
+            await trio.sleep(RETRY_S)
         elif place not in self._lost and self._assigned(place) == found:
             local.begin(found[1])
 

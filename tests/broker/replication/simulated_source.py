@@ -14,7 +14,6 @@ from warmlog.broker.cluster.values import TopicState
 from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
 from warmlog.broker.metadata.topic import Mirror
 from warmlog.broker.mirror.copies import Copies
-from warmlog.broker.mirror.own_cluster import OwnCluster
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.peers.cluster_view import Leader, Reaction, reaction_to
 from warmlog.broker.replication.peers.leaders import Watcher
@@ -146,9 +145,7 @@ class Mirrored:
 
     def _copying(self) -> Callable[[Life], Awaitable[None]]:
         async def run(life: Life) -> None:
-            member = life.member
-            own = OwnCluster(node=member.node, brokers=member.brokers, find=member.find_replica)
-            copies = Copies(life.partitions, own)
+            copies = Copies(life.partitions, life.member.own_cluster())
             try:
                 async with trio.open_nursery() as nursery:
                     source: Any = self.source
