@@ -267,7 +267,7 @@ class Broker:
         bound = self._listening.bound
         groups = self._groups(partitions, writer)
         transactions = self._transactions(partitions, writer, groups)
-        mirror = self._mirror(partitions, groups)
+        mirror = self._mirror(partitions, groups) if self._settings.warmlog_mirror_from else None
         self._moves = LogMoves(partitions, self._directories, writer, self._metrics)
         turn = ServingTurn(writer.write_queued, self.guard)
         core = Core(
@@ -395,9 +395,7 @@ class Broker:
         groups.declare(self._metrics)
         return groups
 
-    def _mirror(self, partitions: Partitions, groups: GroupService) -> "Mirror | None":
-        if not self._settings.warmlog_mirror_from:
-            return None
+    def _mirror(self, partitions: Partitions, groups: GroupService) -> "Mirror":
         from warmlog.broker.mirror.options import mirror_options  # most brokers need nothing of this
         from warmlog.broker.mirror.service import Mirror
         from warmlog.broker.replication.peers.login import PasswordFileError

@@ -182,8 +182,9 @@ class LocalReplica:
     async def quiet(self) -> None:
         """Wait until nothing of an earlier role uses the log."""
         while self._ending:
-            await self._ending[-1].ended()
-            self._ending.pop()
+            following = self._ending[0]
+            await following.ended()
+            self._ending.remove(following)
         await self.partition.appends.quiet()
 
     def begin(self, state: PartitionState) -> None:
