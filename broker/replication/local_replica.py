@@ -288,6 +288,13 @@ class LocalReplica:
         state = self._shared.node.image.partitions.get(self.key)
         return state is not None and any(member.broker == self._shared.node.id for member in state.isr)
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the disk of the replica is full, and others wait for what it cannot append."""
+        if not self.partition.log.appends.is_full:
+            return False
+        return self.leads if self.copy is None else self.is_in_sync and self.copy.problem is not None
+
     def _take_throttle(self) -> None:
         """Apply a rate to what this replica sends or receives if the topic's settings say so."""
         shared, partition = self._shared, self.partition

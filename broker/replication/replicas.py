@@ -308,7 +308,7 @@ class Replicas:
         """Periodically make in-sync replicas on full disks step aside, so that no append waits for them."""
         while True:
             await trio.sleep(FULL_DISK_INTERVAL_S)
-            for place in [place for place, local in self._here.items() if self._is_stuck(local)]:
+            for place in [place for place, local in self._here.items() if local.is_stuck]:
                 self._stuck.add(place)
                 self._want(place)
 
@@ -335,7 +335,7 @@ class Replicas:
             if place not in self._stuck:
                 return False
             self._stuck.discard(place)
-            if self._is_stuck(local):
+            if local.is_stuck:
                 await self._step_aside(place, key, "the disk is full")
         else:
             await self._change_role(place, local, found)
@@ -422,12 +422,6 @@ class Replicas:
             raise
         self._adopt(key, partition)
         return True
-
-    def _is_stuck(self, local: LocalReplica) -> bool:
-        """Whether the disk of a replica is full, and others wait for what it cannot append."""
-        if not local.partition.log.appends.is_full:
-            return False
-        return local.leads if local.copy is None else local.is_in_sync and local.copy.problem is not None
 
     async def _step_aside(self, place: TopicPartition, key: TopicIdPartition, reason: str) -> None:
         """Leave the in-sync replicas; if this broker leads, another one does, if there is one."""
