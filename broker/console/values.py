@@ -163,7 +163,7 @@ class SegmentForm(Form, frozen=True):
 
 
 class ReplicaForm(Form, frozen=True):
-    """A replica. `log_end_offset` and `lag` are those that the leader knows, which asks its followers."""
+    """A replica. `log_end_offset` and `lag` are as the leader sees them, from the latest fetch of the follower."""
 
     broker: int
     leads: bool

@@ -66,7 +66,7 @@ class OffsetCopies:
         return here is None or (here.offset, here.metadata) != (one.offset, one.metadata)
 
     async def _high_watermarks(self, offsets: Iterable[FetchedOffset]) -> Mapping[TopicPartition, int]:
-        """Return how far the copies of partitions can be read, of those that can be asked now."""
+        """Return how far the copies of partitions can be read. Partitions that cannot be asked now are left out."""
         shown: dict[TopicPartition, int] = {}
         others: list[TopicPartition] = []
         for one in offsets:

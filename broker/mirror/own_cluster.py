@@ -70,7 +70,7 @@ class OwnCluster:
                 return  # the key ends with the lease
 
     async def high_watermarks(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask the leaders of partitions for their high watermarks; return those that answered."""
+        """Ask the leaders for high watermarks; a partition whose leader does not answer is left out."""
         by_leader: dict[int, list[TopicPartition]] = {}
         for key in keys:
             state = self.node.image.partition(*key)

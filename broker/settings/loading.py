@@ -82,7 +82,7 @@ def load_settings(
 
 
 def check_of_listener(name: str, value: Any, origin: str) -> str:
-    """Return the text of a listener's setting. Raises SettingError for a wrong one of those that are numbers."""
+    """Return the text of a listener's setting. Raises SettingError if a numeric setting has a wrong value."""
     for number in (CONNECTION_RATE, MAX_CONNECTIONS):
         if name.endswith(f".{number}"):
             return str(check_value(name, value, FIELDS[number].type, origin=origin))

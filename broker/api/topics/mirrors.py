@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class MirrorsApi:
     """Answers requests about mirrored topics. `mirror` is None if nothing is followed; there may still be copies.
 
-    A broker of a cluster describes the partitions that it leads, and those that no broker leads: clients ask all.
+    A broker of a cluster describes the partitions that it leads and every partition without a leader, so that a client
+    which asks all brokers learns of each partition.
     """
 
     def __init__(self, partitions: Partitions, mirror: "Mirror | None", node: StoreNode) -> None:

@@ -179,7 +179,7 @@ class PartitionDirectories:
         return held
 
     async def forget(self, topics: Iterable[Topic], left: Collection[str], checkpoint: Checkpoint) -> None:
-        """Discard what is known of the places of deleted topics; note those that have left data in place."""
+        """Forget where deleted topics were placed; record each topic whose data could not be removed."""
         directories = self._storage.directories
         for topic in topics:
             for index in range(topic.partitions):
