@@ -120,7 +120,7 @@ class BrokerConsole:
             headers = [*HEADERS, FRESH, ("content-disposition", disposition), *found.headers]
             return Answer(200, "application/octet-stream", found.data, headers)
         encode: Callable[[], bytes] = partial(msgspec.json.encode, found)
-        body = await visit.in_thread(encode) if route.is_long else encode()
+        body = await visit.compute(encode) if route.is_long else encode()
         return Answer(200, JSON, body, [*HEADERS, FRESH])
 
 

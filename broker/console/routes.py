@@ -10,12 +10,12 @@ from warmlog.broker.console import (
     groups,
     health,
     partition_view,
-    record_values,
-    records,
     status,
     topic_list,
     values,
 )
+from warmlog.broker.console.records import reading
+from warmlog.broker.console.records import values as record_values
 from warmlog.broker.console.visit import ConsoleError, Handler, Visit
 
 _PARTITION: Final = "topics/{topic}/partitions/{partition}"
@@ -93,18 +93,18 @@ ROUTES: Final[Sequence[Route]] = (
           "How a fetch would be served, without serving it.", "DESCRIBE and READ Topic",
           {"offset": "an offset", "time": "or a time in milliseconds: its first record",
            "search": "both (default): the plain search beside the warm one; or warm"}, is_long=True),
-    Route("GET", f"{_PARTITION}/records", records.list_records, record_values.RecordList,
+    Route("GET", f"{_PARTITION}/records", reading.list_records, record_values.RecordList,
           "Records, with the first 1,024 bytes of each key and value.", "DESCRIBE and READ Topic",
           {"order": "newest (default) or oldest", "from": "an offset: newest first, records below it",
-           "time": "or a time in milliseconds", "limit": f"up to {records.MAX_RECORDS} records",
+           "time": "or a time in milliseconds", "limit": f"up to {reading.MAX_RECORDS} records",
            "key": "text in the key", "text": "text in the value",
-           "budget": f"bytes to search, up to {records.MAX_BUDGET:,}"}, is_long=True),
-    Route("GET", f"{_PARTITION}/records/{{offset}}", records.show_record, record_values.RecordForm, "One record.",
+           "budget": f"bytes to search, up to {reading.MAX_BUDGET:,}"}, is_long=True),
+    Route("GET", f"{_PARTITION}/records/{{offset}}", reading.show_record, record_values.RecordForm, "One record.",
           "DESCRIBE and READ Topic", {"bytes": "of the value"}),
-    Route("GET", f"{_PARTITION}/records/{{offset}}/value", records.read_value, record_values.BytesForm,
+    Route("GET", f"{_PARTITION}/records/{{offset}}/value", reading.read_value, record_values.BytesForm,
           "A piece of the value of a record.", "DESCRIBE and READ Topic", {"start": "first byte", "bytes": "how many"},
           is_long=True),
-    Route("GET", f"{_PARTITION}/records/{{offset}}/raw", records.save_value, None,
+    Route("GET", f"{_PARTITION}/records/{{offset}}/raw", reading.save_value, None,
           "The value of a record, as it is stored.", "DESCRIBE and READ Topic"),
     Route("GET", "groups", groups.list_groups, values.GroupList, "A page of 100 groups.",
           "DESCRIBE Cluster, or DESCRIBE Group; others are left out", _FILTER),

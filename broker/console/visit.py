@@ -71,7 +71,7 @@ class Tools:
     """The parts of the broker that endpoints use.
 
     `access` returns the rights of a session, None without an authorizer. `not_ready` returns why the broker does not
-    serve. `threads` runs everything that may wait for a disk.
+    serve. `threads` runs everything that may wait for a disk, `computing` what takes time of a core.
     """
 
     dispatcher: Dispatcher
@@ -89,12 +89,14 @@ class Tools:
     clock_ms: Callable[[], int]
     totals: Totals = field(default_factory=Totals)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS))
+    computing: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
-    async def in_thread(self, work: Callable[[], A]) -> A:
-        """Run blocking work. Raises ConsoleError if too much waits already."""
-        if self.threads.statistics().tasks_waiting >= MAX_WAITING:
-            raise ConsoleError(503, "BUSY", "too many reads wait for a thread; try again")
-        return await trio.to_thread.run_sync(work, limiter=self.threads)
+
+async def _in_thread(work: Callable[[], A], limiter: trio.CapacityLimiter) -> A:
+    """Run work in a thread. Raises ConsoleError if too much waits already."""
+    if limiter.statistics().tasks_waiting >= MAX_WAITING:
+        raise ConsoleError(503, "BUSY", "too many reads wait for a thread; try again")
+    return await trio.to_thread.run_sync(work, limiter=limiter)
 
 
 class Visit:
@@ -187,9 +189,15 @@ class Visit:
         return response
 
     async def in_thread(self, work: Callable[[], A]) -> A:
-        """Run blocking work for this request in one of the console's threads. Raises ConsoleError."""
+        """Run work for this request that may wait for a disk, in one of the console's threads. Raises ConsoleError."""
         with expected():
-            return await self.context.wait(self.tools.in_thread(work))
+            return await self.context.wait(_in_thread(work, self.tools.threads))
+        raise AssertionError("unreachable")
+
+    async def compute(self, work: Callable[[], A]) -> A:
+        """Run work for this request that takes time of a core, in the one thread for that. Raises ConsoleError."""
+        with expected():
+            return await self.context.wait(_in_thread(work, self.tools.computing))
         raise AssertionError("unreachable")
 
 

@@ -102,15 +102,16 @@ cdef inline object bytes_or_none(const uint8_t *start, int32_t length):
     return None if length < 0 else PyBytes_FromStringAndSize(<const char *>start, length)
 
 
-cdef tuple make_headers(Fields *fields):
-    """Decode the headers of a parsed record. They are only invalid if the buffer was modified in the meantime."""
+cdef tuple make_headers(Fields *fields, int32_t most):
+    """Decode the first headers of a parsed record. They are only invalid if the buffer was modified in the meantime."""
     cdef const uint8_t *position = fields.headers
     cdef const uint8_t *start = NULL
     cdef int32_t length = 0
-    cdef tuple headers = PyTuple_New(fields.header_count)
+    cdef int32_t count = min(fields.header_count, most)
+    cdef tuple headers = PyTuple_New(count)
     cdef int32_t index
     cdef tuple header
-    for index in range(fields.header_count):
+    for index in range(count):
         if read_field(&position, fields.end, &start, &length) != FINE or length < 0:
             raise RuntimeError("the buffer changed while it was read")
         key = PyUnicode_DecodeUTF8(<char *>start, length, "replace")
@@ -380,6 +381,7 @@ def decode_records(
     append_time=None,
     make=Record,
     tuple prefix=(),
+    int32_t max_headers=INT32_MAX,
 ):
     cdef View view = view_records(buffer, start, end, count)
     cdef const uint8_t *position = view.start
@@ -418,7 +420,7 @@ def decode_records(
             number = <object>offset
             key = bytes_or_none(fields.key, fields.key_length)
             value = bytes_or_none(fields.value, fields.value_length)
-            headers = make_headers(&fields) if fields.header_count else ()
+            headers = make_headers(&fields, max_headers) if fields.header_count else ()
             arguments[given] = <PyObject *>number
             arguments[given + 1] = <PyObject *>time
             arguments[given + 2] = <PyObject *>key

@@ -24,7 +24,7 @@ from warmlog.protocol.records.layout import (
     BatchHeader,
     Codec,
 )
-from warmlog.protocol.records.record import Buffer
+from warmlog.protocol.records.record import MAX_INT32, Buffer
 from warmlog.protocol.records.windows import Window, record_windows
 
 __all__ = [
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @overload
 def decode_batch(
-    buffer: Buffer, position: int, header: BatchHeader, *, max_decompressed_size: int = ...
+    buffer: Buffer, position: int, header: BatchHeader, *, max_decompressed_size: int = ..., max_headers: int = ...
 ) -> list[Record]: ...
 @overload
 def decode_batch(
@@ -54,6 +54,7 @@ def decode_batch(
     max_decompressed_size: int = ...,
     make: Callable[..., T],
     prefix: tuple[Any, ...] = ...,
+    max_headers: int = ...,
 ) -> list[T]: ...
 def decode_batch(
     buffer: Buffer,
@@ -63,13 +64,15 @@ def decode_batch(
     max_decompressed_size: int = MAX_STORED_SIZE,
     make: Callable[..., Any] = Record,
     prefix: tuple[Any, ...] = (),
+    max_headers: int = MAX_INT32,
 ) -> list[Any]:
     """Decode the records of the batch at `position`, decompressing it if necessary.
 
-    Each record is created as `make(*prefix, offset, timestamp, key, value, headers)`. Control batches yield their
-    control records; check `header.is_control`. The CRC is not verified (see `verify_crc`). Raises CorruptBatchError for
-    a batch that is cut off, CompressionError, UnsupportedCompressionError, and InvalidRecordError for records that do
-    not match the header. Decompressing a large batch takes milliseconds: do not call it on an event loop.
+    Each record is created as `make(*prefix, offset, timestamp, key, value, headers)`, with up to `max_headers` of its
+    headers. Control batches yield their control records; check `header.is_control`. The CRC is not verified (see
+    `verify_crc`). Raises CorruptBatchError for a batch that is cut off, CompressionError, UnsupportedCompressionError,
+    and InvalidRecordError for records that do not match the header. Decompressing a large batch takes milliseconds: do
+    not call it on an event loop.
     """
     records = uncompressed_records(buffer, position, header, max_size=max_decompressed_size)
     return decode_records(
@@ -82,6 +85,7 @@ def decode_batch(
         header.append_time_ms,
         make,
         prefix,
+        max_headers,
     )
 
 
@@ -124,6 +128,8 @@ def offsets_and_times(buffer: Buffer, position: int, header: BatchHeader) -> Ite
             header.base_timestamp,
             header.append_time_ms,
             _offset_and_time,
+            (),
+            0,
         )
 
 

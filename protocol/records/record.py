@@ -255,12 +255,14 @@ def decode_records(  # noqa: PLR0917 - positional, because the compiled version 
     append_time: int | None = None,
     make: Callable[..., Any] = Record,
     prefix: tuple[Any, ...] = (),
+    max_headers: int = MAX_INT32,
 ) -> list[Any]:
     """Decode bytes [start, end), uncompressed, as exactly `count` records. Most callers use `reader.decode_batch`.
 
     `append_time` overrides all timestamps if it is not None. Each record is created as `make(*prefix, offset,
     timestamp, key, value, headers)`, so that a client can build its own type with topic and partition directly. Keys
-    and values are copied out of the buffer. Raises InvalidRecordError; ValueError if the range is outside the buffer.
+    and values are copied out of the buffer; headers after the first `max_headers` of a record are left out. Raises
+    InvalidRecordError; ValueError if the range is outside the buffer.
     """
     data = _records_part(buffer, start, end, count)
     position = 0
@@ -274,7 +276,7 @@ def decode_records(  # noqa: PLR0917 - positional, because the compiled version 
         timestamp = timestamp + base_timestamp if append_time is None else append_time
         if not (MIN_INT64 <= offset <= MAX_INT64 and MIN_INT64 <= timestamp <= MAX_INT64):
             refuse_record(index, count, OUT_OF_RANGE)
-        records.append(make(*prefix, offset, timestamp, key, value, headers))
+        records.append(make(*prefix, offset, timestamp, key, value, headers[:max_headers]))
     if position != len(data):
         refuse_rest(len(data) - position, count)
     return records

@@ -1,5 +1,7 @@
 """Records: in any order, filtered, of any bytes, within budgets, from cold files, and without a group."""
 
+from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,23 +13,78 @@ from hypothesis import strategies as st
 from tests.broker.clients import batch
 from tests.broker.console.web import Site, console, produce, produce_batch
 from tests.broker.log.io.eviction import evict_files, needs_eviction
-from warmlog.broker.console import record_forms, records
-from warmlog.broker.console.record_forms import bytes_form
+from warmlog.broker.console.records import forms, pieces, reading
+from warmlog.broker.console.records.forms import bytes_form, decode_slice
+from warmlog.broker.console.records.pieces import PIECE_S
+from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import Codec
 from warmlog.protocol.records.record import Record
+from warmlog.protocol.request import PartitionRecords, ProduceRequest
 
 
-async def every_page(site: Site, topic: str, query: str) -> list[Any]:
+async def pages_of(site: Site, topic: str, query: str) -> AsyncIterator[Any]:
     """Follow `next_from` to the end."""
-    found: list[Any] = []
     position = ""
     for _ in range(500):
         page = await site.get(f"topics/{topic}/partitions/0/records?{query}{position}")
-        found += page["records"]
+        yield page
         if page["next_from"] is None:
-            return found
+            return
         position = f"&from={page['next_from']}"
     raise AssertionError("there is no end")
+
+
+async def every_page(site: Site, topic: str, query: str) -> list[Any]:
+    """Return the records of all pages."""
+    return [each async for page in pages_of(site, topic, query) for each in page["records"]]
+
+
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+async def test_a_list_ends_before_it_shows_too_much(
+    tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "MAX_SHOWN_BYTES", 5000)
+    async with console(tmp_path) as site:
+        client = await site.broker.connect()
+        await client.create("wide")
+        sizes = [900] * 12 + [9000, 0, 9000] + [10] * 40
+        await produce(client, "wide", *[b"w" * size for size in sizes])
+        pages = [each async for each in pages_of(site, "wide", f"order={order}&limit=200")]
+        shown = [each for page in pages for each in page["records"]]
+        assert [each["offset"] for each in shown] == list(range(len(sizes)))[:: 1 if order == "oldest" else -1]
+        for page in pages:
+            assert sum(each["value"]["shown"] for each in page["records"]) <= 5000
+            assert page["searched"] == len(page["records"])
+        assert len(pages) == 3
+
+
+async def test_the_first_headers_of_a_record_are_shown(tmp_path: Path) -> None:
+    async with console(tmp_path) as site:
+        client = await site.broker.connect()
+        await client.create("headed")
+        headers = [(f"name {number}", b"x") for number in range(70)]
+        data = memoryview(build_batch([(0, b"k", b"v", headers)]))
+        await client.ask(ProduceRequest(partitions=(PartitionRecords(topic="headed", partition=0, records=data),)))
+        (record,) = (await site.get("topics/headed/partitions/0/records"))["records"]
+        assert [each["key"] for each in record["headers"]] == [f"name {number}" for number in range(50)]
+
+
+def test_decoding_pauses_between_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, pauses = count(step=PIECE_S / 4), list[float]()
+    monkeypatch.setattr(pieces, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(pieces, "sleep", pauses.append)
+    data = build_batch([(0, None, b"v", ())] * 100)
+    assert len(decode_slice(data, 0, 100, None, 200).records) == 100
+    assert len(pauses) > 10
+    assert min(pauses) >= PIECE_S
+
+
+@pytest.mark.parametrize("most", [1, 7, 20, 40])
+def test_no_record_after_the_last_wanted_one_is_decoded(most: int) -> None:
+    data = b"".join(build_batch([(0, None, b"v", ())] * 20, base_offset=start) for start in (0, 20, 40))
+    decoded = decode_slice(data, 0, 60, lambda record: record.offset % 2 == 0, most)
+    assert [each.record.offset for each in decoded.records] == list(range(0, 60, 2))[:most]
+    assert decoded.next_offset == min(60, 20 * ((2 * most - 2) // 20 + 1))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -143,8 +200,8 @@ async def test_a_large_value_comes_in_pieces_on_demand(tmp_path: Path) -> None:
 async def test_a_batch_beyond_the_budget_is_named_and_the_others_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "MAX_BATCH_BYTES", 100_000)
-    monkeypatch.setattr(record_forms, "MAX_DECODED_BYTES", 100_000)
+    monkeypatch.setattr(reading, "MAX_BATCH_BYTES", 100_000)
+    monkeypatch.setattr(forms, "MAX_DECODED_BYTES", 100_000)
     async with console(tmp_path) as site:
         client = await site.broker.connect()
         await client.create("bombs")
@@ -224,7 +281,7 @@ async def test_a_cold_read_says_what_it_cost_and_leaves_the_page_cache_as_it_was
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(alphabet="ab", max_size=3), key=st.text(alphabet="kx", max_size=2))
 def test_the_filter_is_that_of_bytes(text: str, key: str) -> None:
-    keeps = records._filter(key, text)
+    keeps = reading._filter(key, text)
     for record in (Record(0, 0, b"kkx", b"abba"), Record(1, 0, None, b"aa"), Record(2, 0, b"k", None)):
         expected = (not key or key.encode() in (record.key or b"\0")) and (
             not text or text.encode() in (record.value or b"\0")

@@ -224,6 +224,13 @@ class TestMaking:
         data = record(timestamp_delta=1) + record(offset_delta=1, timestamp_delta=MAX_INT64)
         assert [r.timestamp for r in variant.decode_records(data, 0, len(data), 2, 0, 1000, 77)] == [77, 77]
 
+    def test_headers_after_a_number_are_left_out(self, variant: ModuleType) -> None:
+        data = record(headers=[(b"a", b"1"), (b"b", None), (b"c", b"3")]) + record(offset_delta=1, value=b"next")
+        for most, names in ((0, []), (2, ["a", "b"]), (3, ["a", "b", "c"]), (9, ["a", "b", "c"])):
+            first, second = variant.decode_records(data, 0, len(data), 2, 0, 0, None, Record, (), most)
+            assert [key for key, _ in first.headers] == names
+            assert second.value == b"next"
+
     def test_exceptions_from_make_propagate(self, variant: ModuleType) -> None:
         with pytest.raises(ZeroDivisionError):
             variant.decode_records(KNOWN_RECORD, 0, 23, 1, 0, 0, None, lambda *_: 1 // 0)

@@ -1,10 +1,11 @@
 """Decode batches for the console, and show bytes: printable UTF-8 as text, all else in hexadecimal digits."""
 
 import unicodedata
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
-from warmlog.broker.console.record_values import BytesForm, HeaderForm, RecordForm
+from warmlog.broker.console.records.pieces import Pieces
+from warmlog.broker.console.records.values import BytesForm, HeaderForm, RecordForm
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.batch import headers, verify_crc
 from warmlog.protocol.records.layout import BatchHeader
@@ -15,9 +16,11 @@ from warmlog.protocol.records.record import Buffer, Record
 MAX_DECODED_BYTES: Final = 16 << 20  # of a batch, decompressed
 PREVIEW_BYTES: Final = 1024  # of a key, a value or a header
 MAX_HEADERS: Final = 50  # of a record
+MAX_SHOWN_BYTES: Final = 1 << 20  # of a list
 PRINTABLE_CONTROLS: Final = frozenset("\t\n\r")
 
 Keeps = Callable[[Record], bool]
+_Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class Found(NamedTuple):
@@ -40,28 +43,64 @@ class Decoded(NamedTuple):
 
 
 def decode_slice(data: Buffer, first: int, end: int, keeps: Keeps | None, most: int) -> Decoded:
-    """Decode the records with offsets in [first, end), up to the batch with which there are `most`. In a thread."""
-    found: list[Found] = []
+    """Decode up to `most` records with offsets in [first, end). In a thread; it pauses between pieces of work."""
+    chosen = _Chosen(first, end, keeps, most)
     skipped: list[str] = []
     next_offset = None
     for position, header in _whole_batches(data):
-        if header.base_offset >= end or len(found) >= most:
+        if header.base_offset >= end or chosen.is_full:
             break
         next_offset = header.next_offset
         if header.last_offset < first:
             continue
+        chosen.header, before = header, len(chosen.records)
         try:
             verify_crc(data, position, header)
-            records = decode_batch(data, position, header, max_decompressed_size=MAX_DECODED_BYTES)
-        except ProtocolError as error:
-            skipped.append(f"batch {header.base_offset} to {header.last_offset}: {error}")
+            _decode(data, position, header, chosen)
+        except _Enough:
             continue
-        found += [
-            Found(record, header.base_offset, _control(header, record))
-            for record in records
-            if first <= record.offset < end and (keeps is None or (not header.is_control and keeps(record)))
-        ]
-    return Decoded(found, next_offset, skipped)
+        except ProtocolError as error:
+            del chosen.records[before:]
+            skipped.append(f"batch {header.base_offset} to {header.last_offset}: {error}")
+    return Decoded(chosen.records, next_offset, skipped)
+
+
+def _decode(data: Buffer, position: int, header: BatchHeader, chosen: "_Chosen") -> None:
+    decode_batch(
+        data, position, header,
+        max_decompressed_size=MAX_DECODED_BYTES, make=chosen.take, max_headers=MAX_HEADERS,
+    )  # fmt: skip
+
+
+class _Enough(Exception):  # noqa: N818  # not an error
+    """The rest of a batch is not wanted."""
+
+
+class _Chosen:
+    """The records of a slice that are wanted. `header` is the one of their batch."""
+
+    header: BatchHeader
+
+    def __init__(self, first: int, end: int, keeps: Keeps | None, most: int) -> None:
+        self.records: list[Found] = []
+        self._first, self._end, self._keeps, self._most = first, end, keeps, most
+        self._pieces = Pieces()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many as wanted."""
+        return len(self.records) >= self._most
+
+    def take(self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: _Headers) -> None:
+        """Keep a record that is wanted. Raises _Enough after the last one."""
+        if offset >= self._end or self.is_full:
+            raise _Enough
+        self._pieces.pause()
+        if offset < self._first:
+            return
+        record = Record(offset, timestamp, key, value, headers)
+        if self._keeps is None or (not self.header.is_control and self._keeps(record)):
+            self.records.append(Found(record, self.header.base_offset, _control(self.header, record)))
 
 
 def _whole_batches(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
@@ -85,6 +124,33 @@ def _control(header: BatchHeader, record: Record) -> str | None:
     return "control" if marker is None else marker.outcome.name.lower()
 
 
+class Shown(NamedTuple):
+    """The first records of a list, as many as an answer may hold."""
+
+    forms: tuple[RecordForm, ...]
+    left: int
+
+
+def show_records(records: Sequence[Found]) -> Shown:
+    """Return records up to MAX_SHOWN_BYTES, at least one. In a thread; it pauses between pieces of work."""
+    pieces = Pieces()
+    forms: list[RecordForm] = []
+    size = 0
+    for each in records:
+        form = record_form(each)
+        size += _shown_bytes(form)
+        if forms and size > MAX_SHOWN_BYTES:
+            break
+        forms.append(form)
+        pieces.pause()
+    return Shown(tuple(forms), len(records) - len(forms))
+
+
+def _shown_bytes(form: RecordForm) -> int:
+    fields = [form.key, form.value, *(each.value for each in form.headers)]
+    return sum(each.shown for each in fields if each is not None) + sum(len(each.key) for each in form.headers)
+
+
 def record_form(found: Found, preview: int = PREVIEW_BYTES) -> RecordForm:
     """Return a record with the first bytes of its fields."""
     record = found.record
@@ -95,8 +161,7 @@ def record_form(found: Found, preview: int = PREVIEW_BYTES) -> RecordForm:
         key=bytes_form(record.key, preview),
         value=bytes_form(record.value, preview),
         headers=tuple(
-            HeaderForm(key=key[:PREVIEW_BYTES], value=bytes_form(value, preview))
-            for key, value in record.headers[:MAX_HEADERS]
+            HeaderForm(key=key[:PREVIEW_BYTES], value=bytes_form(value, preview)) for key, value in record.headers
         ),
         control=found.control,
     )

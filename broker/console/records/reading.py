@@ -12,8 +12,16 @@ from mmap import PAGESIZE
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from warmlog.broker.console.record_forms import Decoded, Found, Keeps, bytes_form, decode_slice, record_form
-from warmlog.broker.console.record_values import BytesForm, ReadCost, RecordForm, RecordList
+from warmlog.broker.console.records.forms import (
+    Decoded,
+    Found,
+    Keeps,
+    bytes_form,
+    decode_slice,
+    record_form,
+    show_records,
+)
+from warmlog.broker.console.records.values import BytesForm, ReadCost, RecordForm, RecordList
 from warmlog.broker.console.visit import ConsoleError, Download, Visit, expected, kafka_error, whole_number
 from warmlog.broker.log.descriptions import LogRead
 from warmlog.broker.log.io.files import FileSlice
@@ -91,7 +99,7 @@ class Reading:
         if size > MAX_BATCH_BYTES:
             return await self._skip_large(found.slice, first, end)
         data = await self._bring(found.slice)
-        decoded = await self._visit.in_thread(partial(decode_slice, data, first, end, self._keeps, most))
+        decoded = await self._visit.compute(partial(decode_slice, data, first, end, self._keeps, most))
         self.skipped += decoded.skipped
         return _Piece(decoded, end if decoded.next_offset is None else min(end, decoded.next_offset))
 
@@ -117,9 +125,8 @@ class Reading:
         length = len(piece)
         self.spent.bytes += length
         self.spent.pages += pages_of(piece.position, length)
-        missing = partial(reads.residency.method.missing_pages, piece.descriptor.fd, piece.position, length)
-        self.spent.cold_pages += await self._visit.in_thread(missing)
         with expected():
+            self.spent.cold_pages += reads.residency.missing_pages(piece.descriptor, piece.position, length, None)
             await self._visit.context.wait(reads.bring(self._visit.session, piece, piece.position, length))
         return await self._visit.in_thread(piece.read_all)
 
@@ -151,20 +158,22 @@ async def list_records(visit: Visit, name: str, index: str) -> RecordList:
         if order == "oldest":
             first = max(start, at)
             records, reached = await _forwards(reading, first, end, limit, budget)
-            searched, next_from = max(0, reached - first), reached if reached < end else None
         else:
-            last = min(at, end)
-            records, reached = await _backwards(reading, partition, start, last, limit)
-            searched, next_from = max(0, last - reached), reached if reached > start else None
+            first = min(at, end)
+            records, reached = await _backwards(reading, partition, start, first, limit)
+    shown = await visit.compute(partial(show_records, records))
+    if shown.left:
+        reached = records[-shown.left].record.offset if order == "oldest" else shown.forms[-1].offset
+    is_over = reached >= end if order == "oldest" else reached <= start
     return RecordList(
         topic=name,
         partition=partition.index,
-        records=tuple(record_form(each) for each in records),
+        records=shown.forms,
         log_start_offset=start,
         high_watermark=end,
-        searched=searched,
+        searched=max(0, reached - first if order == "oldest" else first - reached),
         to_search=max(0, end - start),
-        next_from=next_from,
+        next_from=None if is_over else reached,
         skipped=tuple(reading.skipped),
         cost=reading.spent.form(),
     )

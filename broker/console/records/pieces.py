@@ -1,0 +1,27 @@
+"""Divide a thread's work into pieces with pauses, so that the event loop need not wait for the GIL.
+
+Compiled code keeps the GIL until it returns: a thread that decodes a batch of 16 MiB would hold the event loop up for
+tens of milliseconds. The console decodes record by record in Python, and pauses as long as it has worked, so that it
+takes at most half of a core; only one thread computes at a time (`Tools.computing`).
+"""
+
+from time import perf_counter, sleep
+from typing import Final
+
+PIECE_S: Final = 0.0002  # of work before a pause
+
+
+class Pieces:
+    """The work of one thread."""
+
+    __slots__ = ("_began_at",)
+
+    def __init__(self) -> None:
+        self._began_at = perf_counter()
+
+    def pause(self) -> None:
+        """Pause if a piece is done; to be called after each record."""
+        worked = perf_counter() - self._began_at
+        if worked >= PIECE_S:
+            sleep(worked)
+            self._began_at = perf_counter()
