@@ -148,8 +148,11 @@ async def reset_offsets(visit: Visit, name: str) -> Done:
     partitions = asked.partitions
     if partitions is None:
         partitions = tuple(each.partition for each in described.positions if each.topic == asked.topic)
-    if not partitions or len(partitions) > MAX_PARTITIONS:
-        text = f"group {name} has no offsets in {asked.topic}, or of more than {MAX_PARTITIONS} partitions: name them"
+    if not partitions:
+        text = f"group {name} has no offsets in topic {asked.topic!r}: name its partitions"
+        raise ConsoleError(400, "INVALID_REQUEST", text if asked.partitions is None else "partitions: expected some")
+    if len(partitions) > MAX_PARTITIONS:
+        text = f"partitions: expected at most {MAX_PARTITIONS} at a time, not {len(partitions)}"
         raise ConsoleError(400, "INVALID_REQUEST", text)
     offsets = await _offsets(visit, asked, partitions)
     commits = [OffsetToCommit(topic=asked.topic, partition=index, offset=offset) for index, offset in offsets.items()]
@@ -158,9 +161,16 @@ async def reset_offsets(visit: Visit, name: str) -> Done:
 
 
 async def _offsets(visit: Visit, asked: ResetOffsets, partitions: Sequence[int]) -> dict[int, int]:
-    """Return the offset to set for each partition."""
+    """Return the offset to set for each partition. Raises ConsoleError for an offset that is outside of a log."""
     if asked.to.isdigit() and not asked.is_time:
-        return dict.fromkeys(partitions, whole_number("to", asked.to))
+        offset = whole_number("to", asked.to)
+        starts = await _list_offsets(visit, asked.topic, partitions, EARLIEST)
+        ends = await _list_offsets(visit, asked.topic, partitions, LATEST)
+        for index, start in starts.items():
+            if not start <= offset <= ends[index]:
+                text = f"to: {asked.topic}-{index} has the offsets {start} to {ends[index]}, not {offset}"
+                raise kafka_error(ErrorCode.OFFSET_OUT_OF_RANGE, text)
+        return dict.fromkeys(partitions, offset)
     special = {"beginning": EARLIEST, "end": LATEST}
     timestamp = whole_number("to", asked.to) if asked.is_time else special.get(asked.to)
     if timestamp is None:

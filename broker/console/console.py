@@ -10,6 +10,7 @@ Rules, in this order:
 """
 
 import logging
+import re
 from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_address
@@ -45,6 +46,7 @@ HEADERS: Final = (
     ("cross-origin-resource-policy", "same-origin"),
 )
 FRESH: Final = ("cache-control", "no-store")
+_HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^\[\]:@/]+)(:[0-9]*)?")
 CHECKED: Final = ("cache-control", "no-cache")  # a browser may keep it, and asks whether it has changed
 
 
@@ -148,9 +150,10 @@ def _check_change(request: "Request", caller: Identified) -> None:
             403, "READ_ONLY", "without authentication the console changes nothing: set warmlog.http.authentication"
         )
     origin = request.headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != request.headers.get("host", ""):
+    host = request.headers.get("host", "")
+    if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
         raise ConsoleError(403, "CROSS_ORIGIN", f"changes are accepted from the console itself, not from {origin}")
-    if request.headers.get("content-type", "").partition(";")[0].strip() != JSON:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         raise ConsoleError(415, "INVALID_REQUEST", f"a change needs content-type: {JSON}")
 
 
@@ -164,8 +167,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_local_name(host: str) -> bool:
-    """Whether the value of Host names this machine."""
-    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    """Whether the value of Host names this machine, with or without a port."""
+    found = _HOST.fullmatch(host)
+    name = "" if found is None else found["name"].strip("[]")
     return name.lower() == "localhost" or _is_loopback(name)
 
 

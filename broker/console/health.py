@@ -12,7 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from warmlog.broker.cluster.image import ClusterImage
-from warmlog.broker.console.values import AlertForm, DiskForm, Health, MoveForm, PartitionCondition, StallForm
+from warmlog.broker.console.values import (
+    AlertForm,
+    BrokersForm,
+    DiskForm,
+    Health,
+    MoveForm,
+    PartitionCondition,
+    StallForm,
+)
 from warmlog.broker.console.visit import ConsoleError, Visit
 from warmlog.broker.log.directory.receipt import ReceiptError, read_receipts
 from warmlog.broker.log.io.disk import Disk
@@ -42,7 +50,7 @@ _ALERTS: Final = {
 
 async def health(visit: Visit) -> Health:
     """Return the health of the broker, as far as the sender may see it."""
-    tools, image = visit.tools, visit.tools.node.image
+    tools = visit.tools
     conditions: list[PartitionCondition] = []
     counts: dict[str, int] = {}
     for topic in tools.partitions.topics():
@@ -82,10 +90,7 @@ async def health(visit: Visit) -> Health:
         receipts=receipts,
         moves=_moves(visit) if sees_cluster else None,
         mirror=await _mirror(visit) if sees_cluster else None,
-        brokers=tuple(sorted(image.brokers)),
-        fenced=tuple(sorted(set(image.known) - set(image.brokers))),
-        controller=None if image.controller is None else image.controller.broker,
-        isr_changes=_isr_changes(visit),
+        brokers=_brokers(visit) if sees_cluster else None,
     )
 
 
@@ -155,6 +160,12 @@ async def _mirror(visit: Visit) -> Any:
     return msgspec.to_builtins(found) if found.source or found.topics else None
 
 
-def _isr_changes(visit: Visit) -> dict[str, int]:
-    rows = visit.tools.metrics.read("warmlog_replication_isr_changes_total")
-    return {labels[0]: int(count) for labels, count in rows}
+def _brokers(visit: Visit) -> BrokersForm:
+    image = visit.tools.node.image
+    changes = visit.tools.metrics.read("warmlog_replication_isr_changes_total")
+    return BrokersForm(
+        registered=tuple(sorted(image.brokers)),
+        missing=tuple(sorted(set(image.known) - set(image.brokers))),
+        controller=None if image.controller is None else image.controller.broker,
+        isr_changes={labels[0]: int(count) for labels, count in changes},
+    )

@@ -75,7 +75,7 @@ ROUTES: Final[Sequence[Route]] = (
     Route("GET", "", index, values.Index, "List the endpoints.", "nothing"),
     Route("GET", "schema", schema, dict, "The JSON schema of every value.", "nothing"),
     Route("GET", "status", status.status, values.Status, "The broker: its totals, latencies and disks.",
-          "nothing; for the totals DESCRIBE Cluster"),
+          "nothing; DESCRIBE Cluster for the totals, DESCRIBE_CONFIGS Cluster for what a power cut can lose"),
     Route("GET", "topics", topic_list.list_topics, values.TopicList, "A page of 100 topics.",
           "DESCRIBE Topic; others are left out",
           {**_FILTER, "sort": "name, records, size, last_write or partitions", "order": "ascending or descending",

@@ -22,9 +22,13 @@ async def status(visit: Visit) -> Status:
         now_ms=tools.clock_ms(),
         user=str(visit.session.principal) if visit.may_write else None,
         may_write=visit.may_write,
-        power_cut=tools.power_cut.removeprefix("power cut: "),
+        power_cut=_power_cut(tools) if visit.may_cluster(Operation.DESCRIBE_CONFIGS) else None,
         totals=await _totals(visit) if visit.may_cluster(Operation.DESCRIBE) else None,
     )
+
+
+def _power_cut(tools: Tools) -> str:
+    return tools.power_cut.removeprefix("power cut: ")
 
 
 async def _totals(visit: Visit) -> TotalsForm:

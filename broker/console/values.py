@@ -62,8 +62,8 @@ class TotalsForm(Form, frozen=True):
 class Status(Form, frozen=True):
     """The strip at the top of the page.
 
-    `power_cut` says what a power cut can lose as configured. `user` is null without authentication; then nothing can be
-    changed. `totals` need DESCRIBE on the cluster, and are null without it.
+    `power_cut` says what a power cut can lose as configured; it needs DESCRIBE_CONFIGS on the cluster, `totals` need
+    DESCRIBE, and they are null without it. `user` is null without authentication; then nothing can be changed.
     """
 
     version: str
@@ -73,7 +73,7 @@ class Status(Form, frozen=True):
     now_ms: int
     user: str | None
     may_write: bool
-    power_cut: str
+    power_cut: str | None
     totals: TotalsForm | None
 
 
@@ -352,11 +352,23 @@ class AlertForm(Form, frozen=True):
     summary: str
 
 
+class BrokersForm(Form, frozen=True):
+    """The brokers that are registered, and the known ones that are not.
+
+    `isr_changes` counts the changes of in-sync replicas since this broker's startup, by kind.
+    """
+
+    registered: tuple[int, ...]
+    missing: tuple[int, ...]
+    controller: int | None
+    isr_changes: dict[str, int]
+
+
 class Health(Form, frozen=True):
     """What an operator looks at: conditions that hold now, and what happened.
 
-    `receipts` (what recovery did), `moves`, `mirror` and `stalls` need DESCRIBE on the cluster, and are null or empty
-    without it. `isr_changes` counts the changes of in-sync replicas since startup, by kind.
+    `receipts` (what recovery did), `moves`, `mirror`, `brokers` and `stalls` need DESCRIBE on the cluster, and are null
+    or empty without it.
     """
 
     alerts: tuple[AlertForm, ...]
@@ -366,10 +378,7 @@ class Health(Form, frozen=True):
     receipts: tuple[Any, ...] | None
     moves: tuple[MoveForm, ...] | None
     mirror: Any | None
-    brokers: tuple[int, ...]
-    fenced: tuple[int, ...]
-    controller: int | None
-    isr_changes: dict[str, int]
+    brokers: BrokersForm | None
 
 
 class Done(Form, frozen=True):

@@ -211,12 +211,14 @@ class HttpListener:
         if self._access is not None:
             found = await self._access.identify(caller)
             if isinstance(found, Refused):
-                return Answer(found.status, PLAIN, found.text, found.headers)
+                problem = {"error": "UNAUTHORIZED", "message": found.text.decode().strip()}
+                return Answer(found.status, "application/json", _json(problem), found.headers)
             principal = found
         if self.open_console is None:
             reason = self._not_ready()
             if reason is None:
-                return Answer(404, PLAIN, b"the console is off: warmlog.ui is false\n")
+                problem = {"error": "NOT_FOUND", "message": "the console is off: warmlog.ui is false"}
+                return Answer(404, "application/json", _json(problem))
             return Answer(503, "application/json", _json(reason), [("retry-after", "1")])
         local = self._sock.getsockname()[:2]
         if self._console is None:

@@ -56,7 +56,18 @@ async def test_without_a_login_only_this_machine_is_answered_by_its_own_names(tm
     async with console(tmp_path) as site:
         for host in ("localhost", "LOCALHOST:80", "127.0.0.1", "127.1.2.3:9", "[::1]:9"):
             assert (await site.send("/api/v1/status", headers={"Host": host})).status == 200, host
-        for host in ("rebound.example", "rebound.example:80", "127.0.0.1.rebound.example", "", "[::2]", "10.0.0.1"):
+        for host in (
+            "rebound.example",
+            "rebound.example:80",
+            "127.0.0.1.rebound.example",
+            "",
+            "[::2]",
+            "10.0.0.1",
+            "localhost:9@rebound.example",
+            "localhost:x",
+            "[::1",
+            "[127.0.0.1]x",
+        ):
             reply = await site.send("/api/v1/status", headers={"Host": host})
             assert (reply.status, reply.json["error"]) == (403, "UNKNOWN_HOST"), host
 
@@ -88,6 +99,7 @@ async def test_with_authentication_everything_needs_a_login_and_any_host_is_answ
             reply = await site.send(path)
             assert reply.status == 401
             assert reply.headers["www-authenticate"].startswith("Basic")
+            assert reply.json == {"error": "UNAUTHORIZED", "message": "log in"}
         reply = await site.by("admin").send("/api/v1/status", headers={"Host": "broker.example"})
         assert reply.json["user"] == "User:admin"
 
@@ -97,6 +109,7 @@ async def test_with_authentication_everything_needs_a_login_and_any_host_is_answ
     [
         ({"Origin": "http://other.example"}, 403, "CROSS_ORIGIN"),
         ({"Origin": "null"}, 403, "CROSS_ORIGIN"),
+        ({"Origin": "ftp://a:1", "Host": "a:1"}, 403, "CROSS_ORIGIN"),
         ({"Content-Type": "text/plain"}, 415, "INVALID_REQUEST"),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "INVALID_REQUEST"),
     ],

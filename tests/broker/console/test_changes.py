@@ -46,8 +46,16 @@ async def test_offsets_of_a_group_without_members_are_set(tmp_path: Path) -> Non
             reply = await admin.post("groups/readers/reset", {"topic": "words", "to": to, "is_time": is_time})
             assert reply.status == 200, reply.body
             assert (await admin.get("groups/readers"))["positions"][0]["offset"] == expected
-        for body in ({"topic": "words", "to": "middle"}, {"topic": "other", "to": "end"}):
-            assert (await admin.post("groups/readers/reset", body)).status == 400
+        for body, status in (
+            ({"topic": "words", "to": "middle"}, 400),
+            ({"topic": "other", "to": "end"}, 400),
+            ({"topic": "words", "to": "1", "partitions": []}, 400),
+            ({"topic": "words", "to": "1", "partitions": list(range(1001))}, 400),
+            ({"topic": "words", "to": "1", "partitions": [0, 1]}, 404),
+            ({"topic": "words", "to": "4"}, 416),
+        ):
+            assert (await admin.post("groups/readers/reset", body)).status == status
+            assert (await admin.get("groups/readers"))["positions"][0]["offset"] == 3
         assert (await admin.post("groups/readers/delete", {"confirm": "x"})).status == 400
         assert (await admin.post("groups/readers/delete", {"confirm": "readers"})).status == 200
         assert (await admin.get("groups"))["total"] == 0

@@ -6,9 +6,12 @@ from pathlib import Path
 import trio
 
 from tests.broker.clients import running
-from tests.broker.console.web import Site, console, produce
+from tests.broker.console.web import Site, allow, console, console_with_users, produce
 from warmlog.broker.console.routes import ROUTES, schemas
 from warmlog.broker.metrics.loop_guard import LoopGuard
+
+CLUSTER = 4
+DESCRIBE, DESCRIBE_CONFIGS = 8, 10
 
 
 async def test_the_strip_says_what_is_true_of_the_broker(tmp_path: Path) -> None:
@@ -28,6 +31,21 @@ async def test_the_strip_says_what_is_true_of_the_broker(tmp_path: Path) -> None
         assert any(name.startswith("major ") for name in totals["loop_faults"])
 
 
+async def test_what_concerns_the_cluster_needs_rights_on_it(tmp_path: Path) -> None:
+    async with console_with_users(tmp_path, "alice") as site:
+        alice = site.by("alice")
+        status, health = await alice.get("status"), await alice.get("health")
+        assert (status["totals"], status["power_cut"]) == (None, None)
+        assert [health[name] for name in ("receipts", "moves", "mirror", "brokers", "stalls")] == [None] * 4 + [[]]
+        await allow(site, "alice", CLUSTER, "kafka-cluster", DESCRIBE)
+        status, health = await alice.get("status"), await alice.get("health")
+        assert status["totals"] is not None
+        assert status["power_cut"] is None
+        assert health["brokers"]["registered"] == [1]
+        await allow(site, "alice", CLUSTER, "kafka-cluster", DESCRIBE_CONFIGS)
+        assert (await alice.get("status"))["power_cut"].startswith("can lose ")
+
+
 async def test_totals_are_counted_once_a_second_for_all(tmp_path: Path) -> None:
     async with console(tmp_path) as site:
         client = await site.broker.connect()
@@ -44,7 +62,9 @@ async def test_a_healthy_broker_has_no_conditions(tmp_path: Path) -> None:
         assert (
             health["alerts"] == health["stalls"] == health["partitions"] == health["receipts"] == health["moves"] == []
         )
-        assert (health["brokers"], health["fenced"], health["controller"], health["mirror"]) == ([1], [], 1, None)
+        brokers = health["brokers"]
+        assert (brokers["registered"], brokers["missing"], brokers["controller"]) == ([1], [], 1)
+        assert health["mirror"] is None
 
 
 async def test_recoveries_and_failed_logs_are_reported(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ function Strip({ status, samples }) {
       row("loop faults", html`<span title="major page faults of the event loop: it waited for the disk">${number(faultsOf(totals, "major"))} major</span>`, faultsOf(totals, "major") > 0),
       row("disk free", free),
     ]}
-    ${data && row("power cut", data.power_cut)}
+    ${data?.power_cut && row("power cut", data.power_cut)}
     ${data && row("you", data.user ?? "not logged in, read only")}
   </dl>`;
 }
