@@ -75,12 +75,13 @@ def create_user(bootstrap: str, user: str) -> None:
         each.result()
 
 
-def test_a_kafka_with_tls_and_logins_is_mirrored(tmp_path: Path) -> None:
-    certificates, password = tmp_path / "certificates", tmp_path / "password"
+def mirror_settings(directory: Path) -> dict[str, object]:
+    """Make certificates and a password in a directory, and return the settings of a mirror that logs in with them."""
+    certificates, password = directory / "certificates", directory / "password"
     make(certificates, hosts=["127.0.0.1"], clients=["mirror"])
     password.write_text(f"{PASSWORD}\n")
     password.chmod(0o600)
-    settings = {
+    return {
         "warmlog.mirror.security.protocol": "SASL_SSL",
         "warmlog.mirror.ca.file": certificates / "ca.pem",
         "warmlog.mirror.certificate.file": certificates / "client-mirror.pem",
@@ -89,7 +90,11 @@ def test_a_kafka_with_tls_and_logins_is_mirrored(tmp_path: Path) -> None:
         "warmlog.mirror.user": "mirror",
         "warmlog.mirror.password.file": password,
     }
-    with KafkaNode(tmp_path / "kafka", settings=secured(certificates), secured="SASL_SSL") as node:
+
+
+def test_a_kafka_with_tls_and_logins_is_mirrored(tmp_path: Path) -> None:
+    settings = mirror_settings(tmp_path)
+    with KafkaNode(tmp_path / "kafka", settings=secured(tmp_path / "certificates"), secured="SASL_SSL") as node:
         admin = AdminClient({"bootstrap.servers": node.bootstrap})
         for each in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in TOPICS]).values():
             each.result()
