@@ -14,8 +14,6 @@ from tests import tidy
 ROOT = Path(__file__).parent.parent
 
 LONG_MODULES = {
-    # the state of one socket: receiving, serving and sending share every field and the invariants of its docstring
-    "broker/net/channel.py",
     # Each is one compiled counterpart of modules in Python. Parts of it in modules of their own could share C functions
     # and classes only through .pxd files, which declare them all a second time.
     "protocol/kafka/codec/_compiled.pyx",  # reads and writes all messages, with the same steps and numbers

@@ -16,7 +16,7 @@ class Served(Protocol):
         """Send finished replies."""
 
     def handed_back(self, sent: int) -> None:
-        """Continue after a thread has sent what was handed over: so many bytes, or a negative errno."""
+        """Resume when a thread has sent `sent` bytes of what was handed over, or failed with a negative errno."""
 
-    def broke(self) -> None:
-        """Close the connection after an unexpected exception."""
+    def close(self) -> None:
+        """Close the connection, which may be closed already."""

@@ -12,10 +12,10 @@ A request that cannot be answered in its turn is *pending*: it keeps its positio
 `due` schedules the connection when the response is ready. Only async handlers and disk reads run in tasks.
 
 Bounds: a turn begins requests for at most `RECEIVE_S`, then it writes, and answers for at most `FINISH_S`. A connection
-begins at most `channel.MAX_REQUESTS` at once. What it has received besides waits in a backlog, and so do replies for
-which a turn has no time. Connections that became ready or due in this turn come before those that are left over, for at
-least half of the time. So a client with one request waits for one turn or two, however many others send without waiting
-for replies, or are closed together. Other tasks run every `STRETCH_S`.
+begins at most `request_handling.MAX_REQUESTS` at once. What it has received besides waits in a backlog, and so do
+replies for which a turn has no time. Connections that became ready or due in this turn come before those that are left
+over, for at least half of the time. So a client with one request waits for one turn or two, however many others send
+without waiting for replies, or are closed together. Other tasks run every `STRETCH_S`.
 """
 
 import logging
@@ -203,7 +203,7 @@ class ServingTurn:
                 served.ready(events)
             except Exception:  # error boundary of a connection: a defect closes this one only
                 logger.exception("a connection failed")
-                served.broke()
+                served.close()
             now = perf_counter()
         return count
 
@@ -214,7 +214,7 @@ class ServingTurn:
                 served.handed_back(sent)
             except Exception:  # as above
                 logger.exception("a connection failed")
-                served.broke()
+                served.close()
 
     def _find_ready(self) -> bool:
         """Queue connections that epoll reports; return whether there are any."""
@@ -255,7 +255,7 @@ class ServingTurn:
                     each.finish(now)
                 except Exception:  # as above
                     logger.exception("a connection failed")
-                    each.broke()
+                    each.close()
                 at = perf_counter()
             late.extend(due)
             self._sends.close()
@@ -268,7 +268,7 @@ async def _run_for(served: Served, run: Callable[[], Awaitable[None]]) -> None:
         await run()
     except Exception:
         logger.exception("a connection failed")
-        served.broke()
+        served.close()
 
 
 async def _run_beside(run: Callable[[], Awaitable[None]]) -> None:

@@ -36,8 +36,8 @@ class FakeServed:
     def finish(self, now: float) -> None:
         self._events.append(f"{self.name} done")
 
-    def broke(self) -> None:
-        self._events.append(f"{self.name} broke")
+    def close(self) -> None:
+        self._events.append(f"{self.name} closed")
         self._turn.remove(self.ours.fileno())
 
 
@@ -133,14 +133,14 @@ async def test_a_defect_ends_its_own_connection_and_the_others_go_on(caplog: pyt
         for each in (made.a, made.b):
             each.peer.send(b"1")
         await trio.testing.wait_all_tasks_blocked()
-        assert set(made.take_events()) == {"a broke", "b 1", "write", "b done"}
+        assert set(made.take_events()) == {"a closed", "b 1", "write", "b done"}
 
         async def fail() -> None:
             raise ArithmeticError("another one")
 
         made.turn.spawn(made.c, fail)
         await trio.testing.wait_all_tasks_blocked()
-        assert made.take_events() == ["c broke"]
+        assert made.take_events() == ["c closed"]
         assert [record.message for record in caplog.records] == ["a connection failed"] * 2
 
 

@@ -11,7 +11,7 @@ import trio
 from tests.broker.clients import Running, running
 from tests.broker.groups.requests import SESSION_MS, subscription
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from warmlog.broker.net import channel
+from warmlog.broker.net import request_handling
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import CoordinatorType, GroupState
 
@@ -236,7 +236,7 @@ async def test_who_waits_for_a_rebalance_does_not_hold_up_the_end(tmp_path: Path
 async def test_a_member_that_half_closes_is_answered_but_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "HALF_CLOSED_MEMBER_S", 0.1)
+    monkeypatch.setattr(request_handling, "HALF_CLOSED_MEMBER_S", 0.1)
     async with serving(tmp_path) as (broker, client):
         await join(client)
         async with kafka_client(broker.addresses.kafka) as other:
