@@ -160,7 +160,7 @@ class Broker:
         self._settings = settings
         self._listening = listening
         self._tokens = listening.tokens
-        self._directories = stack.enter_context(self._open_directories())
+        self._directories = stack.enter_context(self._open_directories(settings))
         self._metadata = MetadataFile(
             settings.data_paths[0] / METADATA_FILE, settings.node_id, make_room=self._directories.first.make_room
         )
@@ -170,6 +170,7 @@ class Broker:
         self._metrics = Metrics()
         self._logins = Logins(self._metrics)
         self._member = self._join_cluster(stack, alone.image) if settings.warmlog_cluster_etcd else None
+        self._peers = None if self._member is None else self._member.brokers
         self._node: StoreNode = alone if self._member is None else self._member.node
         self._live_settings = LiveSettings(settings)
         self._live_settings.take_kept(kept_settings(self._node.image, self._node.id))
@@ -177,8 +178,7 @@ class Broker:
         self.guard = guard
         self._not_ready: str | None = "starting"
 
-    def _open_directories(self) -> DataDirectories:
-        settings = self._settings
+    def _open_directories(self, settings: Settings) -> DataDirectories:
         return DataDirectories.open(
             settings.data_paths,
             node_id=settings.node_id,
@@ -188,9 +188,8 @@ class Broker:
 
     def _lone_node(self) -> LoneNode:
         """Return this broker as one by itself, with the contents of its store. Raises MetadataError."""
-        random = Random()  # noqa: S311  # jitter
         store = LocalStore(self._metadata.store, kept_revisions=0)
-        return LoneNode(store, self._settings.node_id, self._metadata.contents(), random)
+        return LoneNode(store, self._settings.node_id, self._metadata.contents(), Random())  # noqa: S311  # jitter
 
     def _join_cluster(self, stack: ExitStack, alone: ClusterImage) -> "ClusterMember":
         """Prepare to be a member of a cluster. Raises ClusterStartError, DataDirectoryError, OSError."""
@@ -284,6 +283,8 @@ class Broker:
             reads=self._reads,
             logins=self._logins,
             http_tls=self._http_tls,
+            write_queued=writer.write_queued,
+            brokers=self._peers,
         )
         frontend = Frontend(core, turn)
         listeners = frontend.listeners(bound)
@@ -319,6 +320,7 @@ class Broker:
                         listener.stop()
                     limit_s = self._settings.warmlog_stop_timeout_ms / 1000
                     listening.cancel_scope.deadline = trio.current_time() + limit_s
+            await frontend.finish()
             writer.opener.stop(NotLeaderError("the broker stops"))
             maintained.cancel_scope.cancel()
 
@@ -415,10 +417,9 @@ class Broker:
         def written(place: TopicPartition, marker: Marker, offset: int) -> None:
             groups.end_transaction(place, marker.producer.id, offset, marker.outcome)
 
-        peers = None if self._member is None else self._member.brokers
         markers = MarkerWriter(partitions, writer, append_marker, written)
         return TransactionService(
-            partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms, peers=peers
+            partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms, peers=self._peers
         )
 
     def _declare_metrics(self, partitions: Partitions) -> None:

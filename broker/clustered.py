@@ -31,7 +31,7 @@ from warmlog.broker.cluster.node import ClusterNode, Identity
 from warmlog.broker.cluster.rules import SHARED
 from warmlog.broker.cluster.state_file import StateFile
 from warmlog.broker.cluster.store import KnownStore, StoreError, StoreMismatchError
-from warmlog.broker.cluster.values import NO_EPOCH, Endpoint
+from warmlog.broker.cluster.values import NO_EPOCH, Endpoint, broker_client_id
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.io.directory_names import decode_topic_id
 from warmlog.broker.log.io.disk import Disk
@@ -127,7 +127,7 @@ class ClusterMember:
         )
         self.brokers = ClusterBrokers(
             self.node,
-            PeerSettings(client_id=f"broker-{settings.node_id}", tls=tls, login=_login(settings)),
+            PeerSettings(client_id=broker_client_id(settings.node_id), tls=tls, login=_login(settings)),
             random=random,
         )
         self._random = random

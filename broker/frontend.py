@@ -1,11 +1,10 @@
 """Connect clients to the broker: the handlers of all requests, what connections share, and the listeners."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
-from pathlib import Path
 from random import SystemRandom
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from warmlog.broker.api.addresses import Advertised, container_gateway
-from warmlog.broker.api.audit.audit_log import AuditLog
+from warmlog.broker.api.audit.opening import open_audit_log
 from warmlog.broker.api.authorization.guard import Guard
 from warmlog.broker.api.cluster.acls import AclsApi
 from warmlog.broker.api.cluster.authentication import AuthenticationApi
@@ -93,7 +92,6 @@ from warmlog.broker.settings.listeners import (
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
-from warmlog.broker.start_errors import StartError
 from warmlog.broker.transactions.service import TransactionService
 from warmlog.protocol.kafka.api import Codec as KafkaCodec
 from warmlog.protocol.response import HelloResponse
@@ -102,6 +100,7 @@ from warmlog.protocol.version import VERSION
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from warmlog.broker.api.audit.topic_appends import Brokers
     from warmlog.broker.mirror.service import Mirror  # most brokers never need it
 
 
@@ -110,7 +109,10 @@ LOGIN_BYTES: Final = 16 << 20  # of frames of more than 4 KiB that are received 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """The parts of the broker that handlers serve requests from."""
+    """The parts of the broker that handlers serve requests from.
+
+    `write_queued` writes queued appends; `brokers` are the others of a cluster.
+    """
 
     settings: Settings
     live_settings: LiveSettings
@@ -125,6 +127,8 @@ class Core:
     reads: ReadAhead
     logins: Logins
     http_tls: ServerTls | None
+    write_queued: Callable[[], None]
+    brokers: "Brokers | None"
 
 
 class Frontend:
@@ -140,7 +144,9 @@ class Frontend:
         key = core.settings.delegation_token_secret_key
         self._secret = TokenSecret(key) if key else None
         self._advertised = Advertised(lambda: core.partitions.settings, gateway=container_gateway(core.settings))
-        self._audit = _audit_log(core.settings, core.metrics)
+        self._audit = open_audit_log(
+            core.settings, core.metrics, core.partitions, write=core.write_queued, brokers=core.brokers
+        )
         self.pacer = Pacer()
 
     async def run(self) -> None:
@@ -149,6 +155,11 @@ class Frontend:
             nursery.start_soon(self._turn.run)
             if self._audit is not None:
                 nursery.start_soon(self._audit.run)
+
+    async def finish(self) -> None:
+        """Let the audit log append what requests have caused, after the last of them."""
+        if self._audit is not None:
+            await self._audit.finish()
 
     def listeners(self, bound: Sequence[Bound]) -> list[Listener]:
         """Return a listener for each bound socket; they share all handlers and limits."""
@@ -311,18 +322,6 @@ class Frontend:
         sessions.declare(self._core.metrics)
         access = None if self.guard is None else self.guard.access
         return Fetches(self._core.partitions, sessions, self._core.reads, quotas=self._quotas, access=access)
-
-
-def _audit_log(settings: Settings, metrics: Metrics) -> AuditLog | None:
-    """Open the audit log, if there is to be one. Raises StartError."""
-    path = settings.warmlog_audit_file
-    if not path:
-        return None
-    size, files = settings.warmlog_audit_file_bytes, settings.warmlog_audit_file_count
-    try:
-        return AuditLog(Path(path), max_bytes=size, files=files, metrics=metrics)
-    except OSError as error:
-        raise StartError(f"warmlog.audit.file: {path}: {error.strerror}") from None
 
 
 def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:

@@ -58,6 +58,7 @@ def test_every_metric_of_a_broker_is_declared_with_its_type_labels_and_help(tmp_
     settings = {
         "warmlog.metrics.partitions": "true",
         "warmlog.audit.file": tmp_path / "audit.jsonl",
+        "warmlog.audit.topic": "true",
         "warmlog.mirror.from": "127.0.0.1:1",  # nobody is there
         "group.initial.rebalance.delay.ms": 0,
         "listeners": "PLAINTEXT://127.0.0.1:0,NATIVE://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",

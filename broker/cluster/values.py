@@ -50,6 +50,11 @@ class Member(NamedTuple):
     epoch: int
 
 
+def broker_client_id(broker: int) -> str:
+    """Return the client id with which a broker sends requests to others."""
+    return f"broker-{broker}"
+
+
 class Endpoint(Struct, frozen=True, kw_only=True):
     """An address at which clients or brokers reach a broker. `listener` is the name of one."""
 

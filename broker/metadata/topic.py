@@ -13,7 +13,9 @@ MAX_PARTITIONS_PER_REQUEST = (
 )
 MAX_PARTITIONS = 100_000  # per topic; each is a directory, and a higher count is more likely a typing error
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+COORDINATOR_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+AUDIT_TOPIC = "__warmlog_audit"  # a copy of the audit log (`warmlog.audit.topic`)
+INTERNAL_TOPICS = COORDINATOR_TOPICS | {AUDIT_TOPIC}
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -85,6 +87,11 @@ def mirrored_error(topic: str, cluster_id: str) -> MirroredTopicError:
 def is_internal(name: str) -> bool:
     """Return whether a topic belongs to the broker: users may read it, but not write to it."""
     return name in INTERNAL_TOPICS
+
+
+def uses_reserve(name: str) -> bool:
+    """Return whether a topic is still written when its disk is short of space: clients depend on it."""
+    return name in COORDINATOR_TOPICS
 
 
 def check_name(name: str) -> None:

@@ -257,6 +257,13 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.audit.file.bytes": "Size from which the audit log begins another file; older ones get the suffixes .1, .2"
     " and so on.",
     "warmlog.audit.file.count": "Number of older files of the audit log that are kept.",
+    "warmlog.audit.topic": "Whether events of the audit log are appended to the topic __warmlog_audit, too. Needs"
+    " warmlog.audit.file, which has every event.",
+    "warmlog.audit.topic.num.partitions": "Number of partitions of __warmlog_audit, used when it is created.",
+    "warmlog.audit.topic.retention.bytes": "retention.bytes of __warmlog_audit, used when it is created: of each"
+    " partition; -1: no limit.",
+    "warmlog.audit.topic.retention.ms": "retention.ms of __warmlog_audit, used when it is created; -1: no limit.",
+    "warmlog.audit.topic.segment.bytes": "Segment size of __warmlog_audit, used when it is created.",
     "warmlog.connection.inflight.requests": "Maximum number of unanswered requests of one connection.",
     "warmlog.connection.names.max": "Maximum number of producers and transactional ids that one connection may"
     " introduce, which are those that the broker does not know. The connections of an address may introduce a quarter"

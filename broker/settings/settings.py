@@ -268,6 +268,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_audit_file: str = ""  # no audit log
     warmlog_audit_file_bytes: Annotated[int, Meta(ge=1 << 20, le=MAX_INT64)] = 50 << 20
     warmlog_audit_file_count: Annotated[int, Meta(ge=1, le=10_000)] = 10
+    warmlog_audit_topic: bool = False  # collectors read the file; the topic costs its replicas
+    warmlog_audit_topic_num_partitions: Annotated[int, Meta(ge=1, le=1_000)] = 3
+    warmlog_audit_topic_retention_bytes: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = 1 << 30  # of each partition
+    warmlog_audit_topic_retention_ms: Annotated[int, Meta(ge=-1, le=MAX_INT64)] = 30 * 86_400_000
+    warmlog_audit_topic_segment_bytes: Annotated[int, Meta(ge=2 << 20, le=MAX_INT32)] = 100 << 20
     warmlog_mirror_from: str = ""  # HOST:PORT,... of a cluster; empty: nothing is mirrored
     warmlog_mirror_topics: str = ".*"
     warmlog_mirror_groups: str = ""  # empty: no offsets are copied

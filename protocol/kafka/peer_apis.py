@@ -26,7 +26,8 @@ from warmlog.protocol.kafka.messages.records.offsets import (
 from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest, asked_topics
 from warmlog.protocol.kafka.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from warmlog.protocol.kafka.peer import PeerApi
-from warmlog.protocol.response import ListOffsetsResponse, MetadataResponse
+from warmlog.protocol.request import ProduceRequest
+from warmlog.protocol.response import ListOffsetsResponse, MetadataResponse, ProduceResponse
 from warmlog.protocol.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 FIRST_FETCH_WITH_TOPIC_IDS = 13
@@ -56,6 +57,8 @@ def _list_span(request: ListGroupsRequest) -> tuple[int, int]:
 API_VERSIONS: PeerApi[ApiVersionsRequest, ApiVersionsResponse] = PeerApi(API_BY_KEY[18], 0, 4)
 # Version 13 adds only an error that asks clients to start from their bootstrap addresses.
 METADATA: PeerApi[KafkaMetadataRequest, MetadataResponse] = PeerApi(API_BY_KEY[3], 7, 12, _metadata_span)
+# Version 13 names topics by id.
+PRODUCE: PeerApi[ProduceRequest, ProduceResponse] = PeerApi(API_BY_KEY[0], 9, 12)
 FETCH: PeerApi[KafkaFetchRequest, PeerFetchResponse] = PeerApi(API_BY_KEY[1], 12, 18, _fetch_span)
 LIST_OFFSETS: PeerApi[KafkaListOffsetsRequest, ListOffsetsResponse] = PeerApi(API_BY_KEY[2], 4, 11, _offsets_span)
 OFFSET_FOR_LEADER_EPOCH: PeerApi[OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse] = PeerApi(

@@ -8,10 +8,10 @@ Invariants:
    user at an address has MAX_OF_SENDER refusals, and as many logins, in that time; further ones are counted together,
    also those of an address with failed logins, and of all senders beyond MAX_SENDERS. So they cannot fill the file or
    memory.
+4. With a topic, events are queued for it once they are in the file, or could not be written there.
 """
 
 import errno
-import json
 import logging
 import math
 import os
@@ -19,21 +19,25 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from warmlog.broker.api.audit import events
-from warmlog.broker.api.audit.events import DENIED_ACTION, SUCCESS, Event
+from warmlog.broker.api.audit.events import DENIED_ACTION, SUCCESS, Event, Line
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
+
+if TYPE_CHECKING:
+    from warmlog.broker.api.audit.topic import AuditTopic, Lost  # most brokers need neither
 
 MAX_WAITING_BYTES: Final = 16 << 20
 MAX_KEPT: Final = 2_000  # kinds of refusals of which repetitions are counted, about 3 KiB each
 MAX_OF_SENDER: Final = 100
 MAX_SENDERS: Final = 2_000
 REPEAT_S: Final = 60.0
+STOP_S: Final = 2.0  # that a stopping broker waits for its events to be in the topic
 LOG_PAUSE_S: Final = 60.0
 
 logger = logging.getLogger(__name__)
@@ -42,9 +46,24 @@ logger = logging.getLogger(__name__)
 class AuditLog:
     """The audit log of a broker. Belongs to the event loop; `run` writes."""
 
-    def __init__(self, path: Path, *, max_bytes: int, files: int, metrics: Metrics) -> None:
-        """Open the file. Raises OSError."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int,
+        files: int,
+        metrics: Metrics,
+        broker: int = 0,
+        topic: "AuditTopic | None" = None,
+    ) -> None:
+        """Open the file. `broker`: the number of this one; `topic`: gets the events, too. Raises OSError."""
         self._path = path
+        self._broker = broker
+        self._topic = topic
+        if topic is not None:
+            topic.on_room = self._wake
+        self._ids = f"{broker}-{wall_clock_ms():x}-"
+        self._next_id = 1
         self._lines = _Lines(path, max_bytes=max_bytes, files=files)
         self._waiting: list[Event] = []
         self._waiting_bytes = 0
@@ -64,6 +83,24 @@ class AuditLog:
 
     async def run(self) -> None:
         """Write what is added, until cancelled; then write what is left."""
+        async with trio.open_nursery() as nursery:
+            if self._topic is not None:
+                nursery.start_soon(self._topic.run)
+            await self._run()
+
+    async def finish(self) -> None:
+        """Let the topic have what was added, if that does not take long: the broker is about to stop."""
+        if self._topic is not None:
+            self._flush(math.inf)
+            if self._waiting:
+                self._wake()
+                await self._written.wait()
+            await self._topic.drain(STOP_S)
+
+    def _wake(self) -> None:
+        self._changed.set()
+
+    async def _run(self) -> None:
         try:
             while True:
                 with trio.move_on_after(REPEAT_S / 4):
@@ -74,6 +111,9 @@ class AuditLog:
             with trio.CancelScope(shield=True):
                 self._flush(math.inf)
                 await self._write()
+                if self._topic is not None and (lost := self._topic.take_rest()) is not None:
+                    self._add_lost(lost)
+                    await self._write()
                 self._lines.close()
 
     def _flush(self, before: float) -> None:
@@ -88,22 +128,42 @@ class AuditLog:
                 kind = "logins" if sender.event["status_id"] == SUCCESS else "refusals"
                 about = {"time": wall_clock_ms(), "count": sender.more, "resources": [], "message": f"further {kind}"}
                 self._append({**sender.event, **about})
+        if self._topic is not None and (lost := self._topic.take_lost()) is not None:
+            self._add_lost(lost)
+
+    def _add_lost(self, lost: "Lost") -> None:
+        self._waiting.append(events.lost(*lost, time_ms=wall_clock_ms()))
+        self._wake()
 
     async def _write(self) -> None:
         taken, self._waiting, self._waiting_bytes = self._waiting, [], 0
         self._changed, written, self._written = trio.Event(), self._written, trio.Event()
         if taken:
-            try:
-                with trio.CancelScope(shield=True):  # what was taken is written
-                    await trio.to_thread.run_sync(self._lines.write, taken)
+            with trio.CancelScope(shield=True):  # what was taken is written
+                lines, error = await trio.to_thread.run_sync(self._store, taken, self._next_id)
+            self._next_id += len(taken)
+            if error is not None:
+                self._counts["failed"] += len(taken)
+                self._report(error)
+            else:
                 self._counts["written"] += len(taken)
                 if self._has_failed:
                     self._has_failed = False
                     logger.info("audit log: %s is written again", self._path)
-            except OSError as error:
-                self._counts["failed"] += len(taken)
-                self._report(error)
+            if self._topic is not None:
+                self._topic.put(lines)
         written.set()
+
+    def _store(self, taken: Sequence[Event], first_id: int) -> tuple[list[Line], OSError | None]:
+        """Encode events and write them to the file; return the lines, and why they are not all there."""
+        lines = [
+            events.as_line(event, f"{self._ids}{number}", self._broker) for number, event in enumerate(taken, first_id)
+        ]
+        try:
+            self._lines.write([line.text for line in lines])
+        except OSError as error:
+            return lines, error
+        return lines, None
 
     def _report(self, error: OSError) -> None:
         now = trio.current_time()
@@ -222,14 +282,13 @@ class _Lines:
     def _opened(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def write(self, taken: Sequence[Event]) -> None:
-        """Append events. Raises OSError; the file has whole lines all the same."""
+    def write(self, lines: Sequence[bytes]) -> None:
+        """Append lines. Raises OSError; the file has whole lines all the same."""
         if not self._is_in_place():
             opened = self._opened()
             os.close(self._descriptor)
             self._descriptor = opened
-        for event in taken:
-            line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
+        for line in lines:
             size = os.fstat(self._descriptor).st_size
             if size and size + len(line) > self._max_bytes:
                 self._begin_another()

@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from warmlog.broker.api.audit.changes import CHANGES, Activity, Resource, changed
 from warmlog.broker.api.context import Session
+from warmlog.broker.metadata.topic import AUDIT_TOPIC
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.response import ErrorResponse
 
 EVENT_BYTES: Final = 2500
+MAX_LINE_BYTES: Final = 512 << 10  # of a line in the topic: the largest batch is 1 MiB by default
 RESOURCE_BYTES: Final = 300
 OCSF_VERSION: Final = "1.3.0"
 MAX_RESOURCES: Final = 1000  # named by the event of a change; it counts the others
@@ -54,6 +56,7 @@ _DENIED_ACTION: Final = {"action": "Denied", "action_id": DENIED_ACTION}
 class Class(IntEnum):
     """Of events."""
 
+    EVENT_LOG = 1008
     AUTHENTICATION = 3002
     API_ACTIVITY = 6003
 
@@ -91,7 +94,25 @@ def change(api: str, request: Any, response: Any, session: Session, *, time_ms: 
     return event
 
 
-def _event(kind: Class, activity: Activity, session: Session, *, is_ok: bool, time_ms: int) -> Event:
+def lost(count: int, first_ms: int, last_ms: int, why: str, *, time_ms: int) -> Event:
+    """Return the event of so many that are missing in the topic, the first and the last of which are from these times.
+
+    Source: https://schema.ocsf.io/1.3.0/classes/event_log_activity.
+    """
+    return {
+        **_head(Class.EVENT_LOG, Activity.OTHER, is_ok=False, time_ms=time_ms),
+        "activity_name": "Lost",
+        "status_detail": why[:MAX_TEXT],
+        "message": f"{count} events are missing in the topic, not in the file",
+        "count": count,
+        "start_time": first_ms,
+        "end_time": last_ms,
+        "log_name": AUDIT_TOPIC,
+        "unmapped": {},
+    }
+
+
+def _head(kind: Class, activity: Activity, *, is_ok: bool, time_ms: int) -> Event:
     return {
         "time": time_ms,
         "class_uid": int(kind),
@@ -101,9 +122,15 @@ def _event(kind: Class, activity: Activity, session: Session, *, is_ok: bool, ti
         "severity_id": 1 if is_ok else 3,  # informational, medium
         "status": "Success" if is_ok else "Failure",
         "status_id": SUCCESS if is_ok else 2,
+        "metadata": {"version": OCSF_VERSION, "product": {"name": "warmlog"}},
+    }
+
+
+def _event(kind: Class, activity: Activity, session: Session, *, is_ok: bool, time_ms: int) -> Event:
+    return {
+        **_head(kind, activity, is_ok=is_ok, time_ms=time_ms),
         "actor": {"user": {"name": str(session.principal)}},
         "src_endpoint": {"ip": session.peer[0], "port": session.peer[1]},
-        "metadata": {"version": OCSF_VERSION, "product": {"name": "warmlog"}},
         "unmapped": {"listener": session.listener, "client_id": session.client_id[:MAX_TEXT]},
     }
 
@@ -192,3 +219,53 @@ def kind_of(event: Event) -> bytes:
     names = ("class_uid", "api", "resources", "actor", "auth_protocol", "status_detail")
     same = [*map(event.get, names), event["src_endpoint"]["ip"]]
     return blake2b(json.dumps(same).encode(), digest_size=16).digest()
+
+
+class Line(NamedTuple):
+    """An event as it is written.
+
+    `key`: chooses the partition of the topic, None for an event that belongs to the file only.
+    """
+
+    text: bytes  # of the file, with its end
+    value: bytes  # of the topic
+    key: bytes | None
+    time_ms: int
+
+
+def as_line(event: Event, uid: str, broker: int) -> Line:
+    """Encode an event with its id and the number of the broker that records it. Takes a while: for a worker thread."""
+    whole = {
+        **event,
+        "metadata": {**event["metadata"], "uid": uid},
+        "unmapped": {**event["unmapped"], "broker": broker},
+    }
+    text = _encoded(whole)
+    value, resources = text, whole.get("resources", [])
+    while len(value) > MAX_LINE_BYTES and resources:
+        resources = resources[: len(resources) // 2]
+        omitted = whole.get("resources_omitted", 0) + len(whole["resources"]) - len(resources)
+        value = _encoded({**whole, "resources": resources, "resources_omitted": omitted})
+    return Line(text + b"\n", value, _key_of(event), event["time"])
+
+
+def _encoded(event: Event) -> bytes:
+    return json.dumps(event, separators=(",", ":")).encode()
+
+
+def _key_of(event: Event) -> bytes | None:
+    """Return the principal, or the address of an unknown one: what one of them did is in order.
+
+    A refused write to the topic may be that of another broker that appends events: one more would follow from it.
+    """
+    resources = event.get("resources", ())
+    if event.get("api", {}).get("operation") == "produce" and any(map(_is_of_topic, resources)):
+        return None
+    if "actor" not in event:
+        return b""
+    name: str = event["actor"]["user"]["name"] or event["src_endpoint"]["ip"]
+    return name.encode()
+
+
+def _is_of_topic(resource: dict[str, Any]) -> bool:
+    return bool(resource["name"].rpartition("-")[0] == AUDIT_TOPIC)

@@ -12,7 +12,7 @@ from warmlog.broker.api.authorization.topics import may_create
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.api.records.produce import ADMIN_CLIENT_ID
-from warmlog.broker.metadata.topic import INTERNAL_TOPICS
+from warmlog.broker.metadata.topic import AUDIT_TOPIC, INTERNAL_TOPICS
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.security.acls import Operation, ResourceType
 from warmlog.broker.security.authorizer import Authorizer
@@ -83,6 +83,8 @@ class Guard:
     def _may_write(self, access: Access, topic: str, context: Context) -> bool:
         if not topic:
             return True  # an unknown id, which the handler refuses
+        if topic == AUDIT_TOPIC and self._partitions.catalog.is_peer(context.session.client_id):
+            return access.cluster(Operation.CLUSTER_ACTION)
         if not access.topic(Operation.WRITE, topic):
             return False
         if topic in INTERNAL_TOPICS:

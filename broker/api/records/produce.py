@@ -20,6 +20,7 @@ from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.transactions.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.metadata.topic import (
+    AUDIT_TOPIC,
     INTERNAL_TOPICS,
     MAX_NAME_LENGTH,
     MAX_PARTITIONS_PER_REQUEST,
@@ -231,7 +232,6 @@ class _Terms:
     """The fields of a request that apply to each of its batches; `is_plain` if `is_plain_batch` is true of them all."""
 
     __slots__ = (
-        "_is_admin",
         "_knows_zstd",
         "_must_be_one_batch",
         "_partitions",
@@ -254,7 +254,6 @@ class _Terms:
         self._partitions = partitions
         self._producers = producers
         self._session = context.session
-        self._is_admin = context.session.client_id == ADMIN_CLIENT_ID
         self._must_be_one_batch = request.is_one_batch_each and not is_plain
         self._knows_zstd = is_plain or request.knows_zstd
         self.admission: Admission | None = None
@@ -268,7 +267,8 @@ class _Terms:
     def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
         """Validate and queue the records of a partition, or return the error for the client."""
         try:
-            if not self._is_admin and (asked.topic in INTERNAL_TOPICS if partition is None else partition.is_internal):
+            is_open = asked.topic not in INTERNAL_TOPICS if partition is None else not partition.is_internal
+            if not is_open and not self._may_write_internal(asked.topic):
                 raise InvalidTopicError(f"{asked.topic} is an internal topic: clients cannot write to it")
             if partition is None:
                 raise self._partitions.missing(asked.topic, asked.partition)
@@ -289,6 +289,11 @@ class _Terms:
             return _refused(asked.topic, asked.partition, refusal, None)
         except EXPECTED as error:
             return _refused(asked.topic, asked.partition, error, None if partition is None else partition.log)
+
+    def _may_write_internal(self, topic: str) -> bool:
+        """Return whether the sender is one that writes to an internal topic: a tool, or another broker."""
+        client_id = self._session.client_id
+        return self._partitions.catalog.is_peer(client_id) if topic == AUDIT_TOPIC else client_id == ADMIN_CLIENT_ID
 
     def _admit_producers(self, records: memoryview, partition: Partition) -> None:
         """Raise RequestError for a batch of a producer that the log does not know, if it may not be introduced.

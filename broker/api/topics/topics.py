@@ -16,7 +16,7 @@ from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.log.io.directory_names import encode_topic_id
-from warmlog.broker.metadata.topic import MAX_PARTITIONS_PER_REQUEST, Topic
+from warmlog.broker.metadata.topic import AUDIT_TOPIC, MAX_PARTITIONS_PER_REQUEST, InvalidTopicError, Topic
 from warmlog.broker.partitions.partitions import Partitions, UnknownTopicError
 from warmlog.broker.partitions.topics.catalog import registered
 from warmlog.broker.security.quotas.client_quotas import ClientQuotas
@@ -45,7 +45,8 @@ from warmlog.protocol.response import (
     TopicResult,
 )
 
-CLUSTER_METADATA = "__cluster_metadata"  # reserved for the metadata log of Kafka's controllers
+# The metadata log of Kafka's controllers, and a topic that brokers create with settings of their own.
+RESERVED = frozenset({"__cluster_metadata", AUDIT_TOPIC})
 # Kafka answers when the topics are in its metadata, and creates or renames their directories later. This broker answers
 # when that is done; with more partitions than this, creation is answered after `ANSWER_AFTER_S` at the latest, and
 # deletion as soon as the topics are unavailable.
@@ -108,8 +109,8 @@ class TopicsApi:
         """Return the topic to create, or the error for the client."""
         try:
             _refuse_twice(asked.name, twice)
-            if asked.name == CLUSTER_METADATA:
-                raise RequestError(ErrorCode.INVALID_REQUEST, f"the topic name {CLUSTER_METADATA} is reserved")
+            if asked.name in RESERVED:
+                raise RequestError(ErrorCode.INVALID_REQUEST, f"the topic name {asked.name} is reserved")
             plan = self._partitions.plan_topic
             if not isinstance(asked, KafkaNewTopic):
                 if asked.replication_factor is UNSET:
@@ -210,8 +211,9 @@ class TopicsApi:
             )
         twice = await context.repeated(name for name in request.topics if name != UNKNOWN_TOPIC_NAME)
         named, count, throttled = [], 0, set()
+        kept = {AUDIT_TOPIC} if self._partitions.settings.warmlog_audit_topic else set()
         for name in request.topics:
-            if name not in twice and name != UNKNOWN_TOPIC_NAME:
+            if name not in twice and name not in kept and name != UNKNOWN_TOPIC_NAME:
                 topic = self._partitions.topic(name)
                 size = topic.partitions if topic is not None else 0
                 if size and not self._may_mutate(size, context, FIRST_STRICT_DELETION):
@@ -223,6 +225,7 @@ class TopicsApi:
         is_large = count > MANY_PARTITIONS
         failures = await self._partitions.delete_all(named, context.checkpoint, answers_early=is_large)
         failures.update(dict.fromkeys(throttled, _throttled()))
+        failures.update((name, InvalidTopicError(f"{name} is in use: set warmlog.audit.topic=false")) for name in kept)
         deleted = await context.map(partial(_deleted, twice=twice, failures=failures), request.topics)
         await context.empty(failures)
         return DeleteTopicsResponse(topics=deleted)

@@ -38,7 +38,7 @@ from warmlog.broker.log.io.disk import IrregularFileError, is_disk_failure
 from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.idle import ProducerBudget
-from warmlog.broker.metadata.topic import Topic, is_internal
+from warmlog.broker.metadata.topic import Topic, uses_reserve
 from warmlog.broker.partitions.disks.startup import RecoveredLogs, Start, StartProgress, receipt_of
 from warmlog.broker.partitions.epochs import assign_epoch
 from warmlog.protocol.partitions import TopicPartition
@@ -270,7 +270,7 @@ class Storage:
             log_start_offset=directory.log_starts.get(key, 0),
             clean=directory.was_clean,
             space_status=directory.space_status,
-            uses_reserve=is_internal(topic.name),
+            uses_reserve=uses_reserve(topic.name),
             scanned=self.progress.scanned,
             budget=self.budget,
             high_watermark=directory.high_watermarks.get(key, 0) if is_copy else None,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from warmlog.broker.cluster.image import ClusterImage, ImageDelta
 from warmlog.broker.cluster.keys import CONTROLLER_KEY
 from warmlog.broker.cluster.store_node import StoreNode
-from warmlog.broker.cluster.values import PartitionState, Registration
+from warmlog.broker.cluster.values import PartitionState, Registration, broker_client_id
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.topics.topic_map import TopicMap
 from warmlog.protocol.partitions import TopicIdPartition
@@ -76,6 +76,10 @@ class Catalog:
         """Return the brokers that were alive and are not, unless they were unregistered."""
         image = self._image
         return [_described(each) for broker, each in sorted(image.known.items()) if broker not in image.brokers]
+
+    def is_peer(self, client_id: str) -> bool:
+        """Return whether a client id is that of another broker of the cluster."""
+        return not self._node.is_alone and any(client_id == broker_client_id(each) for each in registered(self))
 
     async def settled(self) -> None:
         """Return when no broker is suspected of having died, or when finding out takes too long."""

@@ -32,7 +32,7 @@ from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.values import TopicState, TopicStatus
 from warmlog.broker.log.partition_log import PartitionLog
-from warmlog.broker.metadata.topic import InvalidTopicError, Topic, check_collision, folded, is_internal
+from warmlog.broker.metadata.topic import InvalidTopicError, Topic, check_collision, folded, uses_reserve
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.storage import NewLog, Storage
 from warmlog.broker.partitions.partition import Partition
@@ -87,7 +87,7 @@ class OwnTopics(Executor):
 
     def place(self, wanted: Placement, /) -> None:
         """Check that there is room: this broker has the only replica. Raises NoRoomError."""
-        if not is_internal(wanted.topic):
+        if not uses_reserve(wanted.topic):
             self._storage.directories.check_room()
 
     def seen(self, _: str, state: TopicState, known: Topic | None, /) -> Topic | None:

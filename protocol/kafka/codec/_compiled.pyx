@@ -980,11 +980,13 @@ cdef class Output:
         return self.length(-1)
 
     cdef bytes written(self):
+        if self.cuts is not None:
+            return b"".join(self.pieces())
         return PyBytes_FromStringAndSize(<const char *>self.data, self.size)
 
     cdef list finish_frame(self):
         """Everything in order; the first four bytes are the length of what follows."""
-        cdef Py_ssize_t start = 0, end, place
+        cdef Py_ssize_t start = 0, end
         put_int32(self.data, self.size + self.slices_size - 4)
         cdef list pieces = []
         if self.cuts is None:
@@ -995,6 +997,12 @@ cdef class Output:
                 pieces.append(PyBytes_FromStringAndSize(<const char *>self.data + start, end - start))
                 start = end
             return pieces
+        return self.pieces()
+
+    cdef list pieces(self):
+        """The bytes between slices, and the slices."""
+        cdef Py_ssize_t start = 0, end, place
+        cdef list pieces = []
         for place in range(0, len(self.cuts), 2):
             end = self.cuts[place]
             pieces.append(PyBytes_FromStringAndSize(<const char *>self.data + start, end - start))
@@ -1241,13 +1249,12 @@ cdef class MessageWriter:
         return write_struct(self.steps, out, value, False)
 
     def write(self, value, bytes start=b"", request=None):
-        """Write a message without slices, after `start`. Raises UnwritableError."""
+        """Write a message whose records are bytes, after `start`. Raises UnwritableError."""
         cdef Output out = Output()
         out.work_left = BREATH
         out.request = request
         out.raw(PyBytes_AS_STRING(start), PyBytes_GET_SIZE(start))
         self.run(out, value)
-        assert out.cuts is None
         return out.written()
 
 

@@ -41,7 +41,7 @@ class MessageWriter:
         self.run = writer_source(plan).compile("write", f"writer of {plan.title}")
 
     def write(self, value: Any, start: bytes = b"", request: Any = None) -> bytes:
-        """Write a message without slices, after `start`. Raises UnwritableError."""
+        """Write a message whose records are bytes, after `start`. Raises UnwritableError."""
         writer = (FlexibleWriter if self.plan.flexible else Writer)(start)
         self.run(writer, value, request)
         return writer.written()

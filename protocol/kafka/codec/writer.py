@@ -121,9 +121,8 @@ class Writer:
         """End a struct with tagged fields, each with its tag."""
 
     def written(self) -> bytes:
-        """Return all of it, where there was no slice."""
-        assert not self._pieces
-        return bytes(self._bytes)
+        """Return all of it, where records are bytes and not slices of files."""
+        return b"".join([*self._pieces, self._bytes]) if self._pieces else bytes(self._bytes)
 
     def finish_frame(self) -> list[Sized]:
         """Return everything in order. The first four bytes are reserved for the frame's length, which goes there."""

@@ -54,6 +54,7 @@ from warmlog.protocol.kafka.messages.records.offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from warmlog.protocol.kafka.messages.records.produce import IdentifiedRecords, KafkaProduceRequest
 from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest
 from warmlog.protocol.kafka.peer import PeerApi, PeerProtocol, PeerProtocolError, PeerVersionError
 from warmlog.protocol.kafka.peer_apis import (
@@ -66,7 +67,9 @@ from warmlog.protocol.kafka.peer_apis import (
     METADATA,
     OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
+    PRODUCE,
 )
+from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.request import MAX_TIMESTAMP
 from warmlog.protocol.response import (
     BrokerMetadata,
@@ -75,6 +78,9 @@ from warmlog.protocol.response import (
     ListOffsetsResponse,
     MetadataResponse,
     PartitionMetadata,
+    ProducedPartition,
+    ProduceResponse,
+    RecordError,
     TopicMetadata,
 )
 
@@ -120,11 +126,33 @@ OFFSETS_RESPONSE = OffsetFetchResponse(
         FetchedOffsets(group="b", error=ErrorCode.NOT_COORDINATOR),
     )
 )
+RECORDS = memoryview(build_batch([(1, b"k", b"v", ())]))
 # Exchanges whose values are the same on both sides.
 EXCHANGES: list[tuple[PeerApi[Any, Any], Any, Any]] = [
     (METADATA, KafkaMetadataRequest(topics=("orders", "gone"), topic_ids=(bytes(16),) * 2), METADATA_RESPONSE),
     (METADATA, KafkaMetadataRequest(topics=None), METADATA_RESPONSE),
     (METADATA, KafkaMetadataRequest(topics=("orders",), topic_ids=(ORDERS,)), METADATA_RESPONSE),
+    (
+        PRODUCE,
+        KafkaProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=5,
+            partitions=tuple([IdentifiedRecords(topic="orders", partition=each, records=RECORDS) for each in (0, 1)]),
+        ),
+        ProduceResponse(
+            partitions=(
+                ProducedPartition(topic="orders", partition=0, base_offset=7, log_start_offset=1, record_errors=()),
+                ProducedPartition(
+                    topic="orders",
+                    partition=1,
+                    error=ErrorCode.INVALID_RECORD,
+                    message="why",
+                    record_errors=(RecordError(index=0, message="no"),),
+                ),
+            )
+        ),
+    ),
     (
         LIST_OFFSETS,
         KafkaListOffsetsRequest(

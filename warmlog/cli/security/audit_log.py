@@ -1,4 +1,4 @@
-"""`warmlog audit-log`: read the audit log of a broker (`warmlog.audit.file`)."""
+"""`warmlog audit-log`: read the audit log of a broker (`warmlog.audit.file`) or of all (`warmlog.audit.topic`)."""
 
 import json
 import re
@@ -10,10 +10,12 @@ from typing import Any
 import click
 
 from warmlog.cli.failure import Failure
-from warmlog.cli.options import json_option
+from warmlog.cli.options import json_option, native_option
 from warmlog.cli.output import counted, iso_time, print_json, print_line
+from warmlog.cli.security.audit_topic import read_topic
 
 AUTHENTICATION = 3002
+EVENT_LOG = 1008
 DENIED = 2
 MAX_SHOWN = 3  # resources of an event in its line
 
@@ -28,7 +30,10 @@ def _time_ms(_context: click.Context, _parameter: click.Parameter, text: str | N
 
 
 @click.command("audit-log", short_help="Read the audit log of a broker.")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--topic", "from_topic", is_flag=True, help="Read the topic __warmlog_audit instead of a file.")
+@native_option
+@click.option("--follow", is_flag=True, help="With --topic: print further events as they come, until Ctrl-C.")
 @click.option("--user", metavar="TYPE:NAME", help="Only events of a principal, such as User:alice.")
 @click.option("--address", metavar="ADDRESS", help="Only events of clients at this address.")
 @click.option("--resource", metavar="NAME", help="Only events about a topic, group, user or other resource.")
@@ -36,35 +41,84 @@ def _time_ms(_context: click.Context, _parameter: click.Parameter, text: str | N
 @click.option("--since", "since_ms", metavar="TIME", callback=_time_ms, help="Only events from this time on, ISO 8601.")
 @json_option("The events as they are in the file, in the classes of OCSF.")
 def audit_log(
-    file: Path,
+    file: Path | None,
+    native: str,
     user: str | None,
     address: str | None,
     resource: str | None,
     since_ms: int | None,
     *,
+    from_topic: bool,
+    follow: bool,
     failed: bool,
     as_json: bool,
 ) -> None:
     """Print the events of the audit log FILE and of the older files beside it, oldest first.
 
-    An event is a login, a request that was refused for lack of rights, or a change.
+    An event is a login, a request that was refused for lack of rights, or a change. With --topic the events are those
+    of all brokers that have warmlog.audit.topic=true; it takes the right to READ the topic __warmlog_audit.
 
       warmlog audit-log data-secrets/audit.jsonl --failed --since 2026-11-28
+      warmlog audit-log --topic --follow --native broker-1:9091
     """
+    if from_topic == (file is not None):
+        raise click.UsageError("Name the FILE of an audit log, or use --topic.")
+    if follow and not from_topic:
+        raise click.UsageError("--follow needs --topic; use `tail -f` for a file.")
     if user is not None and ":" not in user:
         raise click.BadParameter(f"a principal is written TYPE:NAME, such as User:{user}.", param_hint="--user")
-    for event in _events(file):
-        wanted = (
-            (user is None or event["actor"]["user"]["name"] == user)
-            and (address is None or event["src_endpoint"]["ip"] == address)
+
+    wanted = _Wanted(user, address, resource, since_ms, failed=failed)
+
+    def show(event: dict[str, Any]) -> None:
+        if event in wanted:
+            print_json(event) if as_json else print_line(_line(event))
+
+    def take(text: str) -> bool:
+        event = _event(text)
+        if event is not None:
+            show(event)
+        return event is not None
+
+    if file is None:
+        read_topic(native, since_ms, take, follow=follow)
+    else:
+        for event in _events(file):
+            show(event)
+
+
+class _Wanted:
+    """The events to print."""
+
+    def __init__(
+        self, user: str | None, address: str | None, resource: str | None, since_ms: int | None, *, failed: bool
+    ) -> None:
+        """`failed`: only what failed or was refused; None of the others: any."""
+        self._user = user
+        self._address = address
+        self._resource = resource
+        self._since_ms = since_ms
+        self._failed = failed
+
+    def __contains__(self, event: dict[str, Any]) -> bool:
+        """Return whether to print an event."""
+        resource = self._resource
+        return (
+            (self._user is None or _user(event) == self._user)
+            and (self._address is None or _address(event) == self._address)
             and (resource is None or any(_is_about(one, resource) for one in event.get("resources", ())))
-            and (since_ms is None or event["time"] >= since_ms)
-            and not (failed and event["status_id"] == 1)
+            and (self._since_ms is None or event["time"] >= self._since_ms)
+            and not (self._failed and event["status_id"] == 1)
         )
-        if wanted and as_json:
-            print_json(event)
-        elif wanted:
-            print_line(_line(event))
+
+
+def _user(event: dict[str, Any]) -> str:
+    """Return the user of an event, nothing for one of the log itself."""
+    return str(event["actor"]["user"]["name"]) if "actor" in event else ""
+
+
+def _address(event: dict[str, Any]) -> str:
+    return str(event["src_endpoint"]["ip"]) if "src_endpoint" in event else ""
 
 
 def _is_about(resource: dict[str, Any], name: str) -> bool:
@@ -102,8 +156,8 @@ def _event(line: str) -> dict[str, Any] | None:
                 isinstance(event["time"], int),
                 isinstance(event["class_uid"], int),
                 isinstance(event["status_id"], int),
-                isinstance(event["actor"]["user"]["name"], str),
-                isinstance(event["src_endpoint"]["ip"], str),
+                event["class_uid"] == EVENT_LOG or isinstance(event["actor"]["user"]["name"], str),
+                event["class_uid"] == EVENT_LOG or isinstance(event["src_endpoint"]["ip"], str),
                 all(isinstance(each["type"] + each["name"], str) for each in event.get("resources", ())),
                 isinstance(event.get("api", {}).get("operation", ""), str),
             )
@@ -114,7 +168,9 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def _line(event: dict[str, Any]) -> str:
-    who = event["actor"]["user"]["name"] or "(unknown user)"
+    if event["class_uid"] == EVENT_LOG:
+        return f"{iso_time(event['time'])} {event.get('message', '')}: {event.get('status_detail', '')}"
+    who = _user(event) or "(unknown user)"
     is_ok = event["status_id"] == 1
     if event["class_uid"] == AUTHENTICATION:
         what = f"login with {event.get('auth_protocol') or 'an unknown mechanism'}"
@@ -131,7 +187,7 @@ def _line(event: dict[str, Any]) -> str:
     if more > 0:
         named += f" and {more} more"
     repeated = f" ({event['count']} more)" if "count" in event else ""
-    line = f"{iso_time(event['time'])} {who} {event['src_endpoint']['ip']} {what}"
+    line = f"{iso_time(event['time'])} {who} {_address(event)} {what}"
     return f"{line} {named}: {outcome}{repeated}" if named else f"{line}: {outcome}{repeated}"
 
 

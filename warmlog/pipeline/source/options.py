@@ -26,7 +26,9 @@ from warmlog.pipeline.options import (
 EARLIEST = -2  # as offsets in JSON
 LATEST = -1
 # A pattern does not match them, as in Kafka's consumers.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+INTERNAL_TOPICS = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", "__warmlog_audit"}
+)
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 # The default of spark.sql.files.maxPartitionBytes: large beside the cost of starting a task.
 DEFAULT_SPLIT_BYTES = 128 << 20

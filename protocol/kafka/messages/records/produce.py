@@ -31,7 +31,7 @@ from warmlog.protocol.kafka.messages.common import (
     since,
 )
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
-from warmlog.protocol.response import ProducedPartition, ProduceResponse
+from warmlog.protocol.response import ProducedPartition, ProduceResponse, RecordError
 
 
 class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
@@ -112,6 +112,7 @@ RESPONSE = Struct(
                         array(
                             Field("batch_index", INT32, attr="index"),
                             Field("batch_index_error_message", STRING, nullable=8, default=None, attr="message"),
+                            into=RecordError,
                         ),
                         since=8,
                         null=(),
@@ -120,11 +121,13 @@ RESPONSE = Struct(
                     current_leader(10, 0, ProduceLedElsewhere),
                 ),
             ),
+            into=ProducedPartition,
             keys=_asked,
         ),
         attr="partitions",
     ),
     since(1, THROTTLE_TIME),
     node_endpoints(10),
+    into=ProduceResponse,
 )
 failed = refused_partitions(ProduceResponse, ProducedPartition)

@@ -1,0 +1,130 @@
+"""Read the audit log's topic: its partitions merged by time, each event once."""
+
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from warmlog.cli.failure import Failure
+from warmlog.cli.output import counted
+from warmlog.cli.run_with_client import run_with_client
+
+if TYPE_CHECKING:
+    from warmlog.client import AsyncClient, ConsumedRecord, Start
+    from warmlog.client.consuming.stream import BatchStream
+
+TOPIC: Final = "__warmlog_audit"
+MAX_KNOWN: Final = 50_000  # values of which a repetition is left out; brokers repeat what they sent last
+
+
+def read_topic(native: str, since_ms: int | None, take: Callable[[str], bool], *, follow: bool) -> None:
+    """Pass the value of each record to `take`, which returns whether it is an event. Raises Failure.
+
+    Without `follow`, in the order of time, up to the end as of now; with it, later ones as they arrive. Values that are
+    none are named on standard error.
+    """
+
+    async def copy(client: "AsyncClient") -> None:
+        if not any(topic.name == TOPIC for topic in await client.list_topics()):
+            raise Failure(
+                f"no topic {TOPIC}: no broker has warmlog.audit.topic=true, nothing was recorded since,"
+                " or the user may not DESCRIBE it"
+            )
+        seen = _Seen()
+        ends = await client.offsets(TOPIC, "end")
+        skipped = 0
+        async for record in _until(client, ends, since_ms):
+            if seen.is_new(record):
+                skipped += not take(_text(record))
+        if skipped:
+            click.echo(f"warmlog: {TOPIC}: skipped {counted(skipped, 'record')} without an event", err=True)
+        sys.stdout.flush()
+        if follow:
+            await _follow(client, ends, seen, take)
+
+    run_with_client(native, copy)
+
+
+async def _until(
+    client: "AsyncClient", ends: Mapping[int, int], since_ms: int | None
+) -> "AsyncIterator[ConsumedRecord]":
+    """Yield the records from a time up to these offsets, by time."""
+    start: Start = "beginning" if since_ms is None else datetime.fromtimestamp(since_ms / 1000, UTC)
+    starts = await client.offsets(TOPIC, start)
+    streams = [
+        client.consume_batches(TOPIC, starts[each], partitions=(each,), until_end=True, auto_create=False)
+        for each in ends
+    ]
+    async for record in _merged(streams):
+        if record.offset < ends[record.partition]:
+            yield record
+
+
+async def _follow(client: "AsyncClient", starts: Mapping[int, int], seen: "_Seen", take: Callable[[str], bool]) -> None:
+    """Pass on records from these offsets, as they arrive."""
+    async with client.consume_batches(TOPIC, "end", auto_create=False) as stream:
+        for partition, offset in starts.items():
+            stream.seek(offset, partition=partition)
+        async for records in stream:
+            for record in records:
+                if seen.is_new(record):
+                    take(_text(record))
+            sys.stdout.flush()
+
+
+class _Seen:
+    """The values that were read last."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, None] = OrderedDict()
+
+    def is_new(self, record: "ConsumedRecord") -> bool:
+        """Return whether a value is none of the last ones."""
+        digest = hash(record.value)
+        if digest in self._known:
+            return False
+        self._known[digest] = None
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+        return True
+
+
+async def _merged(streams: "list[BatchStream]") -> "AsyncIterator[ConsumedRecord]":
+    """Yield the records of streams by time, as far as each has them in that order."""
+    heads = [head for each in streams if (head := await _Head(each).advanced()) is not None]
+    while heads:
+        first = min(heads, key=_Head.time)
+        yield first.record
+        if await first.advanced() is None:
+            heads.remove(first)
+
+
+class _Head:
+    """The next record of a stream."""
+
+    record: "ConsumedRecord"
+
+    def __init__(self, stream: "BatchStream") -> None:
+        self._stream = stream
+        self._left: Iterator[ConsumedRecord] = iter(())
+
+    def time(self) -> int:
+        """Return the time of the record."""
+        return self.record.timestamp
+
+    async def advanced(self) -> "_Head | None":
+        """Continue with the following record; None if there is none."""
+        while (record := next(self._left, None)) is None:
+            records = await anext(aiter(self._stream), None)
+            if records is None:
+                return None
+            self._left = iter(records)
+        self.record = record
+        return self
+
+
+def _text(record: "ConsumedRecord") -> str:
+    return (record.value or b"").decode(errors="replace")
