@@ -42,6 +42,11 @@ class Session:
     throttle_ms: int = 0
 
     @property
+    def holder(self) -> str:
+        """Whose share the memory of its groups counts in: the principal's, if the listener has authenticated one."""
+        return self.peer[0] if self.principal == ANONYMOUS else str(self.principal)
+
+    @property
     def is_native(self) -> bool:
         """Whether the client speaks the native protocol."""
         return self.protocol_version is not None

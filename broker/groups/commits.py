@@ -47,13 +47,13 @@ GROUPS_PER_STEP = 100  # whose offsets of a deleted topic are removed between tw
 class Committer:
     """The sender of a commit: a member of a generation, or a client outside the group (generation below 0, no ids).
 
-    The group counts for its `address` if it counts for no other yet (`Holdings`).
+    The group counts for its `holder` if it counts for no other yet (`Holdings`).
     """
 
     generation: int
     member_id: str
     instance_id: str | None
-    address: str = ""
+    holder: str = ""
 
 
 class OffsetCommits:
@@ -150,9 +150,9 @@ class OffsetCommits:
         if group is None:
             if committer.generation >= 0:
                 return ErrorCode.GROUP_ID_NOT_FOUND
-            if not self._groups.holdings.admit(committer.address, GROUP_BYTES):
+            if not self._groups.holdings.admit(committer.holder, GROUP_BYTES):
                 return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-            group = self._groups.create(name, committer.address)
+            group = self._groups.create(name, committer.holder)
         if in_transaction and self._groups.pending_count >= self._groups.settings.max_transaction_partitions:
             return ErrorCode.POLICY_VIOLATION
         if in_transaction:
@@ -172,9 +172,9 @@ class OffsetCommits:
         for one in offsets:
             known = shard.offsets.get(group.group_id, one.topic, one.partition)
             growth += ENTRY_BYTES + len(one.metadata) - held_bytes(known)
-        if not self._groups.holdings.admit(group.owner or committer.address, growth):
+        if not self._groups.holdings.admit(group.owner or committer.holder, growth):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-        group.owner = group.owner or committer.address  # it was loaded
+        group.owner = group.owner or committer.holder  # it was loaded
         return ErrorCode.NONE
 
     def _write_offsets(

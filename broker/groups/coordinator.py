@@ -46,21 +46,24 @@ class GroupCoordinator:
 
     # -- members --
 
-    async def join(self, request: JoinGroupRequest, *, client_id: str, host: str) -> JoinGroupResponse:
-        """Join a group. Return at the end of the rebalance's join phase, or at once with an error."""
+    async def join(self, request: JoinGroupRequest, *, client_id: str, host: str, holder: str) -> JoinGroupResponse:
+        """Join a group. Return at the end of the rebalance's join phase, or at once with an error.
+
+        `holder`: whose share the member's memory counts in.
+        """
         error = await self._check_join(request)
         group = self._groups.get(request.group)
         if error is ErrorCode.NONE:
-            error = self._check_size(group, request, host)
+            error = self._check_size(group, request, holder)
         if error is ErrorCode.NONE and group is None:
             if request.member_id != NO_MEMBER:
                 error = ErrorCode.UNKNOWN_MEMBER_ID
             else:
-                group = self._groups.create(request.group, host.removeprefix("/"))
+                group = self._groups.create(request.group, holder)
         if error is not ErrorCode.NONE or group is None:
             return JoinGroupResponse(member_id=request.member_id, error=error)
         pending: PendingAnswer[JoinGroupResponse | None] = PendingAnswer(None)
-        client = Client(client_id=client_id, host=host, new_id=self._new_id())
+        client = Client(client_id=client_id, host=host, holder=holder, new_id=self._new_id())
         group.join(request, client, pending, self._groups.now())
         response = await self._groups.answer(group, pending)
         assert response is not None
@@ -122,15 +125,18 @@ class GroupCoordinator:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         return await self._groups.runtime.ensure() or self._groups.available(request.group)
 
-    def _check_size(self, group: Group | None, request: JoinGroupRequest, host: str) -> ErrorCode:
+    def _check_size(self, group: Group | None, request: JoinGroupRequest, holder: str) -> ErrorCode:
         """Return whether there is room for what a member declares. What could not be stored is refused at once."""
         size = size_of(request.protocols)
         if size > self._groups.max_record_bytes(request.group):
             return ErrorCode.MESSAGE_TOO_LARGE
         member = None if group is None else group.members.get(request.member_id)
-        growth = size + MEMBER_BYTES if member is None else size - size_of(member.protocols)
+        if member is not None and member.holder == holder:
+            growth = size - size_of(member.protocols)
+        else:
+            growth = size + MEMBER_BYTES + (0 if member is None else len(member.assignment))
         growth += GROUP_BYTES if group is None else 0
-        is_admitted = self._groups.holdings.admit(host.removeprefix("/"), growth)
+        is_admitted = self._groups.holdings.admit(holder, growth)
         return ErrorCode.NONE if is_admitted else ErrorCode.GROUP_MAX_SIZE_REACHED
 
     # -- administration --
@@ -175,10 +181,10 @@ class GroupCoordinator:
 
 
 def _growth(group: Group, request: SyncGroupRequest) -> Iterable[tuple[str, int]]:
-    """Return by how many bytes the assignments of a leader let each address grow."""
+    """Return by how many bytes the assignments of a leader let each holder grow."""
     growth: Counter[str] = Counter()
     for one in request.assignments:
         member = group.members.get(one.member_id)
         if member is not None:
-            growth[member.client_host.removeprefix("/")] += len(one.assignment) - len(member.assignment)
+            growth[member.holder] += len(one.assignment) - len(member.assignment)
     return growth.items()

@@ -1,7 +1,8 @@
 """How much memory groups hold, and for whom: members with what they declare, assignments, committed offsets.
 
-A member counts for the address of its client; a group and its offsets count for the address that created it, or that
-committed first since it was loaded from the log. An address holds at most a quarter of
+A holder is the principal of clients (`User:alice`) where a listener authenticates them, wherever they come from, and
+the address of others. A member counts for its holder; a group and its offsets count for the holder that created it, or
+that committed first since it was loaded from the log. A holder has at most a quarter of
 `warmlog.groups.memory.max.bytes`, so a client that invents groups and members, or commits long texts, leaves room for
 others. Sizes are those of the contents plus an estimate of the objects around them.
 """
@@ -15,7 +16,7 @@ from warmlog.broker.groups.classic.state import Group
 
 logger = logging.getLogger(__name__)
 
-ADDRESS_SHARE = 4  # an address may hold one part in so many
+HOLDER_SHARE = 4  # a holder may have one part in so many
 GROUP_BYTES = 1_200
 LOG_PAUSE_S = 10.0
 
@@ -28,17 +29,17 @@ class Holdings:
         self._limit = limit
         self._clock = clock
         self._log_at = -math.inf
-        self._by_address: Counter[str] = Counter()
+        self._by_holder: Counter[str] = Counter()
         self.total = 0
         self.refused = 0
 
-    def admit(self, address: str, growth: int) -> bool:
-        """Return whether an address may hold so many bytes more; a refusal is counted and logged.
+    def admit(self, holder: str, growth: int) -> bool:
+        """Return whether a holder may have so many bytes more; a refusal is counted and logged.
 
-        An empty address stands for this broker, which has no share of its own.
+        An empty name stands for this broker, which has no share of its own.
         """
-        held = self._by_address[address]
-        share = self._limit // ADDRESS_SHARE if address else self._limit
+        held = self._by_holder[holder]
+        share = self._limit // HOLDER_SHARE if holder else self._limit
         if growth <= 0 or (held + growth <= share and self.total + growth <= self._limit):
             return True
         self.refused += 1
@@ -46,8 +47,8 @@ class Holdings:
             self._log_at = self._clock() + LOG_PAUSE_S
             logger.warning(
                 "refused %s more bytes of groups for %s, which holds %s (warmlog.groups.memory.max.bytes: %s, a quarter"
-                " for each address)",
-                *(f"{growth:,}", address or "this broker", f"{held:,}", f"{self._limit:,}"),
+                " for each principal or address)",
+                *(f"{growth:,}", holder or "this broker", f"{held:,}", f"{self._limit:,}"),
             )
         return False
 
@@ -63,11 +64,11 @@ class Holdings:
 
     def _replace(self, group: Group, held: Mapping[str, int]) -> None:
         self.total += sum(held.values()) - sum(group.counted.values())
-        for address, size in group.counted.items():
-            self._by_address[address] -= size
-        for address, size in held.items():
-            self._by_address[address] += size
-        for address in group.counted.keys() | held.keys():
-            if not self._by_address[address]:
-                del self._by_address[address]
+        for holder, size in group.counted.items():
+            self._by_holder[holder] -= size
+        for holder, size in held.items():
+            self._by_holder[holder] += size
+        for holder in group.counted.keys() | held.keys():
+            if not self._by_holder[holder]:
+                del self._by_holder[holder]
         group.counted = held

@@ -175,7 +175,7 @@ class GroupRegistry:
     # -- changes --
 
     def create(self, name: str, owner: str) -> Group:
-        """Create a group, which must be `available`. `owner`: the address that it counts for."""
+        """Create a group, which must be `available`. `owner`: the holder that it counts for."""
         shard = self.shard_of(name)
         assert shard is not None, "a group is created in a term of its log partition"
         group = shard.create(name)

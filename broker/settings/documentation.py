@@ -304,7 +304,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "connection.",
     "warmlog.mirror.topics": "Regular expression (RE2) for the names of the topics that are mirrored.",
     "warmlog.groups.memory.max.bytes": "Maximum memory for the members, assignments and committed offsets of consumer"
-    " groups, in bytes; clients of one address may use a quarter of it.",
+    " groups, in bytes; each principal may use a quarter of it, and so may the"
+    " clients of each address that have no principal.",
     "warmlog.metrics.groups.max": "Maximum number of groups with metrics of their own, such as their lag: those with"
     " members and with the latest commits.",
     "warmlog.metrics.partitions": "Whether to export metrics for each partition, a series each.",

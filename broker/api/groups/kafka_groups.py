@@ -144,7 +144,10 @@ class MembersApi:
     async def join(self, request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
         """Join a group; wait for the end of the rebalance."""
         return await self._coordinator.join(
-            request, client_id=context.session.client_id, host=f"/{context.session.peer[0]}"
+            request,
+            client_id=context.session.client_id,
+            host=f"/{context.session.peer[0]}",
+            holder=context.session.holder,
         )
 
     async def sync(self, request: SyncGroupRequest, _: Context) -> SyncGroupResponse:
@@ -189,7 +192,7 @@ class CommittedOffsetsApi:
             generation=request.generation,
             member_id=request.member_id,
             instance_id=request.instance_id,
-            address=context.session.peer[0],
+            holder=context.session.holder,
         )
         commit = self._commits.commit(
             request.group,

@@ -231,7 +231,7 @@ class TransactionsApi:
                 generation=request.generation,
                 member_id=request.member_id,
                 instance_id=request.instance_id,
-                address=context.session.peer[0],
+                holder=context.session.holder,
             ),
             request.partitions,
             retention_ms=None,

@@ -33,10 +33,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A joining client, as its connection knows it. `new_id`: a unique suffix for the id of a new member."""
+    """A joining client, as its connection knows it.
+
+    `holder`: whose share its memory counts in (`Holdings`). `new_id`: a unique suffix for the id of a new member.
+    """
 
     client_id: str
     host: str
+    holder: str
     new_id: str
 
 

@@ -187,6 +187,7 @@ def _restored(member: StoredMember, protocol: str) -> Member:
         instance_id=member.instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
+        holder=member.client_host.removeprefix("/"),
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         session_timeout_ms=member.session_timeout_ms,
         protocols=(GroupProtocol(name=protocol, metadata=member.subscription),),

@@ -40,12 +40,17 @@ class JoinParameters(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Member:
-    """One member. `protocols` are in order of preference; `deadline_s` is on the event loop's clock."""
+    """One member. `protocols` are in order of preference; `deadline_s` is on the event loop's clock.
+
+    `holder`: whose share its memory counts in. Records do not have it; restored members count for their addresses until
+    they join again.
+    """
 
     member_id: str
     instance_id: str | None
     client_id: str
     client_host: str
+    holder: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
     protocols: tuple[GroupProtocol, ...]
@@ -83,7 +88,7 @@ class Members:
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, str] = {}  # instance id to member id
         self._supporters: Counter[str] = Counter()  # members per supported protocol
-        self.held: Counter[str] = Counter()  # bytes of members, by the address of their clients
+        self.held: Counter[str] = Counter()  # bytes of members, by holder
         self.leader: str | None = None
 
     def __len__(self) -> int:
@@ -127,14 +132,15 @@ class Members:
             self.leader = next(iter(self._by_id), None)
         return member
 
-    def update(self, member: Member, parameters: JoinParameters) -> None:
-        """Replace what a member has declared."""
+    def update(self, member: Member, parameters: JoinParameters, holder: str | None = None) -> None:
+        """Replace what a member has declared, and its holder if one is given."""
         self._count(member, -_size(member))
         self._supporters.subtract(_names(member.protocols))
         self._supporters += Counter(_names(parameters.protocols))  # also drops protocols without a supporter
         member.protocols = parameters.protocols
         member.rebalance_timeout_ms = parameters.rebalance_timeout_ms
         member.session_timeout_ms = parameters.session_timeout_ms
+        member.holder = member.holder if holder is None else holder
         self._count(member, _size(member))
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
@@ -145,10 +151,9 @@ class Members:
             member.assignment = assignment
 
     def _count(self, member: Member, growth: int) -> None:
-        address = member.client_host.removeprefix("/")
-        self.held[address] += growth
-        if not self.held[address]:
-            del self.held[address]
+        self.held[member.holder] += growth
+        if not self.held[member.holder]:
+            del self.held[member.holder]
 
     def rename(self, member: Member, member_id: str) -> None:
         """Change the id of a restarted static member. It keeps its order, its assignment and the lead."""

@@ -57,7 +57,7 @@ class Group:
     def __init__(self, group_id: str, limits: Limits, now: Instant) -> None:
         """Create a group without members."""
         self.group_id = group_id
-        self.owner = ""  # the address that it counts for
+        self.owner = ""  # the holder that it counts for (`Holdings`)
         self.counted: Mapping[str, int] = {}  # the bytes that `Holdings` has counted, by address
         self._limits = limits
         self._outbox = Outbox()
@@ -156,11 +156,11 @@ class Group:
 
     def _join_without_id(self, request: JoinGroupRequest, client: Client, waiter: Waiter, now: Instant) -> None:
         """Add a new member, hand out an id for it, or replace a static member that has restarted."""
-        new_id = f"{(request.instance_id or client.client_id)[:MAX_ID_PREFIX]}-{client.new_id}"
+        new_id = _new_id(request, client)
         if request.instance_id is not None:
             old_id = self.members.static_id(request.instance_id)
             if old_id is not None:
-                self._replace_static(request, old_id, new_id, waiter, now)
+                self._replace_static(request, client, old_id, waiter, now)
                 return
         elif request.requires_known_member:
             self._rebalance.add_pending_id(new_id, request.session_timeout_ms, now)
@@ -179,7 +179,7 @@ class Group:
             self._outbox.refuse_join(waiter, member_id, error)
         elif self._must_rebalance(member, request):
             self._set_join_waiter(member, waiter)
-            self.members.update(member, request)
+            self.members.update(member, request, client.holder)
             self._rebalance.membership_changed(now)
         else:
             self._outbox.answer(waiter, self.generation.joined(member))
@@ -199,6 +199,7 @@ class Group:
             instance_id=request.instance_id,
             client_id=client.client_id,
             client_host=client.host,
+            holder=client.holder,
             rebalance_timeout_ms=request.rebalance_timeout_ms,
             session_timeout_ms=request.session_timeout_ms,
             protocols=request.protocols,
@@ -217,7 +218,7 @@ class Group:
     # -- restarted static members --
 
     def _replace_static(
-        self, request: JoinGroupRequest, old_id: str, new_id: str, waiter: Waiter, now: Instant
+        self, request: JoinGroupRequest, client: Client, old_id: str, waiter: Waiter, now: Instant
     ) -> None:
         """Give a restarted static member a new id, and fence the old one; it keeps its place and assignment.
 
@@ -228,10 +229,10 @@ class Group:
         member = self.members.get(old_id)
         assert member is not None, "an instance id maps to a member"
         self._outbox.fail(member, ErrorCode.FENCED_INSTANCE_ID, member_id=old_id)
-        self._rebalance.rename(member, new_id, now)
+        self._rebalance.rename(member, _new_id(request, client), now)
         before = SavedParameters.of(member)
         self._set_join_waiter(member, waiter)
-        self.members.update(member, request)
+        self.members.update(member, request, client.holder)
         if self.state is not State.STABLE:
             # The leader may know the member by its old id, and would assign nothing to the new one.
             self._rebalance.membership_changed(now)
@@ -239,7 +240,7 @@ class Group:
             self._rebalance.prepare(now)
         else:
             assignments = {each.member_id: each.assignment for each in self.members}
-            self._rebalance.store(assignments, Restarted(request, member, old_id, new_id, old_leader, before))
+            self._rebalance.store(assignments, Restarted(request, member, old_id, member.member_id, old_leader, before))
 
     def _restart_stored(self, restarted: Restarted, error: ErrorCode, now: Instant) -> None:
         """Answer a restarted static member without a rebalance, or undo its restart if it was not stored.
@@ -393,3 +394,8 @@ class Group:
     def close(self, error: ErrorCode, now: Instant) -> None:
         """Enter Dead (the group is deleted, or the coordinator stops), and answer pending requests with `error`."""
         self._rebalance.close(error, now)
+
+
+def _new_id(request: JoinGroupRequest, client: Client) -> str:
+    """Return the id of a member that joins without one."""
+    return f"{(request.instance_id or client.client_id)[:MAX_ID_PREFIX]}-{client.new_id}"

@@ -59,7 +59,7 @@ class Driver:
 
     def join(self, member_id: str = "", *, client_id: str = "c", **fields: Any) -> int:
         waiter = next(self._waiters)
-        client = Client(client_id=client_id, host="/127.0.0.1", new_id=str(next(self._ids)))
+        client = Client(client_id=client_id, host="/127.0.0.1", holder="127.0.0.1", new_id=str(next(self._ids)))
         self.group.join(join_request(member_id, **fields), client, waiter, self.now)
         self.pump()
         return waiter

@@ -63,9 +63,11 @@ class Serving:
         self.writer = writer
         self.disk = disk
 
-    async def join(self, group: str = "g", member_id: str = "", **fields: Any) -> JoinGroupResponse:
+    async def join(
+        self, group: str = "g", member_id: str = "", *, holder: str = "127.0.0.1", **fields: Any
+    ) -> JoinGroupResponse:
         request = join_request(member_id, group=group, **fields)
-        return await self.service.coordinator.join(request, client_id="c", host="/127.0.0.1")
+        return await self.service.coordinator.join(request, client_id="c", host="/127.0.0.1", holder=holder)
 
     async def sync(self, joined: JoinGroupResponse, group: str = "g", **fields: Any) -> SyncGroupResponse:
         """Send SyncGroup; a leader assigns to each member its own id."""
