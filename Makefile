@@ -8,6 +8,7 @@
 #   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
 #   make simulate   simulate clusters with faults, from seed to seed, on all cores: SECONDS="60", ARGS="SEED ..."
 #   make lint       ruff, mypy, import-linter, commit subjects, words, links of the documentation
+#   make audit      look for known vulnerabilities of the locked packages; needs a network, or ADVISORIES="DIR"
 #   make bench      measure the figures of docs/performance.md; ARGS="..." selects some
 #   make bench-guard  fail if serving costs more than its bounds, beside bare system calls; under a minute
 #   make setup      make .venv with every extra, and compile; repeated, it rebuilds only what changed
@@ -26,6 +27,7 @@ BIN := .venv/bin
 ARGS ?=
 PYTHONS ?= 3.11 3.12 3.13 3.14
 SECONDS ?=
+ADVISORIES ?=
 SPARKS ?= 4.0.5 4.1.4 4.2.1
 # uv installs a lock file in a fraction of pip's time. pip, which reads its own configuration, is tried where uv fails.
 # --compile: byte code is written also where PYTHONDONTWRITEBYTECODE keeps programs from doing so; without it a start
@@ -46,10 +48,11 @@ TOOLS := .venv/tools
 COMPILED := .venv/compiled
 INSTALLED := .venv/installed
 EXTRAS := .venv/extras
+AUDIT := .venv/audit/installed
 SOURCES := $(shell find broker protocol -name '*.py*' -not -name '*.py[ci]')
 
 .DELETE_ON_ERROR:
-.PHONY: help setup ui run cluster test simulate lint interop interop-clients interop-packages stacks sparks bench bench-guard \
+.PHONY: help setup ui run cluster test simulate lint audit interop interop-clients interop-packages stacks sparks bench bench-guard \
 	figures coverage fixtures docs lock dist clean
 
 help:
@@ -114,6 +117,16 @@ lint: setup
 	$(BIN)/python -m tests.check_text
 	$(SPHINX) -b dummy docs build/docs-check
 
+# pip-audit has an environment of its own: its dependencies are none of ours. This is no part of .ci/run, which needs no
+# network, and whose result depends on the commit only.
+audit: setup $(if $(ADVISORIES),,$(AUDIT))
+	$(BIN)/python -m interop.dependency_audit --pip-audit .venv/audit/bin/pip-audit $(if $(ADVISORIES),--advisories "$(ADVISORIES)")
+
+$(AUDIT): $(TOOLS) requirements/audit.lock
+	@$(BIN)/python -m venv --clear .venv/audit
+	@$(BIN)/uv pip install --quiet --python .venv/audit/bin/python --no-deps --require-hashes -r requirements/audit.lock
+	@touch $@
+
 # Two jobs at once, each waiting for other processes most of the time. They share no port, directory or build: clients and
 # Kafka in one, installations, containers (in a network namespace of their own) and Spark in the other. ARGS may leave a job
 # without tests (pytest's status 5).
@@ -167,6 +180,7 @@ lock: $(TOOLS)
 	echo "uv" | $(UV_COMPILE) - --output-file requirements/uv.lock
 	$(UV_COMPILE) pyproject.toml --output-file requirements/runtime.lock
 	$(UV_COMPILE) pyproject.toml --all-extras --constraint requirements/runtime.lock --output-file requirements/dev.lock
+	echo "pip-audit" | $(UV_COMPILE) - --constraint requirements/dev.lock --output-file requirements/audit.lock
 	$(UV_COMPILE) pyproject.toml --extra tls --extra oauth --constraint requirements/dev.lock --output-file requirements/secure.lock
 	$(UV_COMPILE) --group build --constraint requirements/dev.lock --output-file requirements/build.lock
 
