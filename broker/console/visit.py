@@ -1,6 +1,7 @@
 """One request to the console: whose it is, what it asks, and what its handler may use."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote
@@ -27,8 +28,9 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.request import Request
 from warmlog.protocol.response import ErrorResponse
 
-THREADS: Final = 4  # reads for the console that run at a time
-MAX_WAITING: Final = 32  # reads that wait for one of them; others are refused
+THREADS: Final = 4
+TURNS: Final = 4  # reads of records that run at a time, and hold a slice or a batch of up to 16 MiB each
+MAX_WAITING: Final = 32  # requests that wait for a thread or a turn; others are refused
 
 A = TypeVar("A")
 
@@ -90,12 +92,17 @@ class Tools:
     totals: Totals = field(default_factory=Totals)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS))
     computing: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+    turns: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(TURNS))
+
+
+def _check_queue(limiter: trio.CapacityLimiter) -> None:
+    """Raise ConsoleError if too many wait already."""
+    if limiter.statistics().tasks_waiting >= MAX_WAITING:
+        raise ConsoleError(503, "BUSY", "too many reads wait for their turn; try again")
 
 
 async def _in_thread(work: Callable[[], A], limiter: trio.CapacityLimiter) -> A:
-    """Run work in a thread. Raises ConsoleError if too much waits already."""
-    if limiter.statistics().tasks_waiting >= MAX_WAITING:
-        raise ConsoleError(503, "BUSY", "too many reads wait for a thread; try again")
+    _check_queue(limiter)
     return await trio.to_thread.run_sync(work, limiter=limiter)
 
 
@@ -187,6 +194,17 @@ class Visit:
         if isinstance(response, ErrorResponse):
             raise kafka_error(response.error, response.message)
         return response
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Hold one of the turns to read records. Raises ConsoleError."""
+        _check_queue(self.tools.turns)
+        with expected():
+            await self.context.wait(self.tools.turns.acquire_on_behalf_of(self))
+        try:
+            yield
+        finally:
+            self.tools.turns.release_on_behalf_of(self)
 
     async def in_thread(self, work: Callable[[], A]) -> A:
         """Run work for this request that may wait for a disk, in one of the console's threads. Raises ConsoleError."""

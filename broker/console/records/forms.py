@@ -1,8 +1,11 @@
 """Decode batches for the console, and show bytes: printable UTF-8 as text, all else in hexadecimal digits."""
 
 import unicodedata
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from warmlog.broker.console.records.pieces import Pieces
 from warmlog.broker.console.records.values import BytesForm, HeaderForm, RecordForm
@@ -13,13 +16,14 @@ from warmlog.protocol.records.markers import end_marker
 from warmlog.protocol.records.reader import decode_batch
 from warmlog.protocol.records.record import Buffer, Record
 
-MAX_DECODED_BYTES: Final = 16 << 20  # of a batch, decompressed
+MAX_DECODED_BYTES: Final = 16 << 20  # decompressed, of a batch and of all keys and values of a slice
 PREVIEW_BYTES: Final = 1024  # of a key, a value or a header
 MAX_HEADERS: Final = 50  # of a record
 MAX_SHOWN_BYTES: Final = 1 << 20  # of a list
 PRINTABLE_CONTROLS: Final = frozenset("\t\n\r")
 
 Keeps = Callable[[Record], bool]
+F = TypeVar("F")
 _Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
@@ -31,76 +35,101 @@ class Found(NamedTuple):
     control: str | None
 
 
-class Decoded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Decoded(Generic[F]):
     """The records of a slice that were looked for.
 
-    `next_offset` follows the last whole batch; None: there was none. `skipped` says which batches were not readable.
+    `next_offset` follows the last batch that was looked at; None: there was none. `skipped` says which batches were not
+    readable. `size` is that of all keys and values that were decompressed.
     """
 
-    records: list[Found]
+    records: Sequence[F]
     next_offset: int | None
     skipped: list[str]
+    size: int
 
 
-def decode_slice(data: Buffer, first: int, end: int, keeps: Keeps | None, most: int) -> Decoded:
-    """Decode up to `most` records with offsets in [first, end). In a thread; it pauses between pieces of work."""
-    chosen = _Chosen(first, end, keeps, most)
+class Wanted(NamedTuple, Generic[F]):
+    """Up to `most` of the records with offsets in [first, end) that `keeps` accepts: the oldest, or the `newest`.
+
+    Each is turned into what is kept of it by `form` at once, so that no more than one value is in memory.
+    """
+
+    first: int
+    end: int
+    keeps: Keeps | None
+    most: int
+    form: Callable[[Found], F]
+    newest: bool = False
+
+
+def decode_slice(data: Buffer, wanted: Wanted[F]) -> Decoded[F]:
+    """Decode the records that are wanted, until MAX_DECODED_BYTES were decompressed.
+
+    In a thread; it pauses between pieces of work.
+    """
+    chosen = _Chosen(wanted)
     skipped: list[str] = []
     next_offset = None
     for position, header in _whole_batches(data):
-        if header.base_offset >= end or chosen.is_full:
+        if header.base_offset >= wanted.end or chosen.is_full or chosen.size > MAX_DECODED_BYTES:
             break
         next_offset = header.next_offset
-        if header.last_offset < first:
+        if header.last_offset < wanted.first:
             continue
-        chosen.header, before = header, len(chosen.records)
         try:
             verify_crc(data, position, header)
-            _decode(data, position, header, chosen)
-        except _Enough:
-            continue
+            chosen.decode(data, position, header)
         except ProtocolError as error:
-            del chosen.records[before:]
             skipped.append(f"batch {header.base_offset} to {header.last_offset}: {error}")
-    return Decoded(chosen.records, next_offset, skipped)
-
-
-def _decode(data: Buffer, position: int, header: BatchHeader, chosen: "_Chosen") -> None:
-    decode_batch(
-        data, position, header,
-        max_decompressed_size=MAX_DECODED_BYTES, make=chosen.take, max_headers=MAX_HEADERS,
-    )  # fmt: skip
+    return Decoded(chosen.records, next_offset, skipped, chosen.size)
 
 
 class _Enough(Exception):  # noqa: N818  # not an error
     """The rest of a batch is not wanted."""
 
 
-class _Chosen:
-    """The records of a slice that are wanted. `header` is the one of their batch."""
+class _Chosen(Generic[F]):
+    """The records of a slice that are wanted."""
 
-    header: BatchHeader
+    _header: BatchHeader
 
-    def __init__(self, first: int, end: int, keeps: Keeps | None, most: int) -> None:
-        self.records: list[Found] = []
-        self._first, self._end, self._keeps, self._most = first, end, keeps, most
+    def __init__(self, wanted: Wanted[F]) -> None:
+        self.records = deque[F](maxlen=wanted.most)
+        self.size = 0
+        self._batch = deque[F](maxlen=wanted.most)  # those of the batch that is being decoded
+        self._wanted = wanted
         self._pieces = Pieces()
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many as wanted."""
-        return len(self.records) >= self._most
+        """Whether no further record is wanted."""
+        return not self._wanted.newest and len(self.records) + len(self._batch) >= self._wanted.most
 
-    def take(self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: _Headers) -> None:
+    def decode(self, data: Buffer, position: int, header: BatchHeader) -> None:
+        """Add the records of a batch that are wanted, all or none. Raises ProtocolError."""
+        self._header = header
+        self._batch.clear()
+        with suppress(_Enough):
+            decode_batch(
+                data, position, header,
+                max_decompressed_size=MAX_DECODED_BYTES, make=self._take, max_headers=MAX_HEADERS,
+            )  # fmt: skip
+        self.records.extend(self._batch)
+        self._batch.clear()
+
+    def _take(self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: _Headers) -> None:
         """Keep a record that is wanted. Raises _Enough after the last one."""
-        if offset >= self._end or self.is_full:
+        if offset >= self._wanted.end or self.is_full:
             raise _Enough
         self._pieces.pause()
-        if offset < self._first:
+        self.size += len(key or b"") + len(value or b"")
+        if offset < self._wanted.first:
             return
-        record = Record(offset, timestamp, key, value, headers)
-        if self._keeps is None or (not self.header.is_control and self._keeps(record)):
-            self.records.append(Found(record, self.header.base_offset, _control(self.header, record)))
+        record, keeps = Record(offset, timestamp, key, value, headers), self._wanted.keeps
+        if keeps is None or (not self._header.is_control and keeps(record)):
+            found = Found(record, self._header.base_offset, _control(self._header, record))
+            self._batch.append(self._wanted.form(found))
 
 
 def _whole_batches(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
@@ -124,26 +153,14 @@ def _control(header: BatchHeader, record: Record) -> str | None:
     return "control" if marker is None else marker.outcome.name.lower()
 
 
-class Shown(NamedTuple):
-    """The first records of a list, as many as an answer may hold."""
-
-    forms: tuple[RecordForm, ...]
-    left: int
-
-
-def show_records(records: Sequence[Found]) -> Shown:
-    """Return records up to MAX_SHOWN_BYTES, at least one. In a thread; it pauses between pieces of work."""
-    pieces = Pieces()
-    forms: list[RecordForm] = []
+def fitting(forms: Sequence[RecordForm]) -> int:
+    """Return how many of these records, from the first on, an answer may hold: at least one."""
     size = 0
-    for each in records:
-        form = record_form(each)
+    for count, form in enumerate(forms):
         size += _shown_bytes(form)
-        if forms and size > MAX_SHOWN_BYTES:
-            break
-        forms.append(form)
-        pieces.pause()
-    return Shown(tuple(forms), len(records) - len(forms))
+        if count and size > MAX_SHOWN_BYTES:
+            return count
+    return len(forms)
 
 
 def _shown_bytes(form: RecordForm) -> int:

@@ -7,19 +7,21 @@ answer, so that browsing an old topic leaves the page cache as it was.
     oldest first    offsets from the given one on
 """
 
+from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from mmap import PAGESIZE
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Final, TypeVar
 
 from warmlog.broker.console.records.forms import (
-    Decoded,
     Found,
     Keeps,
+    Wanted,
     bytes_form,
     decode_slice,
+    fitting,
     record_form,
-    show_records,
 )
 from warmlog.broker.console.records.values import BytesForm, ReadCost, RecordForm, RecordList
 from warmlog.broker.console.visit import ConsoleError, Download, Visit, expected, kafka_error, whole_number
@@ -40,11 +42,14 @@ SLICE_BYTES: Final = 1 << 20
 SMALL_SLICE_BYTES: Final = 64 << 10  # the first one, without a filter
 MAX_BATCH_BYTES: Final = 16 << 20
 DEFAULT_BUDGET: Final = 4 << 20
+DECOMPRESSED_SHARE: Final = 16  # of the bytes of keys and values that count against a budget
 MAX_BUDGET: Final = 16 << 20
 SPAN_BYTES: Final = 4 << 20  # of a span of offsets that is read backwards
 MAX_ATTEMPTS: Final = 8  # of an index whose pages are evicted again
 MAX_SPAN: Final = 1 << 20  # offsets
 PIECE_BYTES: Final = 256 << 10  # of a large value, in a request
+
+F = TypeVar("F")
 
 
 class _Spent:
@@ -62,46 +67,45 @@ class _Spent:
         )  # fmt: skip
 
 
-class _Piece(NamedTuple):
-    """A slice that was decoded, and the offset from which to read on."""
-
-    decoded: Decoded
-    next_offset: int
-
-
 class Reading:
     """Reads one partition for one request."""
 
-    def __init__(self, visit: Visit, partition: Partition, budget: int, keeps: Keeps | None) -> None:
+    def __init__(self, visit: Visit, partition: Partition, budget: int) -> None:
         self.spent = _Spent()
         self.skipped: list[str] = []
         self._visit = visit
         self._partition = partition
         self._budget = budget
-        self._keeps = keeps
+        self._decoded = 0  # bytes of keys and values
 
     @property
-    def is_filtered(self) -> bool:
-        """Whether only some records are wanted."""
-        return self._keeps is not None
+    def used(self) -> int:
+        """How much of a budget of bytes was used: by what was read or, if it was compressed well, by what that held."""
+        return max(self.spent.bytes, self._decoded // DECOMPRESSED_SHARE)
 
     @property
     def is_over(self) -> bool:
-        """Whether the budget of bytes is used up."""
-        return self.spent.bytes >= self._budget
+        """Whether the budget is used up."""
+        return self.used >= self._budget
 
-    async def piece(self, first: int, end: int, most: int, max_bytes: int = SLICE_BYTES) -> _Piece:
-        """Read one slice of the offsets [first, end), and decode about `most` records. Raises ConsoleError."""
-        found = await self._find(first, max_bytes)
+    async def piece(self, wanted: Wanted[F]) -> tuple[Sequence[F], int]:
+        """Read one slice, and return what is wanted of it and the offset from which to read on. Raises ConsoleError."""
+        is_search = wanted.keeps is not None
+        max_bytes = SLICE_BYTES if is_search else min(SLICE_BYTES, max(SMALL_SLICE_BYTES, self.spent.bytes))
+        async with self._visit.turn():
+            return await self._piece(wanted, max_bytes)
+
+    async def _piece(self, wanted: Wanted[F], max_bytes: int) -> tuple[Sequence[F], int]:
+        found = await self._find(wanted.first, max_bytes)
         if found.slice is None:
-            return _Piece(Decoded([], None, []), end)
-        size = len(found.slice)
-        if size > MAX_BATCH_BYTES:
-            return await self._skip_large(found.slice, first, end)
+            return (), wanted.end
+        if len(found.slice) > MAX_BATCH_BYTES:
+            return (), await self._skip_large(found.slice, wanted)
         data = await self._bring(found.slice)
-        decoded = await self._visit.compute(partial(decode_slice, data, first, end, self._keeps, most))
+        decoded = await self._visit.compute(partial(decode_slice, data, wanted))
         self.skipped += decoded.skipped
-        return _Piece(decoded, end if decoded.next_offset is None else min(end, decoded.next_offset))
+        self._decoded += decoded.size
+        return decoded.records, wanted.end if decoded.next_offset is None else min(wanted.end, decoded.next_offset)
 
     async def _find(self, offset: int, max_bytes: int) -> LogRead:
         """Find the slice at an offset. Pages of an index that are cold are read by a thread first."""
@@ -130,14 +134,14 @@ class Reading:
             await self._visit.context.wait(reads.bring(self._visit.session, piece, piece.position, length))
         return await self._visit.in_thread(piece.read_all)
 
-    async def _skip_large(self, piece: FileSlice, first: int, end: int) -> _Piece:
+    async def _skip_large(self, piece: FileSlice, wanted: Wanted[F]) -> int:
         """Read only the header of a batch that exceeds the budget of memory."""
         head = FileSlice(piece.descriptor, piece.position, min(len(piece), PAGESIZE))
         header = read_header(await self._bring(head))
         self.skipped.append(
             f"batch {header.base_offset} to {header.last_offset}: its {header.size} bytes exceed {MAX_BATCH_BYTES}"
         )
-        return _Piece(Decoded([], header.next_offset, []), min(end, max(first + 1, header.next_offset)))
+        return min(wanted.end, max(wanted.first + 1, header.next_offset))
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------
@@ -150,25 +154,25 @@ async def list_records(visit: Visit, name: str, index: str) -> RecordList:
     budget = visit.number("budget", DEFAULT_BUDGET, least=1, most=MAX_BUDGET)
     order = visit.choice("order", ("newest", "oldest"))
     keeps = _filter(visit.text("key"), visit.text("text"))
-    reading = Reading(visit, partition, budget, keeps)
+    reading = Reading(visit, partition, budget)
     offsets = partition.log.offsets
     start, end = offsets.log_start_offset, offsets.high_watermark
     at = await _begin(visit, partition, default=end if order == "newest" else start)
     with partition.inside():
         if order == "oldest":
             first = max(start, at)
-            records, reached = await _forwards(reading, first, end, limit, budget)
+            records, reached = await _forwards(reading, first, end, keeps, limit)
         else:
             first = min(at, end)
-            records, reached = await _backwards(reading, partition, start, first, limit)
-    shown = await visit.compute(partial(show_records, records))
-    if shown.left:
-        reached = records[-shown.left].record.offset if order == "oldest" else shown.forms[-1].offset
+            records, reached = await _backwards(reading, partition, start, first, keeps, limit)
+    shown = fitting(records)
+    if shown < len(records):
+        reached = records[shown].offset if order == "oldest" else records[shown - 1].offset
     is_over = reached >= end if order == "oldest" else reached <= start
     return RecordList(
         topic=name,
         partition=partition.index,
-        records=shown.forms,
+        records=tuple(records[:shown]),
         log_start_offset=start,
         high_watermark=end,
         searched=max(0, reached - first if order == "oldest" else first - reached),
@@ -192,47 +196,54 @@ async def _begin(visit: Visit, partition: Partition, *, default: int) -> int:
     return default if found.offset < 0 else found.offset
 
 
-async def _forwards(reading: Reading, first: int, end: int, limit: int, max_bytes: int) -> tuple[list[Found], int]:
+async def _forwards(
+    reading: Reading, first: int, end: int, keeps: Keeps | None, limit: int
+) -> tuple[list[RecordForm], int]:
     """Return up to `limit` records of [first, end), and the offset after the last one looked at."""
-    records: list[Found] = []
-    most = reading.spent.bytes + max_bytes
-    while first < end and (not records or reading.spent.bytes < most):
-        room = limit - len(records)
-        size = SLICE_BYTES if reading.is_filtered else min(SLICE_BYTES, max(SMALL_SLICE_BYTES, reading.spent.bytes))
-        piece = await reading.piece(first, end, room + 1, size)
-        records += piece.decoded.records[:room]
-        if len(piece.decoded.records) > room:
-            return records, records[-1].record.offset + 1
-        first = piece.next_offset
-        if len(records) == limit or reading.spent.bytes >= most:
-            break
+    records: list[RecordForm] = []
+    while first < end and not reading.is_over and len(records) < limit:
+        left = limit - len(records)
+        found, reached = await reading.piece(Wanted(first, end, keeps, left + 1, record_form))
+        records += list(found)[:left]
+        first = records[-1].offset + 1 if len(found) > left else reached
     return records, first
 
 
-async def _backwards(
-    reading: Reading, partition: Partition, start: int, end: int, limit: int
-) -> tuple[list[Found], int]:
+async def _backwards(  # noqa: PLR0917  # what to read, from where to where, and what of it
+    reading: Reading, partition: Partition, start: int, end: int, keeps: Keeps | None, limit: int
+) -> tuple[list[RecordForm], int]:
     """Return up to `limit` records below `end`, the newest first, and the lowest offset looked at.
 
     Each span is read whole, since its newest records come last. One that turns out to be too large is cut to a quarter,
-    and a span of one offset fits always.
+    and a span of one offset fits always. At least one span is read, also beyond the budget.
     """
-    records: list[Found] = []
+    records: list[RecordForm] = []
+    newest_end = end
     log = partition.log
     per_slice = max(1, SLICE_BYTES * max(1, log.offsets.log_end_offset - start) // max(1, log.size))
-    span = min(MAX_SPAN, per_slice if reading.is_filtered else min(limit, per_slice))
-    while end > start and len(records) < limit and not reading.is_over:
-        low = max(start, end - span)
-        found, reached = await _forwards(reading, low, end, MAX_SPAN, SPAN_BYTES)
+    span = min(MAX_SPAN, per_slice if keeps is not None else min(limit, per_slice))
+    while end > start and len(records) < limit and not (reading.is_over and end < newest_end):
+        low, left = max(start, end - span), limit - len(records)
+        newest, reached = await _newest(reading, Wanted(low, end, keeps, left + 1, record_form, newest=True))
         if reached < end and low < end - 1:
             span = max(1, (end - low) // 4)
             continue
-        newest = found[::-1]
-        room = limit - len(records)
-        records += newest[:room]
-        end = records[-1].record.offset if len(newest) > room else low
+        records += newest[:left]
+        end = records[-1].offset if len(newest) > left else low
         span = min(MAX_SPAN, 4 * span)
     return records, end
+
+
+async def _newest(reading: Reading, wanted: Wanted[RecordForm]) -> tuple[list[RecordForm], int]:
+    """Return the newest records of a span, the newest first, and how far the span was read: SPAN_BYTES are enough."""
+    records = deque[RecordForm](maxlen=wanted.most)
+    first, limit = wanted.first, reading.used + SPAN_BYTES
+    while first < wanted.end:
+        found, first = await reading.piece(wanted._replace(first=first))
+        records.extend(found)
+        if reading.used >= limit:
+            break
+    return list(reversed(records)), first
 
 
 def _filter(key: str, text: str) -> Keeps | None:
@@ -279,12 +290,16 @@ async def _record(visit: Visit, name: str, index: str, offset: str) -> Found:
     """Return the record at an offset. Raises ConsoleError if there is none."""
     partition = visit.local_partition(name, whole_number("partition", index, most=1 << 31), Operation.READ)
     number = whole_number("offset", offset)
-    reading = Reading(visit, partition, 1, None)
+    reading = Reading(visit, partition, 1)
     with partition.inside():
         if not partition.log.offsets.log_start_offset <= number < partition.log.offsets.high_watermark:
             raise kafka_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"no offset {number} in the log")
-        piece = await reading.piece(number, number + 1, 1, 1)
-    if not piece.decoded.records:
+        found, _ = await reading.piece(Wanted(number, number + 1, None, 1, _whole))
+    if not found:
         why = reading.skipped[0] if reading.skipped else f"offset {number} was compacted away, or holds no record"
         raise ConsoleError(404, "NO_RECORD", why)
-    return piece.decoded.records[0]
+    return found[0]
+
+
+def _whole(found: Found) -> Found:
+    return found

@@ -18,6 +18,7 @@ MAX_HEAD_BYTES = 16_384
 HEAD_S = 10  # from the beginning of the connection, or from the first byte
 IDLE_S = 60  # longer than usual scrape intervals, so that scrapers keep their connection
 SEND_S = 30
+PART_BYTES = 256 << 10  # of a body; each is copied while it is sent, and encrypted
 BODY_S = 10
 LINGER_S = 1
 NOT_MODIFIED = 304
@@ -55,6 +56,8 @@ class HttpConnection:
     def __init__(self, stream: _Stream, answer: Callable[["HttpConnection", Request], Awaitable[Answer]]) -> None:
         """Answer each request with `answer(connection, request)`."""
         self.waits_since = trio.current_time()  # for a request; infinite while one is answered
+        self.unsent_bytes = 0  # of the answer that is being sent, until the last part of it is sent
+        self.sends_since = -math.inf
         self._stream = stream
         self._answer = answer
         self._scope = trio.CancelScope()
@@ -115,9 +118,12 @@ class HttpConnection:
         self.waits_since = math.inf
         # A request without a body is complete here. If a body is left unread, the connection has to be closed.
         self._part = self._parser.next_event()
-        answer = await self._answer(self, _read(request))
-        close = self._part is h11.NEED_DATA or self._parser.their_state is not h11.DONE
-        is_open = await self._send(answer, head=request.method == b"HEAD", close=close)
+        try:
+            answer = await self._answer(self, _read(request))
+            close = self._part is h11.NEED_DATA or self._parser.their_state is not h11.DONE
+            is_open = await self._send(answer, head=request.method == b"HEAD", close=close)
+        finally:
+            self.unsent_bytes = 0
         self.waits_since = trio.current_time()
         self._idle_s = IDLE_S
         return is_open
@@ -142,11 +148,12 @@ class HttpConnection:
         if close:
             headers.append(("connection", "close"))
         data = parser.send(h11.Response(status_code=status, headers=headers)) or b""
-        if not head:
-            data += parser.send(h11.Data(data=body)) or b""
-        data += parser.send(h11.EndOfMessage()) or b""
+        rest = b"" if head else parser.send(h11.Data(data=body)) or b""
+        parser.send(h11.EndOfMessage())  # nothing: the length was given
         with trio.fail_after(SEND_S):
-            await self._stream.send_all(data)
+            await self._stream.send_all(data + rest[:PART_BYTES])
+            for position in range(PART_BYTES, len(rest), PART_BYTES):
+                await self._stream.send_all(memoryview(rest)[position : position + PART_BYTES])
         if parser.our_state is h11.DONE and parser.their_state is h11.DONE:
             return True
         # Closing with unread bytes in the socket resets the connection, and the peer may lose the response.

@@ -8,6 +8,8 @@ Bounds, so that no client keeps another from an answer:
 
 - Of more than `MAX_CONNECTIONS`, the one that has waited longest for a request is closed, of the address that has most.
 - All connections together get an answer every `ANSWER_PAUSE_S` at most, in turns: a fifth of the event loop's time.
+- Answers that are being sent have `MAX_UNSENT_BYTES` together. For another one, the connection is closed whose answer
+  was begun first, of the address that has most bytes.
 - One scrape runs at a time, for all who wait for it, and then none for `REST` times as long as it took.
 - TLS handshakes, a millisecond of the event loop each, begin every `HANDSHAKE_PAUSE_S` at most, by turns of addresses,
   and have `HANDSHAKE_S`. Of more than `MAX_CONNECTIONS`, the oldest one of the address that has most is ended.
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 100
+MAX_UNSENT_BYTES = 64 << 20
 ANSWER_PAUSE_S = 0.001
 HANDSHAKE_PAUSE_S = 0.005
 HANDSHAKE_S = 10
@@ -185,9 +188,27 @@ class HttpListener:
     async def _answer(self, connection: "HttpConnection", request: "Request") -> "Answer":
         caller = self._connections[connection]._replace(authorization=request.authorization)
         answer = await self._find(connection, request, caller)
+        self._make_room(connection, len(answer.body))
         async with self._answers.slot(connection):
             await trio.sleep(ANSWER_PAUSE_S)
         return answer
+
+    def _make_room(self, connection: "HttpConnection", size: int) -> None:
+        """Close connections whose peers are slow to read, until an answer of `size` bytes may be kept in memory."""
+        while sum([each.unsent_bytes for each in self._connections]) + size > MAX_UNSENT_BYTES:
+            unsent = Counter[str]()
+            for each, caller in self._connections.items():
+                unsent[caller.peer[0]] += each.unsent_bytes
+            (address, most), *_ = unsent.most_common(1)
+            if not most:
+                break  # this answer alone is larger
+            candidates = [
+                each for each, caller in self._connections.items() if caller.peer[0] == address and each.unsent_bytes
+            ]
+            slowest = min(candidates, key=_sends_since)
+            slowest.unsent_bytes = 0
+            slowest.close()
+        connection.unsent_bytes, connection.sends_since = size, trio.current_time()
 
     async def _find(self, connection: "HttpConnection", request: "Request", caller: Caller) -> "Answer":
         from warmlog.broker.net.http.http_connection import Answer  # has been imported for the first connection
@@ -265,6 +286,10 @@ def _is_below(prefix: str, path: str) -> bool:
 
 def _waits_since(connection: "HttpConnection") -> float:
     return connection.waits_since
+
+
+def _sends_since(connection: "HttpConnection") -> float:
+    return connection.sends_since
 
 
 def _import_connection() -> "type[HttpConnection]":

@@ -14,9 +14,10 @@ from tests.broker.clients import batch
 from tests.broker.console.web import Site, console, produce, produce_batch
 from tests.broker.log.io.eviction import evict_files, needs_eviction
 from warmlog.broker.console.records import forms, pieces, reading
-from warmlog.broker.console.records.forms import bytes_form, decode_slice
+from warmlog.broker.console.records.forms import Found, Wanted, bytes_form, decode_slice
 from warmlog.broker.console.records.pieces import PIECE_S
 from warmlog.protocol.records.builder import build_batch
+from warmlog.protocol.records.crc import crc32c
 from warmlog.protocol.records.layout import Codec
 from warmlog.protocol.records.record import Record
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
@@ -74,17 +75,52 @@ def test_decoding_pauses_between_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(pieces, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(pieces, "sleep", pauses.append)
     data = build_batch([(0, None, b"v", ())] * 100)
-    assert len(decode_slice(data, 0, 100, None, 200).records) == 100
+    assert len(decode_slice(data, Wanted(0, 100, None, 200, offset_of)).records) == 100
     assert len(pauses) > 10
     assert min(pauses) >= PIECE_S
 
 
+def offset_of(found: Found) -> int:
+    return found.record.offset
+
+
+def is_even(record: Record) -> bool:
+    return record.offset % 2 == 0
+
+
 @pytest.mark.parametrize("most", [1, 7, 20, 40])
-def test_no_record_after_the_last_wanted_one_is_decoded(most: int) -> None:
+def test_a_slice_is_decoded_for_its_first_or_its_last_records(most: int) -> None:
     data = b"".join(build_batch([(0, None, b"v", ())] * 20, base_offset=start) for start in (0, 20, 40))
-    decoded = decode_slice(data, 0, 60, lambda record: record.offset % 2 == 0, most)
-    assert [each.record.offset for each in decoded.records] == list(range(0, 60, 2))[:most]
-    assert decoded.next_offset == min(60, 20 * ((2 * most - 2) // 20 + 1))
+    oldest = decode_slice(data, Wanted(0, 60, is_even, most, offset_of))
+    assert list(oldest.records) == list(range(0, 60, 2))[:most]
+    assert oldest.next_offset == min(60, 20 * ((2 * most - 2) // 20 + 1))
+    newest = decode_slice(data, Wanted(0, 50, is_even, most, offset_of, newest=True))
+    assert list(newest.records) == list(range(0, 50, 2))[-most:]
+    assert newest.next_offset == 60
+
+
+def test_nothing_of_a_batch_that_ends_wrongly_is_shown() -> None:
+    good, bad = build_batch([(0, None, b"v", ())] * 3), bytearray(build_batch([(0, None, b"v", ())] * 3, base_offset=3))
+    bad[-1] = 2  # one header, which is missing
+    bad[17:21] = crc32c(bytes(bad[21:])).to_bytes(4, "big")
+    for newest in (False, True):
+        decoded = decode_slice(good + bytes(bad), Wanted(0, 6, None, 9, offset_of, newest=newest))
+        assert list(decoded.records) == [0, 1, 2]
+        assert len(decoded.skipped) == 1
+
+
+async def test_what_a_batch_decompresses_to_counts_against_the_budget(tmp_path: Path) -> None:
+    async with console(tmp_path) as site:
+        client = await site.broker.connect()
+        await client.create("zeros")
+        for _ in range(8):
+            await produce_batch(client, "zeros", [(1, None, bytes(12 << 20))], compression=Codec.ZSTD)
+        page = await site.get("topics/zeros/partitions/0/records?order=oldest")
+        assert len(page["records"]) == page["next_from"] == 6  # 64 MiB
+        for order in ("oldest", "newest"):
+            pages = [each async for each in pages_of(site, "zeros", f"order={order}")]
+            assert 1 < len(pages) < 8
+            assert sorted(each["offset"] for page in pages for each in page["records"]) == list(range(8))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -167,6 +167,20 @@ async def test_of_two_addresses_the_one_with_more_connections_loses_one(monkeypa
         assert b"ok" in await streams[0].receive_some()
 
 
+async def test_an_answer_that_is_not_read_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 20_000_000
+    monkeypatch.setattr(http_listener, "MAX_UNSENT_BYTES", 30_000_000)
+    async with web(lambda: ("text/plain", bytes(size))) as site:
+        slow = await trio.open_tcp_stream("127.0.0.1", site.port)
+        async with slow:
+            await slow.send_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+            while not any(each.unsent_bytes for each in site.listener._connections):
+                await trio.lowlevel.checkpoint()
+            assert await site.get("/metrics") == (200, bytes(size))
+            assert sum([len(data) async for data in slow]) < size
+        assert await site.get("/healthz") == (200, b"ok\n")
+
+
 async def test_scrapes_that_come_together_are_one() -> None:
     scrapes = 0
     begun, may_end = threading.Event(), threading.Event()
