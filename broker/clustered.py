@@ -142,6 +142,7 @@ class ClusterMember:
         """
         await self.node.load()
         self._check_registration()
+        self._check_rights()
         self._since = self._continued() if adopted_since == NO_EPOCH else adopted_since
         await self._remember()
         await trio.to_thread.run_sync(self._directories.sort_out, partial(judge, self.node.image, self.node.id))
@@ -156,6 +157,26 @@ class ClusterMember:
             raise StoreMismatchError(
                 f"etcd knows broker {self.node.id} as registered at revision {known.epoch}, not at {epoch}: it was "
                 "restored from a backup that lacks decisions already carried out; restore its latest state"
+            )
+
+    def _check_rights(self) -> None:
+        """Refuse to be the one broker that lets anyone change the cluster's topics. Raises ClusterStartError."""
+        others = [each for each in self.node.image.known.values() if each.broker != self.node.id]
+        if self._settings.authorizer_class_name:
+            named = ", ".join(str(each.broker) for each in others if not each.checks_rights)
+            if named:
+                logger.warning(
+                    "brokers without an authorizer: %s; whoever reaches one of them can change the cluster's topics: "
+                    "restart them with the settings of this broker",
+                    named,
+                )
+            return
+        named = ", ".join(str(each.broker) for each in others if each.checks_rights)
+        if named and not self._settings.warmlog_cluster_mixed_security:
+            raise ClusterStartError(
+                f"brokers of this cluster check rights, and this one would not: {named}; whoever reaches this broker "
+                "could change the cluster's topics. Start it as the others, such as with --secure (while security is "
+                "being removed: warmlog.cluster.mixed.security=true)"
             )
 
     async def run(
@@ -177,6 +198,7 @@ class ClusterMember:
             directories=tuple([decode_topic_id(each.directory_id) for each in self._directories.live]),
             rack=settings.broker_rack or None,
             version=VERSION,
+            checks_rights=bool(settings.authorizer_class_name),
         )
         async with trio.open_nursery() as nursery:
             brokers = self.brokers

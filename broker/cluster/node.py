@@ -52,13 +52,14 @@ class UsedIdError(CannotJoinError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a broker registers: its id, addresses, rack, and the ids of its data directories."""
+    """What a broker registers. `directories`: their ids; `checks_rights`: whether it has an authorizer."""
 
     broker: int
     endpoints: tuple[Endpoint, ...]
     directories: tuple[UUID, ...]
     rack: str | None = None
     version: str = ""
+    checks_rights: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +291,7 @@ class ClusterNode(StoreNode):
             rack=identity.rack,
             directories=identity.directories,
             version=identity.version,
+            checks_rights=identity.checks_rights,
         )
 
     async def _register(self, registration: Registration, lease: int) -> bool:

@@ -75,6 +75,7 @@ class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     rack: str | None = None
     directories: tuple[UUID, ...] = ()  # ids of the data directories, to tell a wiped disk from a restart
     version: str = ""
+    checks_rights: bool = False  # whether it has an authorizer
     lease: int = 0  # which the broker renews
     epoch: int = NO_EPOCH
 

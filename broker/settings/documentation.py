@@ -71,6 +71,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "end is ignored. It is read again for each new token.",
     "warmlog.cluster.etcd.user": "User of etcd, if authentication is enabled there (etcdctl auth enable).",
     "warmlog.cluster.id": "Name of the cluster in etcd, and the cluster id that clients see.",
+    "warmlog.cluster.mixed.security": "Whether this broker may start without an authorizer in a cluster whose other "
+    "brokers have one. Whoever reaches it can then change all topics: only for a cluster that is being opened.",
     "warmlog.cluster.lease.ms": "Time after which a broker is replaced that has not renewed its lease. One that other "
     "brokers cannot reach either is replaced after 2 s, one whose port refuses connections at once.",
     "broker.rack": "Rack of this broker. Replicas of a partition are spread over racks.",

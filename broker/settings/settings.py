@@ -125,6 +125,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_cluster_etcd_user: str = ""
     warmlog_cluster_etcd_password_file: str = ""
     warmlog_cluster_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "warmlog"
+    warmlog_cluster_mixed_security: bool = False
     warmlog_cluster_lease_ms: Annotated[int, Meta(ge=2_000, le=MAX_INT32)] = 6_000  # etcd's floor: 2 s
     broker_rack: str = ""
     default_replication_factor: Count = 1

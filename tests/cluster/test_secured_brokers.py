@@ -87,6 +87,27 @@ def test_brokers_with_copies_of_the_secrets_form_a_cluster(tmp_path: Path) -> No
             assert AdminClient({**bootstrap, "bootstrap.servers": again.kafka}).list_topics(timeout=LIMIT_S).topics
             assert password not in again.log.read_text()
             assert "does not fit" not in again.log.read_text()
+
+        # a broker that forgets --secure is refused, until it says that it is meant so; then the others warn
+        forgetful = [
+            "serve", "--data-dir", tmp_path / "data-4", "--kafka", "127.0.0.1:0", "--native", "none", "--http", "none",
+            "--set", f"warmlog.cluster.etcd={member.url}", "--set", f"warmlog.cluster.id={tmp_path.name}",
+            "--set", "node.id=4",
+        ]  # fmt: skip
+        status, printed = run(*forgetful)
+        assert status == 2
+        assert "brokers of this cluster check rights, and this one would not: 1, 2, 3" in printed
+        meant = [sys.executable, "-m", "warmlog", *map(str, forgetful), "--set", "warmlog.cluster.mixed.security=true"]
+        with subprocess.Popen(
+            meant, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as open_:
+            assert open_.stdout is not None
+            assert any(line.startswith("ready ") for line in open_.stdout)
+            brokers[0].process.terminate()
+            brokers[0].process.wait(LIMIT_S)
+            with served(tmp_path, 1, member.url, addresses[0]) as first:
+                assert "brokers without an authorizer: 4" in first.log.read_text()
+            open_.terminate()
     assert (tmp_path / "data-1" / "audit.jsonl").stat().st_size
     assert {path.name for path in (tmp_path / "secrets-2").iterdir()} == {
         "admin.password", "admin.properties", "broker-2.pem", "broker.password", "ca-key.pem", "ca.pem",
