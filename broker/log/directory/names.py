@@ -35,7 +35,7 @@ _KNOWN_FILES = {
     RUNS,
     ACCEPT_LOSS,
 }
-_KNOWN_PREFIXES = ("metadata.sqlite", RECEIPT_PREFIX)  # and SQLite's journals
+_KNOWN_PREFIXES = ("metadata.sqlite", RECEIPT_PREFIX, "audit.jsonl")  # and journals of SQLite, and older audit logs
 
 
 def is_known_name(name: str) -> bool:

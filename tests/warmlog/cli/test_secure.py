@@ -1,6 +1,7 @@
 """`warmlog serve --secure`, as a process: what a first start makes, and who gets in."""
 
 import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from confluent_kafka.admin import AdminClient
 
 from tests.warmlog.cli.test_tls import run
 from warmlog.broker.settings.loading import load_settings
+from warmlog.cli.failure import CannotStart
 from warmlog.cli.security.certificates import make
-from warmlog.cli.security.secure import secure, warn_of_replaced
+from warmlog.cli.security.secure import Secured, secure, warn_of_replaced
 from warmlog.cli.serve import warn_if_open
 
 LIMIT_S = 60
@@ -170,15 +172,41 @@ def test_what_does_not_fit_any_more_is_named(tmp_path: Path, caplog: pytest.LogC
     assert "ca.pem is missing" in warnings()
 
 
+def test_a_broker_of_a_cluster_names_what_does_not_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made, secrets = tmp_path / "made", tmp_path / "copied"
+    assert run("cluster", "secrets", made)[0] == 0
+    shutil.copytree(made, secrets)
+    member = ("warmlog.cluster.etcd=http://127.0.0.1:1", "node.id=1")
+    settings = load_settings(None, {}, member, data_dir=tmp_path / "data")
+
+    def start() -> Secured:
+        return secure(settings, kafka="127.0.0.1:0", native="none", http="none", directory=secrets)
+
+    supers = [each for each in start().assignments if each.startswith("super.users=")]
+    assert supers == ["super.users=User:admin;User:broker"]
+    start()
+    assert caplog.messages == []
+    (secrets / "admin.password").write_text("another\n")
+    start()
+    assert "admin.properties does not fit admin.password" in caplog.messages[0]
+    (secrets / "broker.password").unlink()
+    with pytest.raises(CannotStart, match=r"has no broker.password: .* copy broker.password from another broker"):
+        start()
+
+
 def test_settings_that_are_replaced_and_a_later_open_start_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "warmlog.toml"
-    file.write_text('"super.users" = "User:root"\n"warmlog.audit.file" = "audit.jsonl"\n')
+    everyone = '"allow.everyone.if.no.acl.found" = true\n'
+    file.write_text(f'"super.users" = "User:root"\n"warmlog.audit.file" = "audit.jsonl"\n{everyone}')
     settings = load_settings(file, {}, (), data_dir=tmp_path / "data")
     found = secure(settings, kafka="127.0.0.1:0", native="none", http="none")
     warn_of_replaced(settings, found.assignments, kept=("warmlog.audit.file = audit.jsonl",))
-    assert caplog.messages == ["--secure replaces super.users=User:root by User:admin; --set keeps it"]
+    assert caplog.messages == [
+        "--secure replaces super.users=User:root by User:admin; --set keeps it",
+        "--secure replaces allow.everyone.if.no.acl.found=True by false; --set keeps it",
+    ]
     caplog.clear()
     warn_if_open(load_settings(data_dir=tmp_path / "data"))
     assert "data was served with --secure before; now everyone may do everything" in caplog.messages[0]

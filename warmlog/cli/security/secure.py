@@ -101,21 +101,21 @@ def secure(
         _make_users(users, properties)
     else:
         _warn_of_exposed(directory)
-        if not is_member:  # copies of a directory name the first one
-            _warn_of_changes(directory, properties)
+        _warn_of_changes(directory, properties, is_copy=is_member)
         if node is not None:
             users.make(BROKER)  # its password may have been changed
+    supers = (ADMIN, BROKER) if is_of_cluster else (ADMIN,)
     assignments = [
         "listener.security.protocol.map=kafka:SASL_SSL,native:SASL_SSL",
         f"ssl.keystore.location={broker_file}",
         f"authorizer.class.name={STANDARD_AUTHORIZER}",
-        f"super.users=User:{ADMIN}",
+        f"super.users={';'.join(f'User:{each}' for each in supers)}",
+        "allow.everyone.if.no.acl.found=false",
         f"warmlog.audit.file={(data if is_member else directory) / 'audit.jsonl'}",
         *OF_HTTP,
     ]
     if is_of_cluster:
         assignments += [
-            f"super.users=User:{ADMIN};User:{BROKER}",
             f"ssl.truststore.location={directory / 'ca.pem'}",
             f"warmlog.inter.broker.user={BROKER}",
             f"warmlog.inter.broker.password.file={directory / f'{BROKER}.password'}",
@@ -202,8 +202,11 @@ def _check_shared(directory: Path) -> None:
     """Raise CannotStart unless the secrets of a cluster are there."""
     for name in ("ca.pem", f"{BROKER}.password", f"{ADMIN}.password"):
         if not (directory / name).exists():
+            advice = "make them once"
+            if directory.is_dir() and any(directory.iterdir()):
+                advice = f"copy {name} from another broker, or, if the cluster is new, make what is missing"
             raise CannotStart(
-                f"--secure: {directory} has no {name}: the brokers of a cluster share their secrets; make them once"
+                f"--secure: {directory} has no {name}: the brokers of a cluster share their secrets; {advice}"
                 f" with `warmlog cluster secrets {directory}`, and copy the directory to the machine of each broker"
             )
 
@@ -230,11 +233,13 @@ def _warn_of_exposed(directory: Path) -> None:
         raise Failure(f"{error.filename}: {error.strerror}") from None
 
 
-def _warn_of_changes(directory: Path, properties: Path) -> None:
-    """Warn of a file for clients that does not fit the secrets. Raises Failure."""
+def _warn_of_changes(directory: Path, properties: Path, *, is_copy: bool) -> None:
+    """Warn of a file for clients that does not fit the secrets; that of a copy has another path. Raises Failure."""
     try:
         password = (directory / f"{ADMIN}.password").read_text(encoding="utf-8").partition("\n")[0]
-        fits = properties.read_text(encoding="utf-8") == _properties(password, directory / "ca.pem")
+        wanted = _properties(password, directory / "ca.pem").splitlines()
+        found = properties.read_text(encoding="utf-8").splitlines()
+        fits = found[:-1] == wanted[:-1] if is_copy else found == wanted
     except UnicodeDecodeError:
         fits = False
     except FileNotFoundError:
