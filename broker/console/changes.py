@@ -199,6 +199,8 @@ async def elect_leader(visit: Visit, name: str, index: str) -> Done:
     response = await visit.ask(ElectLeadersRequest(election_type=int(asked.unclean), partitions=(place,)))
     _check([response])
     _check(response.partitions, fine=(ErrorCode.ELECTION_NOT_NEEDED,))
+    if any(each.error is ErrorCode.ELECTION_NOT_NEEDED for each in response.partitions):
+        return Done(done=f"the leader of {name}-{number} is the right one: no election was needed")
     return Done(done=f"elected a leader of {name}-{number}")
 
 
