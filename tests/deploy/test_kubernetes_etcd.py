@@ -23,7 +23,7 @@ from tests.deploy.files import DEPLOY
 from tests.deploy.kubernetes import Object, expanded
 from tests.requires import lacks
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 DIRECTORY = DEPLOY / "kubernetes-cluster"
 MEMBERS = 3
 LIMIT_S = 60.0

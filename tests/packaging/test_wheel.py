@@ -30,7 +30,7 @@ def test_orders(warmlog_broker):
     assert protocol.OWNER == "user"
 """
 
-pytestmark = pytest.mark.timeout(600)  # mypyc's translation alone takes half a minute on a busy machine
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # mypyc takes half a minute on a busy machine
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
 
 

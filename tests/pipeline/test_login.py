@@ -81,6 +81,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield broker
 
 
+@pytest.mark.interop  # starts a Spark of its own
 def test_spark_reads_and_writes(spark: Any, secured: Secured) -> None:
     options = secured.options
     frame = spark.read.format("warmlog").options(**options, topic="orders").load()
@@ -91,6 +92,7 @@ def test_spark_reads_and_writes(spark: Any, secured: Secured) -> None:
     assert spark.read.format("warmlog").options(**options, topic="copy").load().count() == 2 * RECORDS
 
 
+@pytest.mark.interop
 @pytest.mark.parametrize("transactional", ["false", "true"])
 def test_rights_that_spark_needs(spark: Any, secured: Secured, transactional: str) -> None:
     created = run(

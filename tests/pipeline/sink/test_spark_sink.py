@@ -15,6 +15,8 @@ from warmlog.client.blocking import Client
 from warmlog.pipeline.session import ADAPTIVE_STREAMS, has_adaptive_streams
 from warmlog.testing import Broker
 
+pytestmark = pytest.mark.interop  # starts a Spark of its own
+
 NOW_S = int(time.time()) - 3600  # retention takes what is older than a week
 
 

@@ -16,6 +16,8 @@ from warmlog.client.blocking import Client
 from warmlog.pipeline.session import has_adaptive_streams
 from warmlog.testing import Broker
 
+pytestmark = pytest.mark.interop  # starts a Spark of its own
+
 WritePartition = Callable[..., DirectoryWriter]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

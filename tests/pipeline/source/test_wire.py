@@ -458,12 +458,14 @@ def test_what_does_not_pass_is_an_error(broker: Broker, client: Client) -> None:
         Offsets(cluster, [("fails", 7)]).bound(("fails", 7), LATEST_TIMESTAMP)
 
 
+@pytest.mark.interop  # starts a Spark of its own
 def test_spark_reads_over_the_wire(spark: Any, broker: Broker, client: Client) -> None:
     produced(client, "spark", 100)
     frame = spark.read.format("warmlog").options(bootstrap=broker.native, topic="spark", minPartitions="4").load()
     assert sorted(int(row.value) for row in frame.select("value").collect()) == list(range(100))
 
 
+@pytest.mark.interop
 @pytest.mark.parametrize("source", ["bootstrap", "path"])
 def test_a_stream_goes_on_where_its_checkpoint_says(
     spark: Any, broker: Broker, client: Client, tmp_path: Path, source: str
