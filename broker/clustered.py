@@ -20,22 +20,17 @@ import trio
 from warmlog.broker.api.records.producers import largest_producer_id
 from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.controller import Controller, Rebalancing
-from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
-from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
-from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
-from warmlog.broker.cluster.etcd.tls import PREFIX
 from warmlog.broker.cluster.history import FoundDirectory, history_of
 from warmlog.broker.cluster.image import BROKER_DEFAULTS
-from warmlog.broker.cluster.local.socket_store import SCHEME, SocketStore
 from warmlog.broker.cluster.node import ClusterNode, Identity
 from warmlog.broker.cluster.rules import SHARED
 from warmlog.broker.cluster.state_file import StateFile
-from warmlog.broker.cluster.store import KnownStore, StoreError, StoreMismatchError
+from warmlog.broker.cluster.store import StoreError, StoreMismatchError
 from warmlog.broker.cluster.values import NO_EPOCH, Endpoint, broker_client_id
+from warmlog.broker.cluster_start import ClusterStartError, check_rights, connect_store, peer_login
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.io.directory_names import decode_topic_id
 from warmlog.broker.log.io.disk import Disk
-from warmlog.broker.metadata.errors import CannotJoinError
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.mirror.own_cluster import OwnCluster
 from warmlog.broker.net.turns.deadlines import Deadlines
@@ -45,13 +40,9 @@ from warmlog.broker.replication.following.fetcher import FetchLimits
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.peers.brokers import ClusterBrokers
 from warmlog.broker.replication.peers.connection import PeerSettings
-from warmlog.broker.replication.peers.login import PasswordFileError as PeerPasswordError
-from warmlog.broker.replication.peers.login import PeerLogin
 from warmlog.broker.replication.replicas import Replicas
 from warmlog.broker.replication.self_fencing import SelfFencing
-from warmlog.broker.security.client_tls import ClientTls, TlsFileError, TlsFiles
 from warmlog.broker.settings.listeners import inter_broker_listener
-from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.types import as_text
 from warmlog.protocol.version import VERSION
@@ -63,10 +54,6 @@ REMEMBER_S = 10.0  # how often the file is written
 FETCH_PATIENCE_S = 0.05
 
 logger = logging.getLogger(__name__)
-
-
-class ClusterStartError(CannotJoinError):
-    """The broker cannot be part of the cluster as configured. `str()` is one line for users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +104,7 @@ class ClusterMember:
         for each in directories.live:
             each.recognize(self._state.epoch)
         random = Random()  # noqa: S311  # jitter and placement
-        self.store = _connect(settings, metrics, self._state.store, random)
+        self.store = connect_store(settings, metrics, self._state.store, random)
         self.node = ClusterNode(
             self.store,
             settings.node_id,
@@ -127,7 +114,7 @@ class ClusterMember:
         )
         self.brokers = ClusterBrokers(
             self.node,
-            PeerSettings(client_id=broker_client_id(settings.node_id), tls=tls, login=_login(settings)),
+            PeerSettings(client_id=broker_client_id(settings.node_id), tls=tls, login=peer_login(settings)),
             random=random,
         )
         self._random = random
@@ -142,7 +129,7 @@ class ClusterMember:
         """
         await self.node.load()
         self._check_registration()
-        self._check_rights()
+        check_rights(self._settings, self.node.image, self.node.id)
         self._since = self._continued() if adopted_since == NO_EPOCH else adopted_since
         await self._remember()
         await trio.to_thread.run_sync(self._directories.sort_out, partial(judge, self.node.image, self.node.id))
@@ -157,26 +144,6 @@ class ClusterMember:
             raise StoreMismatchError(
                 f"etcd knows broker {self.node.id} as registered at revision {known.epoch}, not at {epoch}: it was "
                 "restored from a backup that lacks decisions already carried out; restore its latest state"
-            )
-
-    def _check_rights(self) -> None:
-        """Refuse to be the one broker that lets anyone change the cluster's topics. Raises ClusterStartError."""
-        others = [each for each in self.node.image.known.values() if each.broker != self.node.id]
-        if self._settings.authorizer_class_name:
-            named = ", ".join(str(each.broker) for each in others if not each.checks_rights)
-            if named:
-                logger.warning(
-                    "brokers without an authorizer: %s; whoever reaches one of them can change the cluster's topics: "
-                    "restart them with the settings of this broker",
-                    named,
-                )
-            return
-        named = ", ".join(str(each.broker) for each in others if each.checks_rights)
-        if named and not self._settings.warmlog_cluster_mixed_security:
-            raise ClusterStartError(
-                f"brokers of this cluster check rights, and this one would not: {named}; whoever reaches this broker "
-                "could change the cluster's topics. Start it as the others, such as with --secure (while security is "
-                "being removed: warmlog.cluster.mixed.security=true)"
             )
 
     async def run(
@@ -395,68 +362,6 @@ class ClusterMember:
             ],
             ("kind",),
         )
-
-
-def _connect(settings: Settings, metrics: Metrics, known: KnownStore | None, random: Random) -> EtcdStore | SocketStore:
-    """Return the store that the settings name. Raises ClusterStartError."""
-    given = settings.warmlog_cluster_etcd
-    if given.startswith(SCHEME):
-        return SocketStore(given.removeprefix(SCHEME), metrics=metrics, known=known)
-    try:
-        endpoints = parse_endpoints(given)
-    except ValueError as error:
-        raise ClusterStartError(f"warmlog.cluster.etcd: {error}") from None
-    is_tls = endpoints[0].is_tls
-    return EtcdStore(
-        endpoints,
-        settings.warmlog_cluster_id,
-        metrics=metrics,
-        tls=_tls(settings) if is_tls else None,
-        account=_account(settings, is_encrypted=is_tls) if settings.warmlog_cluster_etcd_user else None,
-        known=known,
-        random=random,
-    )
-
-
-def _tls(settings: Settings) -> ClientTls:
-    """Load the files for TLS to etcd. Raises ClusterStartError."""
-    files = TlsFiles(
-        prefix=PREFIX,
-        ca=settings.warmlog_cluster_etcd_ca_file,
-        certificate=settings.warmlog_cluster_etcd_certificate_file,
-        key=settings.warmlog_cluster_etcd_key_file,
-    )
-    try:
-        return ClientTls(files)
-    except TlsFileError as error:
-        raise ClusterStartError(str(error)) from None
-
-
-def _account(settings: Settings, *, is_encrypted: bool) -> Account:
-    """Return the user of etcd. Raises ClusterStartError."""
-    if not is_encrypted:
-        logger.warning("the password of etcd's user crosses the network unencrypted: use https:// endpoints")
-    try:
-        return Account(settings.warmlog_cluster_etcd_user, settings.warmlog_cluster_etcd_password_file)
-    except PasswordFileError as error:
-        raise ClusterStartError(str(error)) from None
-
-
-def _login(settings: Settings) -> PeerLogin | None:
-    """Return how this broker logs in to others, None without SASL. Raises ClusterStartError."""
-    if sasl_settings(settings, inter_broker_listener(settings)) is None:
-        return None
-    login = PeerLogin(
-        settings.warmlog_inter_broker_user,
-        settings.warmlog_inter_broker_password_file,
-        settings.sasl_mechanism_inter_broker_protocol,
-        setting="warmlog.inter.broker.password.file",
-    )
-    try:
-        login.password()
-    except PeerPasswordError as error:
-        raise ClusterStartError(str(error)) from None
-    return login
 
 
 def _reading(read: Callable[[], float]) -> list[tuple[tuple[str, ...], float]]:

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import trio
 
+import warmlog.broker.cluster_start
 import warmlog.broker.clustered
 from tests.broker.cluster.memory import Faults, MemoryCluster, MemoryStore
 from tests.cluster.simulation.network import MACHINE, Network
@@ -125,7 +126,7 @@ def connected(
         return SimulatedStore(contents, faults[MACHINE.get()], network)
 
     with (
-        patch.object(warmlog.broker.clustered, "EtcdStore", store),
+        patch.object(warmlog.broker.cluster_start, "EtcdStore", store),
         patch.object(warmlog.broker.clustered, "Random", lambda: Random(random.random())),
         patch.object(trio, "open_tcp_stream", network.open_tcp_stream),
         patch.object(peer_socket, "connect", network.open_tcp_stream),
