@@ -88,11 +88,12 @@ class Context:
     is decoded. Afterwards, only the session may be kept.
     """
 
-    __slots__ = ("_clock", "_pacer", "_piece_end", "_pieces", "_slot", "session", "version")
+    __slots__ = ("_clock", "_pacer", "_piece_end", "_pieces", "_slot", "session", "subject", "version")
 
     def __init__(self, session: Session, pacer: Pacer) -> None:
         self.session = session
         self.version = 0  # of the API (Kafka) or of the protocol (native)
+        self.subject = ""  # for the audit log: the name of what is changed, where the request does not have it
         self._pacer = pacer
         self._clock = pacer.clock  # looked up once: a loop reads it for each of its items
         self._piece_end = 0.0

@@ -184,7 +184,8 @@ class AuditLog:
 
         A request that was refused as a whole has changed nothing, and is one of the refusals.
         """
-        event = events.change(api, request, response, context.session, time_ms=wall_clock_ms())
+        subject, context.subject = context.subject, ""
+        event = events.change(api, request, response, context.session, subject=subject, time_ms=wall_clock_ms())
         if event["action_id"] == DENIED_ACTION:
             self._add(event)
             return

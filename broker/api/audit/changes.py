@@ -107,17 +107,20 @@ def _node(node_id: Any) -> Resource:
 
 
 def _new_token(request: Any) -> Resource:
-    """Describe a token that is asked for: the name of its owner, if that is another principal, and who may renew it."""
-    owner = "" if request.owner is None else _principal(request.owner)
-    return Resource("delegation token", owner, {"renewers": [_principal(each) for each in request.renewers]})
+    """Describe a token that is asked for: its owner, if that is another principal, and who may renew it."""
+    details: dict[str, Any] = {"renewers": [_principal(each) for each in request.renewers]}
+    if request.owner is not None:
+        details["owner"] = _principal(request.owner)
+    return Resource("delegation token", "", details)
 
 
-def _principal(named: Any) -> str:
-    return f"{named.type}:{named.name}"
+def _principal(named: tuple[str, str]) -> str:
+    kind, name = named
+    return f"{kind}:{name}"
 
 
 def _token(request: Any) -> Resource:
-    """Describe a token by how long it is to be valid from now on; its HMAC is a secret."""
+    """Describe a token by how long it is to be valid from now on; its HMAC is a secret, and the handler names it."""
     return Resource("delegation token", "", {"period_ms": request.period_ms})
 
 

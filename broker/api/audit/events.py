@@ -79,15 +79,21 @@ def denied(api: str, request: Any, response: Any, session: Session, *, time_ms: 
     return event | _about(api, refused, (), total=len(refused)) | _DENIED_ACTION
 
 
-def change(api: str, request: Any, response: Any, session: Session, *, time_ms: int) -> Event:
-    """Return the event of a request that has changed something, or failed to."""
+def change(api: str, request: Any, response: Any, session: Session, *, subject: str = "", time_ms: int) -> Event:
+    """Return the event of a request that has changed something, or failed to.
+
+    `subject`: the name of what it is about, where the request does not have it.
+    """
     items = changed(api, request)
     errors = _errors(response, len(items))
     is_ok = all(code is ErrorCode.NONE for code in errors)
     event = _event(Class.API_ACTIVITY, _activity(api), session, is_ok=is_ok, time_ms=time_ms)
     is_denied = all(code in DENIED for code in errors)
     named = items[: MAX_REFUSED if is_denied else MAX_RESOURCES]
-    event |= _about(api, [CHANGES[api].describe(item) for item in named], errors, total=len(items))
+    resources = [CHANGES[api].describe(item) for item in named]
+    if subject:
+        resources = [each._replace(name=subject) for each in resources]
+    event |= _about(api, resources, errors, total=len(items))
     event |= _DENIED_ACTION if is_denied else ALLOWED_ACTION
     if getattr(request, "validate_only", False):
         event["unmapped"]["validate_only"] = True

@@ -76,6 +76,7 @@ class DelegationTokensApi:
         if self._node.image.tokens_of[owner] >= MAX_OF_OWNER:
             raise RequestError(ErrorCode.POLICY_VIOLATION, f"{owner} has {MAX_OF_OWNER} delegation tokens, the maximum")
         token_id, now = str(uuid4()), self._clock_ms()
+        context.subject = token_id
         lifetime_ms = self._max_lifetime_ms
         if request.max_lifetime_ms > 0:
             lifetime_ms = min(lifetime_ms, request.max_lifetime_ms)
@@ -105,7 +106,7 @@ class DelegationTokensApi:
     async def renew(self, request: RenewDelegationTokenRequest, context: Context) -> TokenExpiryResponse:
         """Let a token expire later."""
         requester = _authenticated(context.session)
-        token_id, token = self._find(request.hmac)
+        token_id, token = self._find(request.hmac, context)
         now = self._clock_ms()
         if token.has_expired(now):
             raise RequestError(ErrorCode.DELEGATION_TOKEN_EXPIRED, "the delegation token has expired")
@@ -116,7 +117,7 @@ class DelegationTokensApi:
     async def expire(self, request: ExpireDelegationTokenRequest, context: Context) -> TokenExpiryResponse:
         """Let a token expire earlier, or remove it at once."""
         requester = _authenticated(context.session)
-        token_id, token = self._find(request.hmac)
+        token_id, token = self._find(request.hmac, context)
         _check_owner(token, requester)
         now = self._clock_ms()
         if request.period_ms < 0:
@@ -153,13 +154,14 @@ class DelegationTokensApi:
             )
         return self._secret
 
-    def _find(self, token_hmac: bytes) -> tuple[str, DelegationToken]:
+    def _find(self, token_hmac: bytes, context: Context) -> tuple[str, DelegationToken]:
         """Return the token that a client knows. Raises RequestError."""
         self._require()
         image = self._node.image
         token_id = image.token_ids.get(fingerprint(bytes(token_hmac)))
         if token_id is None:
             raise RequestError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "there is no such delegation token")
+        context.subject = token_id
         return token_id, image.delegation_tokens[token_id]
 
 

@@ -1,5 +1,6 @@
 """Delegation tokens: who may create, see, renew and end them, and who logs in with one."""
 
+import json
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -271,3 +272,18 @@ async def test_rights_on_users_and_tokens(tmp_path: Path) -> None:
         await allow("User:carol", (7, "User:alice"), 14)
         assert len(await describe(carol)) == 2
         assert await describe(carol, "carol") == []
+
+
+async def test_the_audit_log_names_tokens_by_their_id(tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    settings = {**ENABLED, "warmlog.audit.file": str(log)}
+    async with enabled(tmp_path, settings) as broker, logged_in(broker, "alice") as client:
+        token = await create(client, "bob")
+        await client.ask("RenewDelegationToken", hmac=token["hmac"], renew_period_ms=-1)
+        await client.ask("RenewDelegationToken", hmac=b"unknown", renew_period_ms=-1)
+        await client.ask("ExpireDelegationToken", hmac=token["hmac"], expiry_time_period_ms=-1)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    changes = [(each["api"]["operation"], each["resources"][0]["name"]) for each in events if "resources" in each]
+    named = token["token_id"]
+    assert [name for api, name in changes if "token" in api.lower()] == [named, named, "", named]
+    assert token["hmac"].hex() not in log.read_text()
