@@ -9,6 +9,22 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from warmlog.broker.security.acls import Operation, PatternType, Permission, ResourceType
+from warmlog.protocol.acls import AclEntry, AclQuery
+from warmlog.protocol.groups import PartitionEntry
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigAlteration
+from warmlog.protocol.kafka.messages.cluster.controller import FeatureUpdate
+from warmlog.protocol.kafka.messages.records.offsets import RecordsToDelete
+from warmlog.protocol.kafka.messages.security.authentication import (
+    CreateDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+)
+from warmlog.protocol.kafka.messages.security.quotas import QuotaAlteration
+from warmlog.protocol.kafka.messages.security.scram import ScramDeletion, ScramUpsertion
+from warmlog.protocol.kafka.messages.topics.assignments import Reassignment
+from warmlog.protocol.kafka.messages.topics.changes import NewPartitions
+from warmlog.protocol.kafka.messages.topics.log_dirs import LogDirTarget
+from warmlog.protocol.request import NewTopic, TopicAlteration
 
 MAX_MOVED: Final = 100  # partitions of a log directory that are named
 
@@ -39,7 +55,7 @@ class Change(NamedTuple):
     describe: Callable[[Any], Resource]
 
 
-def _topic(topic: Any) -> Resource:
+def _topic(topic: str | NewTopic | NewPartitions | TopicAlteration) -> Resource:
     """Describe a topic: its name, or a value with the name, and what else the value has."""
     if isinstance(topic, str):
         return Resource("topic", topic)
@@ -50,13 +66,13 @@ def _topic(topic: Any) -> Resource:
     return Resource("topic", topic.name, details)
 
 
-def _partition(partition: Any) -> Resource:
+def _partition(partition: RecordsToDelete | Reassignment | PartitionEntry) -> Resource:
     found = {name: getattr(partition, name, None) for name in ("offset", "replicas")}
     details = {name: value for name, value in found.items() if value is not None}
     return Resource("partition", f"{partition.topic}-{partition.partition}", details)
 
 
-def _log_dir(target: Any) -> Resource:
+def _log_dir(target: LogDirTarget) -> Resource:
     moved = [f"{each.topic}-{each.partition}" for each in target.partitions[:MAX_MOVED]]
     return Resource("log directory", target.path, {"partitions": moved})
 
@@ -65,13 +81,13 @@ def _group(group: str) -> Resource:
     return Resource("group", group)
 
 
-def _configs(altered: Any) -> Resource:
+def _configs(altered: ConfigAlteration) -> Resource:
     kinds = {2: "topic", 4: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}
     names = sorted({change.name for change in altered.changes})
     return Resource(kinds.get(altered.resource_type, str(altered.resource_type)), altered.name, {"configs": names})
 
 
-def _acl(acl: Any) -> Resource:
+def _acl(acl: AclEntry | AclQuery) -> Resource:
     details = {
         "pattern": _label(PatternType, acl.pattern),
         "principal": acl.principal,
@@ -89,24 +105,24 @@ def _label(kind: type[IntEnum], number: int) -> str:
         return str(number)
 
 
-def _user(credential: Any) -> Resource:
+def _user(credential: ScramDeletion | ScramUpsertion) -> Resource:
     return Resource("user", credential.user, {"mechanism": credential.mechanism})
 
 
-def _quota(alteration: Any) -> Resource:
+def _quota(alteration: QuotaAlteration) -> Resource:
     named = ", ".join(f"{kind} {'<default>' if name is None else name}" for kind, name in alteration.entity)
     return Resource("client quota", named)
 
 
-def _feature(update: Any) -> Resource:
+def _feature(update: FeatureUpdate) -> Resource:
     return Resource("feature", update.name, {"level": update.level})
 
 
-def _node(node_id: Any) -> Resource:
+def _node(node_id: int) -> Resource:
     return Resource("broker", str(node_id))
 
 
-def _new_token(request: Any) -> Resource:
+def _new_token(request: CreateDelegationTokenRequest) -> Resource:
     """Describe a token that is asked for: its owner, if that is another principal, and who may renew it."""
     details: dict[str, Any] = {"renewers": [_principal(each) for each in request.renewers]}
     if request.owner is not None:
@@ -119,7 +135,7 @@ def _principal(named: tuple[str, str]) -> str:
     return f"{kind}:{name}"
 
 
-def _token(request: Any) -> Resource:
+def _token(request: RenewDelegationTokenRequest | ExpireDelegationTokenRequest) -> Resource:
     """Describe a token by how long it is to be valid from now on; its HMAC is a secret, and the handler names it."""
     return Resource("delegation token", "", {"period_ms": request.period_ms})
 
