@@ -1,5 +1,6 @@
 """`warmlog serve --secure` on etcd: brokers that share their secrets."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.ports import free_ports
@@ -36,6 +37,7 @@ def served(directory: Path, number: int, etcd_url: str, kafka: str) -> Iterator[
         "node.id": number,
         "default.replication.factor": 3,
         "min.insync.replicas": 3,
+        "warmlog.audit.topic": "true",
     }
     command = [sys.executable, "-m", "warmlog", "serve", "--secure", "--secrets-dir", f"secrets-{number}",
                "--data-dir", f"data-{number}", "--kafka", kafka, "--native", "127.0.0.1:0", "--http", "none",
@@ -87,6 +89,7 @@ def test_brokers_with_copies_of_the_secrets_form_a_cluster(tmp_path: Path) -> No
             assert AdminClient({**bootstrap, "bootstrap.servers": again.kafka}).list_topics(timeout=LIMIT_S).topics
             assert password not in again.log.read_text()
             assert "does not fit" not in again.log.read_text()
+            expect_recorded(bootstrap, {(3, "User:admin"), *((number, "User:broker") for number in (1, 2, 3))})
 
         # a broker that forgets --secure is refused, until it says that it is meant so; then the others warn
         forgetful = [
@@ -112,6 +115,20 @@ def test_brokers_with_copies_of_the_secrets_form_a_cluster(tmp_path: Path) -> No
     assert {path.name for path in (tmp_path / "secrets-2").iterdir()} == {
         "admin.password", "admin.properties", "broker-2.pem", "broker.password", "ca-key.pem", "ca.pem",
     }  # fmt: skip
+
+
+def expect_recorded(bootstrap: dict[str, str], expected: set[tuple[int, str]]) -> None:
+    """Read the audit log's topic until these brokers have recorded these users."""
+    consumer = Consumer({**bootstrap, "group.id": "audit", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("__warmlog_audit", index, 0) for index in range(3)])
+    missing = set(expected)
+    while missing:
+        message = consumer.poll(LIMIT_S)
+        assert message is not None, missing
+        if message.error() is None:
+            event = json.loads(message.value())
+            missing.discard((event["unmapped"]["broker"], event["actor"]["user"]["name"]))
+    consumer.close()
 
 
 def produce(bootstrap: dict[str, str]) -> None:
