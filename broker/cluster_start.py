@@ -18,6 +18,7 @@ from warmlog.broker.security.client_tls import ClientTls, TlsFileError, TlsFiles
 from warmlog.broker.settings.listeners import inter_broker_listener
 from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.scram import MECHANISMS, PLAIN
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +105,30 @@ def peer_login(settings: Settings) -> PeerLogin | None:
         settings.sasl_mechanism_inter_broker_protocol,
         setting="warmlog.inter.broker.password.file",
     )
+    _read_password(login)
+    return login
+
+
+def check_login(login: PeerLogin, image: ClusterImage) -> None:
+    """Refuse a password that the other brokers would refuse. Blocking: slow on purpose. Raises ClusterStartError.
+
+    The user may not exist yet. A token is not checked.
+    """
+    names = list(MECHANISMS) if login.mechanism == PLAIN else [login.mechanism]
+    known = [(name, image.credentials[login.user, name]) for name in names if (login.user, name) in image.credentials]
+    if not known:
+        return
+    name, credential = known[0]  # with which PLAIN is checked
+    if not credential.fits(MECHANISMS[name], _read_password(login)):
+        raise ClusterStartError(
+            f"{login.setting}: {login.password_file} does not have the password that user {login.user} has in this"
+            " cluster: copy the file from another broker; if the password was changed, write the new one to the file"
+        )
+
+
+def _read_password(login: PeerLogin) -> str:
+    """Raise ClusterStartError if the file cannot be read."""
     try:
-        login.password()
+        return login.password()
     except PeerPasswordError as error:
         raise ClusterStartError(str(error)) from None
-    return login

@@ -27,7 +27,7 @@ from warmlog.broker.cluster.rules import SHARED
 from warmlog.broker.cluster.state_file import StateFile
 from warmlog.broker.cluster.store import StoreError, StoreMismatchError
 from warmlog.broker.cluster.values import NO_EPOCH, Endpoint, broker_client_id
-from warmlog.broker.cluster_start import ClusterStartError, check_rights, connect_store, peer_login
+from warmlog.broker.cluster_start import ClusterStartError, check_login, check_rights, connect_store, peer_login
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.io.directory_names import decode_topic_id
 from warmlog.broker.log.io.disk import Disk
@@ -112,9 +112,10 @@ class ClusterMember:
             random=random,
             peer_listener=inter_broker_listener(settings),
         )
+        self._login = peer_login(settings)
         self.brokers = ClusterBrokers(
             self.node,
-            PeerSettings(client_id=broker_client_id(settings.node_id), tls=tls, login=peer_login(settings)),
+            PeerSettings(client_id=broker_client_id(settings.node_id), tls=tls, login=self._login),
             random=random,
         )
         self._random = random
@@ -125,11 +126,13 @@ class ClusterMember:
         """Read the image, and rename the partition directories here that belong elsewhere.
 
         `adopted_since`: the first epoch of the history, if the cluster has just adopted the topics of this broker.
-        Raises StoreMismatchError, StoreRefusedError, OSError.
+        Raises ClusterStartError, StoreMismatchError, StoreRefusedError, OSError.
         """
         await self.node.load()
         self._check_registration()
         check_rights(self._settings, self.node.image, self.node.id)
+        if self._login is not None:
+            await trio.to_thread.run_sync(check_login, self._login, self.node.image)
         self._since = self._continued() if adopted_since == NO_EPOCH else adopted_since
         await self._remember()
         await trio.to_thread.run_sync(self._directories.sort_out, partial(judge, self.node.image, self.node.id))

@@ -58,6 +58,11 @@ class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
             iterations=iterations,
         )
 
+    def fits(self, mechanism: Mechanism, password: str) -> bool:
+        """Return whether it is of a password. Slow on purpose (PBKDF2), without the GIL."""
+        salted = mechanism.salted_password(password, self.salt, self.iterations)
+        return hmac.compare_digest(mechanism.stored_key(salted), self.stored_key)
+
     @property
     def shape(self) -> Shape:
         """What a client sees of it."""
@@ -251,10 +256,10 @@ class PlainServer:
         """Return whether the password is right. Slow on purpose (PBKDF2), without the GIL."""
         credential, mechanism = self._credential, self._mechanism
         assert credential is not None
-        salted = mechanism.salted_password(self._password, credential.salt, credential.iterations)
+        is_right = credential.fits(mechanism, self._password)
         if (rest := self._most_iterations - credential.iterations) > 0:  # the time does not tell whose it is
             mechanism.salted_password(self._password, credential.salt, rest)
-        return hmac.compare_digest(mechanism.stored_key(salted), credential.stored_key)
+        return is_right
 
     def end(self, *, is_right: bool) -> bytes:
         """Complete the exchange, and return the empty answer. Raises SaslError for a wrong password."""

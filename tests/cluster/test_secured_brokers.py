@@ -131,6 +131,33 @@ def expect_recorded(bootstrap: dict[str, str], expected: set[tuple[int, str]]) -
     consumer.close()
 
 
+def test_a_broker_with_another_password_of_the_cluster_is_refused(tmp_path: Path) -> None:
+    for name in ("secrets-1", "other"):
+        assert run("cluster", "secrets", tmp_path / name)[0] == 0
+    shutil.copytree(tmp_path / "secrets-1", tmp_path / "secrets-2")
+    password = tmp_path / "secrets-2" / "broker.password"
+    password.write_text("wrong\n")
+    (kafka,) = free_ports(1)
+    with etcd(tmp_path / "etcd") as (member,), served(tmp_path, 1, member.url, f"127.0.0.1:{kafka}"):
+
+        def refused(number: int, secrets: str) -> str:
+            status, printed = run(
+                "serve", "--secure", "--secrets-dir", tmp_path / secrets, "--data-dir", tmp_path / f"data-{number}",
+                "--kafka", "127.0.0.1:0", "--native", "none", "--http", "none",
+                "--set", f"warmlog.cluster.etcd={member.url}", "--set", f"warmlog.cluster.id={tmp_path.name}",
+                "--set", f"node.id={number}",
+            )  # fmt: skip
+            assert status == 2
+            return printed.splitlines()[-1]
+
+        reason = "does not have the password that user broker has in this cluster: copy the file from another broker"
+        assert f"{password} {reason}" in refused(2, "secrets-2")
+        assert reason in refused(3, "other")
+        shutil.copy(tmp_path / "secrets-1" / "broker.password", password)
+        with served(tmp_path, 2, member.url, "127.0.0.1:0"):
+            pass
+
+
 def produce(bootstrap: dict[str, str]) -> None:
     """Write records that all three brokers have to acknowledge."""
     producer = Producer({**bootstrap, "acks": "all"})
