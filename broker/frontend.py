@@ -85,6 +85,7 @@ from warmlog.broker.settings.listeners import (
     address_key,
     inter_broker_listener,
     join_address,
+    listener_names,
     parse_overrides,
     security_of,
     value_for,
@@ -325,8 +326,15 @@ class Frontend:
 
 
 def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
-    """Return the authorizer that the settings ask for, and warn if it may refuse other brokers."""
+    """Return the authorizer that the settings ask for. Warn if it may refuse other brokers, or if ACLs have none."""
     found = new_authorizer(settings, node)
+    image = node.image
+    asks = any(sasl_settings(settings, name) is not None for name in listener_names(settings))
+    if found is None and (image.acls or (image.credentials and not asks)):
+        logger.warning(
+            "there are users or ACLs here, but authorizer.class.name is not set: every client may do everything; start "
+            "this broker with --secure, or with the settings that it had"
+        )
     is_known = str(ANONYMOUS) in parse_super_users(settings.super_users)
     if found is not None and not node.is_alone and not is_known:
         _warn_of_anonymous_brokers(settings)
