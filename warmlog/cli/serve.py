@@ -131,6 +131,8 @@ def serve_with(
     _check_secure(is_secure=is_secure, secrets_dir=secrets_dir, hosts=hosts)
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments, is_secure=is_secure)
+    if data_dir is not None:
+        warn_of_replaced_directory(settings, read_settings(config, None, assignments, is_secure=is_secure))
     if os.path.exists(settings.data_paths[0] / STORE):  # False if it cannot be read, which the broker reports
         raise CannotStart(f"{settings.data_paths[0]}: holds the nodes of a cluster; serve it with --nodes")
     if is_secure:
@@ -162,10 +164,12 @@ def serve_nodes(
     _check_secure(is_secure=is_secure, secrets_dir=secrets_dir, hosts=hosts)
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments, is_secure=is_secure)
+    if data_dir is not None:
+        warn_of_replaced_directory(settings, read_settings(config, None, assignments, is_secure=is_secure))
     with importing():
         from warmlog.broker.settings.durability import durability_sentence
         from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE
-        from warmlog.cli.nodes import NODES, Node, Plan, run_nodes
+        from warmlog.cli.nodes import Node, Plan, run_nodes
 
     for option, given in (("--kafka", kafka), ("--native", native)):
         if settings.listeners and given is not None:
@@ -173,8 +177,7 @@ def serve_nodes(
     addresses = {"kafka": kafka or DEFAULT_KAFKA, "native": native or DEFAULT_NATIVE, "http": http}
     Plan(settings=settings, count=count, addresses=addresses, options=(), logs_json=log_json).check()
     if is_secure:
-        first = settings.data_paths[0] / NODES / str(settings.node_id)
-        assignments = secured(settings, kafka, native, http, hosts, secrets_dir, assignments, first)
+        assignments = secured(settings, kafka, native, http, hosts, secrets_dir, assignments, has_nodes=True)
         settings = read_settings(config, data_dir, assignments)
     else:
         warn_if_open(settings)
@@ -224,6 +227,18 @@ def read_settings(
         raise CannotStart(str(error)) from error
 
 
+def warn_of_replaced_directory(settings: "Settings", given: "Settings") -> None:
+    """Warn if --data-dir replaces a data directory. `given`: the settings without that option."""
+    replaced, now = given.data_paths[0], settings.data_paths
+    if given.data_dirs != type(given)().data_dirs and replaced.resolve() != now[0].resolve():
+        logger.warning(
+            "--data-dir replaces %s, the first of log.dirs=%s: the data directories are %s",
+            replaced,
+            given.data_dirs,
+            ",".join(map(str, now)),
+        )
+
+
 def secured(
     settings: "Settings",
     kafka: str | None,
@@ -232,16 +247,26 @@ def secured(
     hosts: tuple[str, ...],
     directory: Path | None,
     assignments: tuple[str, ...],
-    node: Path | None = None,
+    *,
+    has_nodes: bool = False,
 ) -> tuple[str, ...]:
     """Return the settings of a broker that encrypts and asks for logins, before `assignments`.
 
     Raises CannotStart, Failure.
     """
     with importing():
-        from warmlog.cli.security.secure import introduction, secure, warn_of_replaced
+        from warmlog.cli.security.secure import introduction, names_of, secure, warn_of_replaced
 
-    found = secure(settings, kafka=kafka, native=native, http=http, hosts=hosts, directory=directory, node=node)
+    found = secure(
+        settings,
+        kafka=kafka,
+        native=native,
+        http=http,
+        hosts=hosts,
+        directory=directory,
+        has_nodes=has_nodes,
+        kept=names_of(assignments),
+    )
     warn_of_replaced(settings, found.assignments, kept=assignments)
     if found.is_new:
         for line in introduction(found, is_terminal=sys.stdout.isatty()):

@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient
 from tests.warmlog.cli.test_tls import run
 from warmlog.broker.settings.loading import load_settings
 from warmlog.cli.failure import CannotStart
-from warmlog.cli.security.certificates import make
+from warmlog.cli.security.certificates import is_issued, make
 from warmlog.cli.security.secure import Secured, secure, warn_of_replaced
-from warmlog.cli.serve import warn_if_open
+from warmlog.cli.serve import read_settings, warn_if_open, warn_of_replaced_directory
 
 LIMIT_S = 60
 
@@ -213,6 +213,69 @@ def test_settings_that_are_replaced_and_a_later_open_start_are_named(
     warn_if_open(load_settings(None, {}, found.assignments, data_dir=tmp_path / "data"))
     warn_if_open(load_settings(data_dir=tmp_path / "other"))
     assert len(caplog.messages) == 1
+
+
+def test_a_data_directory_that_the_option_replaces_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def warnings(data_dir: str, *assignments: str, config: Path | None = None) -> list[str]:
+        caplog.clear()
+        warn_of_replaced_directory(
+            read_settings(config, data_dir, assignments), read_settings(config, None, assignments)
+        )
+        return caplog.messages
+
+    assert warnings("da") == warnings("da", "log.dirs=da,db") == warnings("./da", "log.dirs=da") == []
+    assert warnings("da", "log.dirs=db,da,dc") == [
+        "--data-dir replaces db, the first of log.dirs=db,da,dc: the data directories are da,dc"
+    ]
+    file = tmp_path / "warmlog.toml"
+    file.write_text('"log.dirs" = "/var/lib/a"\n')
+    assert "--data-dir replaces /var/lib/a" in warnings("da", config=file)[0]
+
+
+def test_brokers_of_a_cluster_need_a_certificate_that_the_others_trust(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run("cluster", "secrets", tmp_path / "secrets")[0] == 0
+    secrets, key = tmp_path / "secrets", tmp_path / "secrets" / "ca-key.pem"
+    member = load_settings(None, {}, ("warmlog.cluster.etcd=http://127.0.0.1:1", "node.id=3"), data_dir=tmp_path / "d")
+
+    def start(kept: tuple[str, ...] = ()) -> None:
+        secure(member, kafka="127.0.0.1:0", native="none", http="none", directory=secrets, kept=kept)
+
+    key.rename(tmp_path / "ca-key.pem")
+    with pytest.raises(CannotStart, match=r"ca-key.pem is needed to make broker-3.pem: copy it from where"):
+        start()
+    (tmp_path / "ca-key.pem").rename(key)
+    start()
+    make(tmp_path / "other")
+    own, other = (secrets / "ca.pem").read_bytes(), (tmp_path / "other" / "ca.pem").read_bytes()
+    (secrets / "ca.pem").write_bytes(other + own)  # while the authority is being replaced
+    start()
+    assert caplog.messages == []
+    (secrets / "ca.pem").write_bytes(other)
+    with pytest.raises(CannotStart, match=r"broker-3.pem was not issued by .*ca.pem"):
+        start()
+    start(("ssl.truststore.location",))
+    assert "was not issued by" in caplog.messages[-1]
+
+
+def test_a_certificate_may_be_issued_by_way_of_others(tmp_path: Path) -> None:
+    root, middle, leaf = (tmp_path / name for name in ("root", "middle", "leaf"))
+    names = {"root": "/CN=root", "middle": "/CN=middle", "leaf": "/CN=broker"}
+    issuer = ""
+    for name, subject in names.items():
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                   "-keyout", f"{name}.key", "-out", f"{name}", "-subj", subject, "-days", "2"]  # fmt: skip
+        command += ["-addext", "basicConstraints=critical,CA:FALSE"] if name == "leaf" else []
+        command += ["-CA", issuer, "-CAkey", f"{issuer}.key"] if issuer else []
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        issuer = name
+    assert not is_issued(leaf, root)
+    leaf.write_bytes(leaf.read_bytes() + middle.read_bytes())
+    assert is_issued(leaf, root)
+    assert is_issued(leaf, middle)
+    make(tmp_path / "other")
+    assert not is_issued(leaf, tmp_path / "other" / "ca.pem")
 
 
 def test_passwords_are_quoted_for_javas_properties(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import trio
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from trio.testing import wait_all_tasks_blocked
 
@@ -337,6 +337,92 @@ def test_nodes_are_secured(tmp_path: Path) -> None:
     names = {path.name for path in secrets.iterdir()}
     assert {"audit-1.jsonl", "audit-2.jsonl", "audit-3.jsonl", "broker.password"} <= names
     assert (secrets / "broker.password").read_text().strip() not in running.log.read_text()
+
+
+def test_passwords_of_secured_nodes_change_between_two_starts(tmp_path: Path) -> None:
+    secrets = tmp_path / "data-secrets"
+    addresses = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "none")
+
+    def log_in(address: str, user: str, password: str) -> AdminClient:
+        client = AdminClient({
+            "bootstrap.servers": address, "security.protocol": "SASL_SSL", "ssl.ca.location": str(secrets / "ca.pem"),
+            "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": user, "sasl.password": password, "log_level": 0,
+        })  # fmt: skip
+        assert len(client.list_topics(timeout=LIMIT_S).brokers) == 2
+        return client
+
+    def secured_addresses(running: Running) -> list[str]:
+        words = [dict(word.split("=") for word in line.split() if "=" in word) for line in running.lines]
+        return [found["kafka"] for found in words[:-1] if "kafka" in found]
+
+    def acknowledged(error: KafkaError | None, _: Message) -> None:
+        assert error is None
+
+    with nodes(tmp_path / "data", 2, "--secure", addresses=addresses) as running:
+        assert running.stop() == 0
+    old = {user: (secrets / f"{user}.password").read_text().strip() for user in ("admin", "broker")}
+    for user in old:
+        (secrets / f"{user}.password").write_text(f"another-{user}\n")
+    (secrets / "admin.properties").unlink()
+    for start in range(2):
+        with nodes(tmp_path / "data", 2, "--secure", addresses=addresses) as running:
+            found = secured_addresses(running)
+            assert len(found) == 2
+            for address in found:
+                admin = log_in(address, "admin", "another-admin")
+                log_in(address, "broker", "another-broker")
+                errors: list[KafkaError] = []
+                refused = AdminClient({
+                    "bootstrap.servers": address, "security.protocol": "SASL_SSL", "log_level": 0,
+                    "ssl.ca.location": str(secrets / "ca.pem"), "sasl.mechanism": "SCRAM-SHA-512",
+                    "sasl.username": "admin", "sasl.password": old["admin"], "error_cb": errors.append,
+                })  # fmt: skip
+                while not errors:
+                    refused.poll(LIMIT_S)
+                assert errors[0].code() == KafkaError._AUTHENTICATION
+            # all replicas are needed: the nodes log in to each other
+            topic = NewTopic(f"t{start}", 2, 2, config={"min.insync.replicas": "2"})
+            admin.create_topics([topic])[topic.topic].result(LIMIT_S)
+            producer = Producer({
+                "bootstrap.servers": found[0], "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512",
+                "ssl.ca.location": str(secrets / "ca.pem"), "sasl.username": "admin", "acks": "all",
+                "sasl.password": "another-admin",
+            })  # fmt: skip
+            producer.produce(topic.topic, b"a", on_delivery=acknowledged)
+            assert producer.flush(LIMIT_S) == 0
+            assert running.stop() == 0
+
+
+def test_a_user_is_created_in_the_store_of_nodes_that_do_not_run(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("builder\n")
+    password.chmod(0o600)
+    create = ["user", "create", "bob", "--new-password-file", str(password), "--data-dir", str(tmp_path / "data")]
+    with nodes(tmp_path / "data", 2) as running:
+        in_use = CliRunner().invoke(root, create)
+        assert (in_use.exit_code, "is another process using it?" in in_use.output) == (1, True)
+        assert running.stop() == 0
+    assert CliRunner().invoke(root, create).exit_code == 0
+    before = running.log.read_text()
+    assert "every client may do everything" not in before
+    with nodes(tmp_path / "data", 2) as running:
+        listed = CliRunner().invoke(root, ["user", "list", "--kafka", running.kafka[1]])
+        assert listed.output.splitlines()[1].split() == ["bob", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+        assert running.stop() == 0
+    assert running.log.read_text().count("every client may do everything") == 2
+
+
+def test_secured_nodes_are_served_open_only_if_that_is_meant(tmp_path: Path) -> None:
+    addresses = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "none")
+    elsewhere = ("--secrets-dir", str(tmp_path / "elsewhere"))
+    with nodes(tmp_path / "data", 2, "--secure", *elsewhere, addresses=addresses) as running:
+        assert running.stop() == 0
+    with nodes(tmp_path / "data", 2) as running:
+        assert running.process.wait(LIMIT_S) == 2
+    assert "brokers of this cluster check rights, and this one would not: " in running.log.read_text()
+    with nodes(tmp_path / "data", 2, "--set", "warmlog.cluster.mixed.security=true") as running:
+        assert running.stop() == 0
+    assert running.log.read_text().count("every client may do everything") == 2
 
 
 def test_default_ports_of_nodes_do_not_collide(tmp_path: Path) -> None:

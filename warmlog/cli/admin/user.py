@@ -160,7 +160,8 @@ class _Hashed(NamedTuple):
 
 def _create_offline(data_dir: Path, user: str, hashed: _Hashed, *, node_id: int, cluster_id: str | None) -> None:
     """Write credentials into a data directory. Raises Failure."""
-    from warmlog.broker.cluster.local.users import create_user  # a client needs nothing of the broker
+    from warmlog.broker.cluster.local import STORE  # a client needs nothing of the broker
+    from warmlog.broker.cluster.local.users import create_user, create_user_of_nodes
     from warmlog.broker.log.errors import LogError
     from warmlog.broker.metadata.errors import MetadataError
     from warmlog.broker.security.scram import ScramCredential
@@ -170,7 +171,10 @@ def _create_offline(data_dir: Path, user: str, hashed: _Hashed, *, node_id: int,
         for mechanism, salted in hashed.salted.items()
     }
     try:
-        create_user(data_dir, user, credentials, node_id=node_id, cluster_id=cluster_id)
+        if (data_dir / STORE).exists():  # of serve --nodes
+            create_user_of_nodes(data_dir, user, credentials)
+        else:
+            create_user(data_dir, user, credentials, node_id=node_id, cluster_id=cluster_id)
     except (LogError, MetadataError) as error:
         raise Failure(str(error)) from error
 

@@ -190,20 +190,44 @@ def _authority(directory: Path) -> tuple[Authority, list[Made]]:
     return Authority(certificate, loaded), [Made(ca, is_new=is_new), Made(ca_key, is_new=is_new_key)]
 
 
+def is_issued(broker_file: Path, ca: Path) -> bool:
+    """Return whether a certificate was issued by one in `ca`, also by way of others in its own file. Raises OSError."""
+    from cryptography import x509
+
+    try:
+        certificate, *rest = x509.load_pem_x509_certificates(broker_file.read_bytes())
+        trusted = x509.load_pem_x509_certificates(ca.read_bytes())
+        while certificate not in trusted and not any(_issued(certificate, each) for each in trusted):
+            certificate = next(each for each in rest if _issued(certificate, each))
+            rest.remove(certificate)
+    except (ValueError, StopIteration):
+        return False
+    return True
+
+
+def _issued(certificate: "Certificate", issuer: "Certificate") -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except Exception:  # noqa: BLE001  # InvalidSignature of a module of its own, ValueError, TypeError
+        return False
+    return True
+
+
 def lacking(broker_file: Path, ca: Path, hosts: Sequence[str]) -> str | None:
     """Return what is wrong with a certificate: not issued by the CA, expired, or without a host. Raises OSError."""
     from cryptography import x509
 
     try:
+        if not is_issued(broker_file, ca):
+            return f"{broker_file} was not issued by {ca}, or one of them is damaged"
         certificate = x509.load_pem_x509_certificate(broker_file.read_bytes())
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca.read_bytes()))
         names = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
         names = set()
     except FileNotFoundError as error:
         return f"{error.filename} is missing"
-    except Exception:  # noqa: BLE001  # InvalidSignature of a module of its own, ValueError, TypeError
-        return f"{broker_file} was not issued by {ca}, or one of them is damaged"
+    except ValueError:  # of an extension
+        return f"{broker_file} is damaged"
     if certificate.not_valid_after_utc < datetime.now(UTC):
         return f"{broker_file} has expired"
     missing = [host for host in hosts if _general_name(host) not in names]

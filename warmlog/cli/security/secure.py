@@ -17,11 +17,11 @@ new brings the users along; what the cluster has already stays.
 import logging
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from warmlog.broker.cluster.local.users import UserExistsError, create_user
+from warmlog.broker.cluster.local.users import UserExistsError, create_user, create_user_of_nodes
 from warmlog.broker.log.directory.belonging import METADATA_FILE
 from warmlog.broker.log.errors import LogError
 from warmlog.broker.metadata.errors import MetadataError
@@ -32,7 +32,7 @@ from warmlog.broker.settings.settings import FIELDS
 from warmlog.broker.settings.types import SettingError
 from warmlog.cli.connection.login import read_password
 from warmlog.cli.failure import CannotStart, Failure
-from warmlog.cli.security.certificates import is_host, lacking, make, make_authority, own_hosts, write
+from warmlog.cli.security.certificates import is_host, is_issued, lacking, make, make_authority, own_hosts, write
 from warmlog.protocol.scram import DEFAULT_ITERATIONS, MECHANISMS, SALT_BYTES, Mechanism
 
 if TYPE_CHECKING:
@@ -71,12 +71,13 @@ def secure(
     http: str,
     hosts: Sequence[str] = (),
     directory: Path | None = None,
-    node: Path | None = None,
+    has_nodes: bool = False,
+    kept: Collection[str] = (),
 ) -> Secured:
     """Prepare a broker that has not started yet. Raises CannotStart, Failure.
 
     `hosts`: further names in its certificate. `directory`: of the secrets, beside the data directory by default.
-    `node`: for `--nodes`, the data directory of the first node, which brings its users into the store of all.
+    `has_nodes`: it is a cluster of `--nodes`. `kept`: settings of the command line, which replace those of --secure.
     """
     if settings.listeners:
         raise CannotStart(
@@ -92,17 +93,23 @@ def secure(
     if is_member:
         _check_shared(directory)
     given = {*_hosts(settings, kafka or DEFAULT_KAFKA, native or DEFAULT_NATIVE, http), *hosts}
-    broker_file = _certified(directory, settings.node_id if is_member else None, sorted(given))
+    is_of_cluster = is_member or has_nodes
+    is_own = not {"ssl.keystore.location", "ssl.truststore.location"} & set(kept)
+    broker_file = _certified(
+        directory,
+        settings.node_id if is_member else None,
+        sorted(given),
+        must_be_issued=is_of_cluster and is_own,
+    )
     properties = directory / f"{ADMIN}.properties"
     is_new = not properties.exists()
-    is_of_cluster = is_member or node is not None
-    users = Users(settings, data if node is None else node, directory, is_of_cluster=is_of_cluster)
+    users = Users(settings, data, directory, is_member=is_member, has_nodes=has_nodes)
     if is_new or (is_member and not (data / METADATA_FILE).exists()):
         _make_users(users, properties)
     else:
         _warn_of_exposed(directory)
         _warn_of_changes(directory, properties, is_copy=is_member)
-        if node is not None:
+        if has_nodes:
             users.make(BROKER)  # its password may have been changed
     supers = (ADMIN, BROKER) if is_of_cluster else (ADMIN,)
     assignments = [
@@ -123,10 +130,11 @@ def secure(
     return Secured(tuple(assignments), properties, is_new, native)
 
 
-def _certified(directory: Path, member: int | None, hosts: Sequence[str]) -> Path:
+def _certified(directory: Path, member: int | None, hosts: Sequence[str], *, must_be_issued: bool) -> Path:
     """Return the file of the broker's certificate, which is made if it is missing; warn if it does not fit.
 
-    `member`: the id of a broker of a cluster. Raises Failure.
+    `member`: the id of a broker of a cluster on etcd. `must_be_issued`: by ca.pem, which the other brokers trust, too.
+    Raises CannotStart, Failure.
     """
     file = directory / "broker.pem"
     if member is not None and not file.exists():
@@ -134,7 +142,18 @@ def _certified(directory: Path, member: int | None, hosts: Sequence[str]) -> Pat
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not file.exists():
+            if member is not None and not (directory / "ca-key.pem").exists():
+                raise CannotStart(
+                    f"--secure: {directory / 'ca-key.pem'} is needed to make {file.name}: copy it from where the"
+                    " secrets of the cluster were made, and remove it afterwards"
+                )
             make(directory, hosts=sorted({*own_hosts(), *hosts}), broker=file.stem)
+        if must_be_issued and not is_issued(file, directory / "ca.pem"):
+            raise CannotStart(
+                f"--secure: {file} was not issued by {directory / 'ca.pem'}, or one of them is damaged: brokers of this"
+                f" cluster would not trust each other; copy ca.pem and ca-key.pem from where the secrets were made, and"
+                f" remove {file} to replace it"
+            )
         if (problem := lacking(file, directory / "ca.pem", hosts)) is not None:
             logger.warning(
                 "%s: clients will refuse this broker; restore it, or remove %s and start again to replace it",
@@ -172,12 +191,17 @@ def make_shared(directory: Path, hosts: Sequence[str]) -> bool:
 
 def warn_of_replaced(settings: "Settings", assignments: Sequence[str], *, kept: Sequence[str]) -> None:
     """Warn of settings of the file and the environment that --secure replaces. `kept`: those of the command line."""
-    names = {name.strip() for name, _, _ in (each.partition("=") for each in kept)}
+    names = names_of(kept)
     for name, _, value in (each.partition("=") for each in assignments):
         field = FIELDS[name]
         given = getattr(settings, field.name)
         if name not in names and given not in {field.default, value}:
             logger.warning("--secure replaces %s=%s by %s; --set keeps it", name, given, value)
+
+
+def names_of(assignments: Sequence[str]) -> set[str]:
+    """Return the settings of assignments `KEY=VALUE`."""
+    return {each.partition("=")[0].strip() for each in assignments}
 
 
 def introduction(secured: Secured, *, is_terminal: bool) -> Sequence[str]:
@@ -258,7 +282,7 @@ def _warn_of_changes(directory: Path, properties: Path, *, is_copy: bool) -> Non
 
 def _make_users(users: "Users", properties: Path) -> None:
     """Create the users, and the file for clients last. Raises CannotStart, Failure."""
-    if users.is_of_cluster:
+    if users.is_member or users.has_nodes:
         users.make(BROKER)
     text = _properties(users.make(ADMIN), properties.with_name("ca.pem"))
     if properties.exists():  # of a cluster
@@ -270,17 +294,21 @@ def _make_users(users: "Users", properties: Path) -> None:
 
 
 class Users(NamedTuple):
-    """Where the users are made: in a data directory whose broker does not run, their passwords in `directory`."""
+    """Where the users are made: in a data directory whose broker does not run, their passwords in `directory`.
+
+    `is_member`: the broker brings them into its cluster. `has_nodes`: they are written into the store of `--nodes`.
+    """
 
     settings: "Settings"
     data: Path
     directory: Path
-    is_of_cluster: bool
+    is_member: bool
+    has_nodes: bool
 
     def make(self, user: str) -> str:
         """Create a user, unless an earlier start has done so; return its password. Raises CannotStart, Failure."""
         file = self.directory / f"{user}.password"
-        cluster_id = self.settings.warmlog_cluster_id if self.is_of_cluster else None
+        cluster_id = self.settings.warmlog_cluster_id if self.is_member else None
         try:
             is_new = not file.exists()
             if is_new:
@@ -288,9 +316,11 @@ class Users(NamedTuple):
             password = read_password(file)
             self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
             credentials = {name: _credential(mechanism, password) for name, mechanism in MECHANISMS.items()}
-            create_user(
-                self.data, user, credentials, node_id=self.settings.node_id, cluster_id=cluster_id, must_be_new=is_new
-            )
+            if self.has_nodes:
+                create_user_of_nodes(self.data, user, credentials, must_be_new=is_new)
+            else:
+                node_id = self.settings.node_id
+                create_user(self.data, user, credentials, node_id=node_id, cluster_id=cluster_id, must_be_new=is_new)
         except OSError as error:
             raise Failure(f"{error.filename or self.directory}: {error.strerror}") from None
         except UserExistsError:
