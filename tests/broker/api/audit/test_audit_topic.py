@@ -51,11 +51,16 @@ async def in_topic(
                 async for record in client.consume(AUDIT_TOPIC, partitions=partitions, auto_create=False):
                     assert record.value is not None
                     event = json.loads(record.value)
-                    if event["api"]["operation"] != without:
+                    if operation(event) not in {without, ""}:
                         found[event["metadata"]["uid"]] = event
                     if len(found) == count:
                         break
     return sorted(found.values(), key=lambda event: (event["time"], event["metadata"]["uid"]))
+
+
+def operation(event: Event) -> str:
+    """Return what was asked for, nothing for an event of the log itself."""
+    return str(event.get("api", {}).get("operation", ""))
 
 
 async def create(client: KafkaClient, name: str) -> int:
@@ -312,6 +317,7 @@ async def test_brokers_that_may_not_append_try_again_and_cause_no_events_by_that
         written = await in_topic(found.brokers[1].addresses.native, 6, without="fetch")
     names = [each["api"]["operation"] for each in written]
     assert sorted(names) == ["create_acls", *["create_topics"] * 4, "delete_acls"]
-    refused = [each for each in in_file(tmp_path / "audit.jsonl") if each["api"]["operation"] == "produce"]
+    # A broker that stops names in the file what the topic did not get any more; that event is of another class.
+    refused = [each for each in in_file(tmp_path / "audit.jsonl") if operation(each) == "produce"]
     assert refused
     assert all(each["resources"][0]["name"].startswith(AUDIT_TOPIC) for each in refused)
