@@ -69,8 +69,8 @@ cdef extern from *:
         self->operations = calloc(capacity, sizeof *self->operations);
         self->vectors = calloc(capacity * vectors, sizeof *self->vectors);
         if (!self->operations || !self->vectors) return 0;
-        for (size_t place = 0; place < capacity; place++)
-            self->operations[place].vectors = self->vectors + place * vectors;
+        for (size_t slot = 0; slot < capacity; slot++)
+            self->operations[slot].vectors = self->vectors + slot * vectors;
         return 1;
     }
 
@@ -258,13 +258,13 @@ cdef class SendThread(RingThread):
 
     def take(self):
         """Return (owner, bytes sent or negative errno) of the operations done since the last call."""
-        found = []
+        results = []
         while self._taken < self._published and ring_is_done(&self._ring, self._taken):
             owner, _ = self._owned[self._taken % SENDS]
             self._owned[self._taken % SENDS] = None
-            found.append((owner, ring_at(&self._ring, self._taken).result))
+            results.append((owner, ring_at(&self._ring, self._taken).result))
             self._taken += 1
-        return found
+        return results
 
     def wait(self):
         """Wait until the next WAIT operations are done, or all that were put: half a millisecond for small replies."""

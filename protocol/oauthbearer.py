@@ -49,10 +49,10 @@ def parse_first(message: bytes) -> ClientFirst:
     auth = pairs.pop("auth", None)
     if auth is None:
         raise SaslError("an OAUTHBEARER message has no auth")
-    found = _AUTH.fullmatch(auth)
-    if found is None or found[1].lower() != "bearer":
+    match = _AUTH.fullmatch(auth)
+    if match is None or match[1].lower() != "bearer":
         raise SaslError("expected auth=Bearer TOKEN in an OAUTHBEARER message")
-    return ClientFirst(found[2], authorized, pairs)
+    return ClientFirst(match[2], authorized, pairs)
 
 
 def first_message(token: str) -> bytes:
@@ -83,14 +83,14 @@ def _pairs(text: str) -> dict[str, str]:
     *pairs, end = text.split(_SEPARATOR, MAX_PAIRS + 1)
     if len(pairs) > MAX_PAIRS:
         raise SaslError(f"an OAUTHBEARER message has more than {MAX_PAIRS} extensions")
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
         if _KEY.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
             raise SaslError("invalid extension in an OAUTHBEARER message")
-        if name in found:
+        if name in values:
             raise SaslError("an extension occurs twice in an OAUTHBEARER message")
-        found[name] = value
+        values[name] = value
     if end:
         raise SaslError("an OAUTHBEARER message ends with two %x01")
-    return found
+    return values

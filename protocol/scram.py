@@ -150,8 +150,8 @@ def parse_fields(message: bytes, *names: str) -> dict[str, str]:
 
 def fields_of(text: str, *names: str) -> dict[str, str]:
     """Read the same from text."""
-    found = text.split(",", len(names))[: len(names)]
-    pairs = [each.partition("=") for each in found]
+    fields = text.split(",", len(names))[: len(names)]
+    pairs = [each.partition("=") for each in fields]
     if [name for name, _, _ in pairs] != list(names) or not all(value for _, _, value in pairs):
         raise SaslError(f"expected a SCRAM message with {', '.join(names)}")
     return {name: value for name, _, value in pairs}

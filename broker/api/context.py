@@ -69,14 +69,14 @@ class _Timed(Awaitable[A]):
         while True:
             began = clock()
             try:
-                asked = step(sent)
+                trap = step(sent)
             except StopIteration as end:
                 value: A = end.value
                 return value
             finally:
                 session.worked_s += clock() - began
             try:
-                sent, step = (yield asked), work.send
+                sent, step = (yield trap), work.send
             except BaseException as error:  # noqa: BLE001  # whatever it is, it is the coroutine's
                 sent, step = error, work.throw
 
@@ -170,10 +170,10 @@ class Context:
         answers: dict[Q, A] = {}
         given = []
         for question in questions:
-            found = answers.get(question)
-            if found is None:
-                found = answers[question] = answer(question)
-            given.append(found)
+            known = answers.get(question)
+            if known is None:
+                known = answers[question] = answer(question)
+            given.append(known)
             if self._clock() >= self._piece_end:
                 await self.pause()
         return tuple(given)
@@ -183,10 +183,10 @@ class Context:
         answers: dict[Q, A] = {}
         given = []
         for question in questions:
-            found = answers.get(question)
-            if found is None:
-                found = answers[question] = await answer(question)
-            given.append(found)
+            known = answers.get(question)
+            if known is None:
+                known = answers[question] = await answer(question)
+            given.append(known)
             await self.checkpoint()
         return tuple(given)
 

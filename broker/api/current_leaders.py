@@ -32,40 +32,40 @@ class CurrentLeaders:
         """Return a response that names the leaders of partitions that this broker does not lead."""
         if session.is_native or len(response.partitions) > MAX_PARTITIONS:
             return response
-        if all(one.error is not ErrorCode.NOT_LEADER_OR_FOLLOWER for one in response.partitions):
+        if all(partition.error is not ErrorCode.NOT_LEADER_OR_FOLLOWER for partition in response.partitions):
             return response
-        found = [self._produced(one) for one in response.partitions]
-        leaders = {one.leader_id for one in found if isinstance(one, ProduceLedElsewhere)}
-        return KafkaProduceResponse(partitions=tuple(found), nodes=self._nodes(leaders, session))
+        produced = [self._produced(partition) for partition in response.partitions]
+        leaders = {partition.leader_id for partition in produced if isinstance(partition, ProduceLedElsewhere)}
+        return KafkaProduceResponse(partitions=tuple(produced), nodes=self._nodes(leaders, session))
 
     def in_fetch(self, response: KafkaFetchResponse, session: Session) -> KafkaFetchResponse:
         """Return a response that names the leaders of partitions that this broker does not lead."""
         if len(response.partitions) > MAX_PARTITIONS or all(
-            one.error not in _IN_FETCHES for one in response.partitions
+            partition.error not in _IN_FETCHES for partition in response.partitions
         ):
             return response
-        found = [self._fetched(one) for one in response.partitions]
-        leaders = {one.leader_id for one in found if isinstance(one, FetchLedElsewhere)}
-        return replace(response, partitions=tuple(found), nodes=self._nodes(leaders, session))
+        fetched = [self._fetched(partition) for partition in response.partitions]
+        leaders = {partition.leader_id for partition in fetched if isinstance(partition, FetchLedElsewhere)}
+        return replace(response, partitions=tuple(fetched), nodes=self._nodes(leaders, session))
 
-    def _produced(self, one: ProducedPartition) -> ProducedPartition:
-        leader = self._leader(one) if one.error is ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+    def _produced(self, partition: ProducedPartition) -> ProducedPartition:
+        leader = self._leader(partition) if partition.error is ErrorCode.NOT_LEADER_OR_FOLLOWER else None
         if leader is None:
-            return one
-        return ProduceLedElsewhere(**asdict(one), leader_id=leader.leader, leader_epoch=leader.leader_epoch)
+            return partition
+        return ProduceLedElsewhere(**asdict(partition), leader_id=leader.leader, leader_epoch=leader.leader_epoch)
 
-    def _fetched(self, one: FetchedPartition) -> FetchedPartition:
-        leader = self._leader(one) if one.error in _IN_FETCHES else None
+    def _fetched(self, partition: FetchedPartition) -> FetchedPartition:
+        leader = self._leader(partition) if partition.error in _IN_FETCHES else None
         if leader is None:
-            return one
-        return FetchLedElsewhere(**asdict(one), leader_id=leader.leader, leader_epoch=leader.leader_epoch)
+            return partition
+        return FetchLedElsewhere(**asdict(partition), leader_id=leader.leader, leader_epoch=leader.leader_epoch)
 
-    def _leader(self, one: ProducedPartition | FetchedPartition) -> PartitionInfo | None:
-        topic = self._partitions.topic(one.topic)
-        if topic is None or not 0 <= one.partition < topic.partitions:
+    def _leader(self, partition: ProducedPartition | FetchedPartition) -> PartitionInfo | None:
+        topic = self._partitions.topic(partition.topic)
+        if topic is None or not 0 <= partition.partition < topic.partitions:
             return None
-        found = self._partitions.catalog.partition(topic, one.partition)
-        return None if found.leader == NO_LEADER else found
+        info = self._partitions.catalog.partition(topic, partition.partition)
+        return None if info.leader == NO_LEADER else info
 
     def _nodes(self, leaders: Iterable[int], session: Session) -> tuple[KafkaBrokerMetadata, ...]:
         catalog, named = self._partitions.catalog, set(leaders)

@@ -134,15 +134,15 @@ class Dispatcher:
         denials = 0 if self._audit is None else _denials(context.session)
         began = perf_counter() if self._quotas.is_on else 0.0
         try:
-            found = self._with_leaders(self._fetches.begin(request, context), context)
+            result = self._with_leaders(self._fetches.begin(request, context), context)
         except Exception as error:  # noqa: BLE001  # the boundary
             return _defect("fetch", context, error)
         finally:
             if began:
                 context.session.worked_s += perf_counter() - began
-        if self._audit is not None and _denials(context.session) != denials and isinstance(found, FetchResponse):
-            self._audit.refused("fetch", request, found, context.session)
-        return found
+        if self._audit is not None and _denials(context.session) != denials and isinstance(result, FetchResponse):
+            self._audit.refused("fetch", request, result, context.session)
+        return result
 
     def fetch_again(
         self, fetch: Fetch, context: Context, *, is_over: bool = False
@@ -166,11 +166,11 @@ class Dispatcher:
             return _defect("fetch", context, error)
 
     def _with_leaders(
-        self, found: Fetch | FetchResponse | ErrorResponse, context: Context
+        self, result: Fetch | FetchResponse | ErrorResponse, context: Context
     ) -> Fetch | FetchResponse | ErrorResponse:
-        if self._leaders is not None and isinstance(found, KafkaFetchResponse):
-            return self._leaders.in_fetch(found, context.session)
-        return found
+        if self._leaders is not None and isinstance(result, KafkaFetchResponse):
+            return self._leaders.in_fetch(result, context.session)
+        return result
 
     def forget(self, session: Session) -> None:
         """Release the state kept for a connection that has closed; its login leaves the queue of checks."""

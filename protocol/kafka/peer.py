@@ -105,20 +105,20 @@ class PeerProtocol:
 
     def supports(self, api: PeerApi[Any, Any], version: int) -> bool:
         """Whether a version of an API can be used with this peer."""
-        found = self._range(api.api.key)
-        return found is not None and api.first <= version <= api.last and found.first <= version <= found.last
+        versions = self._range(api.api.key)
+        return versions is not None and api.first <= version <= api.last and versions.first <= version <= versions.last
 
     def version_of(self, api: PeerApi[Q, Any], request: Q) -> int:
         """Return the version to use for a request. Raises PeerVersionError."""
-        found = self._range(api.api.key)
+        versions = self._range(api.api.key)
         lowest, highest = api.span(request)
         lowest, highest = max(lowest, api.first), min(highest, api.last)
-        if found is None:
+        if versions is None:
             raise PeerVersionError(f"the peer does not support {api.api.name}; version {lowest} or newer is needed")
-        version = min(highest, found.last)
-        if version < max(lowest, found.first):
+        version = min(highest, versions.last)
+        if version < max(lowest, versions.first):
             raise PeerVersionError(
-                f"the peer supports {api.api.name} versions {found.first} to {found.last};"
+                f"the peer supports {api.api.name} versions {versions.first} to {versions.last};"
                 f" one from {lowest} to {highest} is needed"
             )
         return version
@@ -185,12 +185,12 @@ class PeerProtocol:
     def _learn(self, response: ApiVersionsResponse) -> None:
         """Take the versions from a response to ApiVersions, or the version in which to ask again."""
         self._greetings_left -= 1
-        found = {one.key: one for one in response.apis}
+        supported = {supported_api.key: supported_api for supported_api in response.apis}
         if response.error is ErrorCode.NONE:
-            self._versions = found
+            self._versions = supported
         elif response.error is ErrorCode.UNSUPPORTED_VERSION:
             # without a range, as brokers before KIP-511 answer: version 0 is supported by all
-            self._greeting = found.get(API_VERSIONS_KEY, VersionRange(key=API_VERSIONS_KEY, first=0, last=0))
+            self._greeting = supported.get(API_VERSIONS_KEY, VersionRange(key=API_VERSIONS_KEY, first=0, last=0))
         else:
             raise PeerProtocolError(f"ApiVersions was refused: {response.error.name}")
 

@@ -23,7 +23,7 @@ from warmlog.protocol.kafka.messages.records.offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest, asked_topics
+from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest, requested_topics
 from warmlog.protocol.kafka.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.request import ProduceRequest
@@ -36,7 +36,7 @@ _FIRST_LIST_WITH_TYPES = 5
 
 
 def _metadata_span(request: KafkaMetadataRequest) -> tuple[int, int]:
-    by_id = any(topic_id != NO_TOPIC_ID for _, topic_id in asked_topics(request))
+    by_id = any(topic_id != NO_TOPIC_ID for _, topic_id in requested_topics(request))
     return _FIRST_METADATA_WITH_TOPIC_IDS if by_id else 0, LAST_VERSION
 
 
@@ -46,7 +46,7 @@ def _fetch_span(request: KafkaFetchRequest) -> tuple[int, int]:
 
 
 def _offsets_span(request: KafkaListOffsetsRequest) -> tuple[int, int]:
-    return max((FIRST_WITH_TIME.get(one.timestamp, 0) for one in request.partitions), default=0), LAST_VERSION
+    return max((FIRST_WITH_TIME.get(query.timestamp, 0) for query in request.partitions), default=0), LAST_VERSION
 
 
 def _list_span(request: ListGroupsRequest) -> tuple[int, int]:

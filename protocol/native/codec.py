@@ -150,11 +150,11 @@ def _joined(pieces: list[Any]) -> list[Sized]:
     """Join pieces to long ones of about CUT_BYTES."""
     joined: list[Sized] = []
     start = size = 0
-    for place, piece in enumerate(pieces, 1):
+    for number, piece in enumerate(pieces, 1):
         size += len(piece)
-        if size >= CUT_BYTES or place == len(pieces):
-            joined.append(b"".join(pieces[start:place]))
-            start, size = place, 0
+        if size >= CUT_BYTES or number == len(pieces):
+            joined.append(b"".join(pieces[start:number]))
+            start, size = number, 0
     return joined
 
 
@@ -211,14 +211,14 @@ def _request_error(frame: memoryview | bytes, problem: Exception) -> RequestErro
     reason = str(problem)[:MAX_SHOWN]
     try:
         envelope = _envelope_decoder.decode(frame)
-        op, found_id = _small(envelope.op), _small(envelope.id)
+        op, sent_id = _small(envelope.op), _small(envelope.id)
     except _UNREADABLE:
         return RequestError(f"not a valid request: {reason}")
-    request_id = found_id if _is_request_id(found_id) else 0
+    request_id = sent_id if _is_request_id(sent_id) else 0
     if not isinstance(op, str) or op not in OPERATION_NAMES:
         known = ", ".join(OPERATION_NAMES)
         return RequestError(f"unknown op {op!r:.80}; use one of {known}", request_id=request_id)
-    code = next((code for place, code in _codes.items() if f"`{place}`" in reason), ErrorCode.INVALID_REQUEST)
+    code = next((code for path, code in _codes.items() if f"`{path}`" in reason), ErrorCode.INVALID_REQUEST)
     return RequestError(f"{op}: {reason}", code=code, request_id=request_id)
 
 
@@ -268,8 +268,8 @@ def _encode_fetch(request_id: int, response: FetchResponse) -> list[Sized]:
 def _partition_start(partition: FetchedPartition) -> bytes:
     """Encode a fetched partition up to the bin header of its records, which are the last field."""
     aborted = partition.aborted_transactions
-    told = UNSET if aborted is None else aborted  # left out of replies to readers of everything
-    body = _encoder.encode(replace(partition, aborted_transactions=told, records=b""))
+    reported = UNSET if aborted is None else aborted  # left out of replies to readers of everything
+    body = _encoder.encode(replace(partition, aborted_transactions=reported, records=b""))
     return body[: -len(_EMPTY_BIN)] + _BIN32.pack(_BIN32_MARK, len(partition.records))
 
 

@@ -250,9 +250,9 @@ cdef inline bint is_plain(const uint8_t *at, Py_ssize_t size) noexcept nogil:
 def is_plain_batch(records):
     cdef Py_buffer view
     PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
-    cdef bint found = is_plain(<const uint8_t *>view.buf, view.len)
+    cdef bint is_plain_records = is_plain(<const uint8_t *>view.buf, view.len)
     PyBuffer_Release(&view)
-    return found
+    return is_plain_records
 
 
 def stamped_batch(records, Py_ssize_t start, Py_ssize_t end, int64_t base_offset, int32_t leader_epoch):
@@ -289,7 +289,7 @@ cdef struct Scan:
 
 
 cdef void scan(
-    Scan *found,
+    Scan *result,
     const uint8_t *position,
     const uint8_t *end,
     Py_ssize_t count,
@@ -301,26 +301,26 @@ cdef void scan(
     cdef Fields fields
     cdef int64_t timestamp = 0
     cdef bint has_key
-    found.largest = NO_TIMESTAMP
-    found.fault_count = 0
-    found.reason = FINE
-    for found.index in range(count):
-        found.reason = read_record(position, end, &fields)
-        if found.reason == FINE and fields.offset_delta != found.index:
-            found.reason = BAD_DELTA
-        if found.reason == FINE and add_overflows(base_timestamp, fields.timestamp_delta, &timestamp):
-            found.reason = OUT_OF_RANGE
-        if found.reason != FINE:
+    result.largest = NO_TIMESTAMP
+    result.fault_count = 0
+    result.reason = FINE
+    for result.index in range(count):
+        result.reason = read_record(position, end, &fields)
+        if result.reason == FINE and fields.offset_delta != result.index:
+            result.reason = BAD_DELTA
+        if result.reason == FINE and add_overflows(base_timestamp, fields.timestamp_delta, &timestamp):
+            result.reason = OUT_OF_RANGE
+        if result.reason != FINE:
             break
         has_key = not need_keys or fields.key_length >= 0
         if not has_key or lies_outside(timestamp, earliest, latest):
-            if found.fault_count < MOST_FAULTS:
-                found.faults[found.fault_count] = Fault(found.index, timestamp, has_key)
-                found.fault_count += 1
-        if timestamp > found.largest:
-            found.largest = timestamp
+            if result.fault_count < MOST_FAULTS:
+                result.faults[result.fault_count] = Fault(result.index, timestamp, has_key)
+                result.fault_count += 1
+        if timestamp > result.largest:
+            result.largest = timestamp
         position = fields.end
-    found.position = position
+    result.position = position
 
 
 def scan_records(
@@ -336,22 +336,22 @@ def scan_records(
     cdef View view = view_records(buffer, start, end, count)
     cdef const uint8_t *first = view.start
     cdef const uint8_t *last = view.end
-    cdef Scan found
+    cdef Scan result
     if end - start > GIL_RELEASE_SIZE:
         with nogil:
-            scan(&found, first, last, count, base_timestamp, earliest, latest, need_keys)
+            scan(&result, first, last, count, base_timestamp, earliest, latest, need_keys)
     else:
-        scan(&found, first, last, count, base_timestamp, earliest, latest, need_keys)
-    if found.reason != FINE:
-        refuse_record(found.index, count, found.reason)
-    if found.position != last:
-        refuse_rest(last - found.position, count)
+        scan(&result, first, last, count, base_timestamp, earliest, latest, need_keys)
+    if result.reason != FINE:
+        refuse_record(result.index, count, result.reason)
+    if result.position != last:
+        refuse_rest(last - result.position, count)
     cdef list faults = []
     cdef Py_ssize_t index
-    for index in range(found.fault_count):
-        fault = found.faults[index]
+    for index in range(result.fault_count):
+        fault = result.faults[index]
         faults.append((fault.index, fault.timestamp if fault.has_key else None))
-    return found.largest, faults
+    return result.largest, faults
 
 
 def walk_records(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):
@@ -629,18 +629,18 @@ def java_hash(str text not None):
 
 
 def rows_by_partition(rows, Py_ssize_t partitions):
-    cdef Py_ssize_t place
-    cdef list found
+    cdef Py_ssize_t number
+    cdef list by_partition
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
-    found = [[] for _ in range(partitions + 1)]
+    by_partition = [[] for _ in range(partitions + 1)]
     for row in rows:
         if not (PyTuple_Check(row) and PyTuple_GET_SIZE(row) == 4):
             raise TypeError("each row must be a tuple (timestamp, key, value, headers)")
         key = <object>PyTuple_GET_ITEM(row, 1)
-        place = partitions if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
-        (<list>found[place]).append(row)
-    return found
+        number = partitions if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
+        (<list>by_partition[number]).append(row)
+    return by_partition
 
 
 cdef uint32_t murmur2_of(const uint8_t *data, Py_ssize_t length) noexcept nogil:

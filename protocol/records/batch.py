@@ -118,9 +118,9 @@ def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
     view = memoryview(buffer)
     if end > len(view):
         refuse_cut(header, len(view) - position)
-    found = crc32c(view[position + CRC_START : end], 0, header.size > GIL_RELEASE_SIZE)
-    if found != header.crc:
-        refuse_crc(header, found)
+    computed = crc32c(view[position + CRC_START : end], 0, header.size > GIL_RELEASE_SIZE)
+    if computed != header.crc:
+        refuse_crc(header, computed)
 
 
 def rewritten_start(header: BatchHeader, records: Buffer, *, base_offset: int, leader_epoch: int) -> bytes:

@@ -421,11 +421,11 @@ def rows_by_partition(rows: Iterable[AnyRow], partitions: int) -> list[list[AnyR
     """
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
-    found: list[list[AnyRow]] = [[] for _ in range(partitions + 1)]
+    by_partition: list[list[AnyRow]] = [[] for _ in range(partitions + 1)]
     for row in rows:
         key = row[1]
-        found[partitions if key is None else (murmur2(key) & MAX_INT32) % partitions].append(row)
-    return found
+        by_partition[partitions if key is None else (murmur2(key) & MAX_INT32) % partitions].append(row)
+    return by_partition
 
 
 def java_hash(text: str) -> int:

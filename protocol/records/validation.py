@@ -136,10 +136,10 @@ def check_batches(
         )
         if accepted is not None:
             return [(0, with_append_time(accepted, now_ms) if rules.append_time else accepted)]
-    found = check_each(view, rules, now_ms, reencoded=reencoded, needs_sequences=needs_sequences)
+    batches = check_each(view, rules, now_ms, reencoded=reencoded, needs_sequences=needs_sequences)
     if rules.append_time:
-        return [(position, with_append_time(header, now_ms)) for position, header in found]
-    return found
+        return [(position, with_append_time(header, now_ms)) for position, header in batches]
+    return batches
 
 
 def check_each(
@@ -148,7 +148,7 @@ def check_each(
     """Validate batch by batch, as `check_batches` does, without setting the append time."""
     if not view:
         raise InvalidRecordError("no batches to append; send at least one")
-    found = []
+    batches = []
     position, end = 0, len(view)
     while position < end:
         header = _whole_batch(view, position, rules.max_batch_size)
@@ -158,9 +158,9 @@ def check_each(
         if not header.is_compressed and (rules.walk or rules.need_keys or _has_invalid_times(header, rules, now_ms)):
             first, following = position + HEADER_SIZE, position + header.size
             header = with_max_timestamp(header, check_records(view, first, following, header, rules, now_ms))
-        found.append((position, header))
+        batches.append((position, header))
         position += header.size
-    return found
+    return batches
 
 
 def check_records(  # noqa: PLR0917 - as the codec's functions: buffer, start, end first
@@ -202,9 +202,9 @@ def _whole_batch(view: memoryview, position: int, max_batch_size: int) -> BatchH
         raise BatchTooLargeError(
             f"a batch of {header.size} bytes exceeds max.message.bytes ({max_batch_size}); send smaller batches"
         )
-    found_crc = crc32c(view[position + CRC_START : following], 0, following - position > GIL_RELEASE_SIZE)
-    if found_crc != header.crc:
-        refuse_crc(header, found_crc)
+    computed_crc = crc32c(view[position + CRC_START : following], 0, following - position > GIL_RELEASE_SIZE)
+    if computed_crc != header.crc:
+        refuse_crc(header, computed_crc)
     return header
 
 
@@ -257,11 +257,11 @@ def _has_invalid_times(header: BatchHeader, rules: BatchRules, now_ms: int) -> b
     if rules.append_time:
         return False
     earliest, latest = _allowed_times(rules, now_ms)
-    latest_found = header.max_timestamp
+    largest = header.max_timestamp
     return (
-        latest_found < header.base_timestamp
-        or latest_found < NO_TIMESTAMP
-        or (latest_found != NO_TIMESTAMP and not earliest <= latest_found <= latest)
+        largest < header.base_timestamp
+        or largest < NO_TIMESTAMP
+        or (largest != NO_TIMESTAMP and not earliest <= largest <= latest)
         or (header.base_timestamp != NO_TIMESTAMP and not earliest <= header.base_timestamp <= latest)
     )
 

@@ -202,7 +202,7 @@ class AuditLog:
     def _add(self, event: Event) -> None:
         """Add an event that need not be waited for."""
         is_repeated = event["status_id"] != SUCCESS and self._is_repeated(event)
-        if is_repeated or self._is_one_of_many(event):
+        if is_repeated or self._is_excess(event):
             self._counts["repeated"] += 1
         else:
             self._append(event)
@@ -229,7 +229,7 @@ class AuditLog:
             self._recent[key] = _Repeated(event, trio.current_time())
         return False
 
-    def _is_one_of_many(self, event: Event) -> bool:
+    def _is_excess(self, event: Event) -> bool:
         """Return whether its sender had many events a short time ago; it is counted then."""
         now = trio.current_time()
         self._flush(now - REPEAT_S)
@@ -285,7 +285,7 @@ class _Lines:
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Append lines. Raises OSError; the file has whole lines all the same."""
-        if not self._is_in_place():
+        if not self._is_current():
             opened = self._opened()
             os.close(self._descriptor)
             self._descriptor = opened
@@ -299,13 +299,13 @@ class _Lines:
                 os.ftruncate(self._descriptor, size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _is_in_place(self) -> bool:
+    def _is_current(self) -> bool:
         """Whether the file is still where it was opened: it may have been moved or removed."""
         try:
-            found, own = os.stat(self._path), os.fstat(self._descriptor)
+            current, own = os.stat(self._path), os.fstat(self._descriptor)
         except FileNotFoundError:
             return False
-        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+        return (current.st_dev, current.st_ino) == (own.st_dev, own.st_ino)
 
     def _begin_another(self) -> None:
         for number in range(self._files - 1, 0, -1):

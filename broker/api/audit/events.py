@@ -148,13 +148,13 @@ def _activity(api: str) -> Activity:
 
 def _about(api: str, resources: Sequence[Resource], errors: Sequence[ErrorCode], *, total: int) -> Event:
     listed = []
-    for place, resource in enumerate(resources):
-        one: dict[str, Any] = {"type": resource.type, "name": resource.name[:MAX_TEXT]}
+    for number, resource in enumerate(resources):
+        entry: dict[str, Any] = {"type": resource.type, "name": resource.name[:MAX_TEXT]}
         if resource.details:
-            one["data"] = {name: _short(value) for name, value in resource.details.items()}
-        if place < len(errors) and errors[place] is not ErrorCode.NONE:
-            one["error"] = errors[place].name
-        listed.append(one)
+            entry["data"] = {name: _short(value) for name, value in resource.details.items()}
+        if number < len(errors) and errors[number] is not ErrorCode.NONE:
+            entry["error"] = errors[number].name
+        listed.append(entry)
     about: Event = {"api": {"operation": api, "service": {"name": "kafka"}}, "resources": listed}
     if total > len(listed):
         about["resources_omitted"] = total - len(listed)

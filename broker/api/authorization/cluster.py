@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warmlog.broker.api.access import Access, lacking
-from warmlog.broker.api.authorization.parts import Asked, Check, answer_allowed
+from warmlog.broker.api.authorization.parts import Check, CheckedCall, answer_allowed
 from warmlog.broker.security.acls import Operation
 from warmlog.broker.security.acls import ResourceType as Kind
 from warmlog.protocol.kafka.messages.cluster.configs import ResourceType
@@ -16,22 +16,22 @@ _OF_CLUSTER = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER, Resour
 def cluster(operation: Operation) -> Check:
     """Return a check of an operation on the cluster: without it, the request is refused as a whole."""
 
-    async def check(asked: Asked) -> Any:
-        asked.access.require(operation, Kind.CLUSTER)
-        return await asked.answer()
+    async def check(call: CheckedCall) -> Any:
+        call.access.require(operation, Kind.CLUSTER)
+        return await call.answer()
 
     return check
 
 
-async def unchecked(asked: Asked) -> Any:
+async def unchecked(call: CheckedCall) -> Any:
     """Let everybody ask."""
-    return await asked.answer()
+    return await call.answer()
 
 
-async def describe_cluster(asked: Asked) -> Any:
+async def describe_cluster(call: CheckedCall) -> Any:
     """Let everybody ask; the authorized operations are shown with DESCRIBE on the cluster."""
-    response, access = await asked.answer(), asked.access
-    if not asked.request.operations:
+    response, access = await call.answer(), call.access
+    if not call.request.operations:
         return response
     operations = access.operations(Kind.CLUSTER) if access.cluster(Operation.DESCRIBE) else 0
     fields = {name: getattr(response, name) for name in response.__struct_fields__}
@@ -46,13 +46,13 @@ def each_resource(operation: Operation, result: Callable[..., Any], response: Ca
         kind = kinds.get(item.resource_type, Kind.CLUSTER)
         return result(resource_type=item.resource_type, name=item.name, **lacking(operation, kind))
 
-    async def check(asked: Asked) -> Any:
-        access = asked.access
+    async def check(call: CheckedCall) -> Any:
+        access = call.access
 
         def may(item: Any) -> bool:
             return _may_configure(access, operation, item)
 
-        return await answer_allowed(asked, "resources", may, refuse, response(resources=()))
+        return await answer_allowed(call, "resources", may, refuse, response(resources=()))
 
     return check
 

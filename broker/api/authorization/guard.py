@@ -6,7 +6,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from warmlog.broker.api.access import Access, lacking
-from warmlog.broker.api.authorization.parts import Asked, Check
+from warmlog.broker.api.authorization.parts import Check, CheckedCall
 from warmlog.broker.api.authorization.table import ROWS
 from warmlog.broker.api.authorization.topics import may_create
 from warmlog.broker.api.context import Context, Session
@@ -40,7 +40,7 @@ class Guard:
 
     def _guarded(self, check: Check, handler: Handler) -> Handler:
         async def guarded(request: Any, context: Context) -> Any:
-            return await check(Asked(request, context, self.access(context.session), handler, self._partitions))
+            return await check(CheckedCall(request, context, self.access(context.session), handler, self._partitions))
 
         return guarded
 
@@ -50,8 +50,8 @@ class Guard:
         known = session.decisions
         if known is not None and request.transactional_id is None and self._authorizer.holds(known, session.principal):
             writable = known.writable
-            for asked in request.partitions:
-                topic = asked.topic
+            for requested in request.partitions:
+                topic = requested.topic
                 if topic not in writable or topic not in topics:
                     break
             else:
@@ -59,20 +59,20 @@ class Guard:
         access = Access(self._authorizer, session)
         refused: Refused = {}
         is_open = self._may_begin(access, request)
-        for place, asked in enumerate(request.partitions):
-            if not is_open or not self._may_write(access, asked.topic, context):
-                refused[place] = _refused(asked, is_open=is_open)
-            elif asked.topic not in INTERNAL_TOPICS:
-                access.note_writable(asked.topic)
+        for number, requested in enumerate(request.partitions):
+            if not is_open or not self._may_write(access, requested.topic, context):
+                refused[number] = _refused(requested, is_open=is_open)
+            elif requested.topic not in INTERNAL_TOPICS:
+                access.note_writable(requested.topic)
         return refused
 
     async def refused_large_produce(self, request: ProduceRequest, context: Context) -> Refused:
         """Do the same in pieces."""
         access, refused = self.access(context.session), dict[int, ProducedPartition]()
         is_open = self._may_begin(access, request)
-        for place, asked in enumerate(request.partitions):
-            if not is_open or not self._may_write(access, asked.topic, context):
-                refused[place] = _refused(asked, is_open=is_open)
+        for number, requested in enumerate(request.partitions):
+            if not is_open or not self._may_write(access, requested.topic, context):
+                refused[number] = _refused(requested, is_open=is_open)
             await context.checkpoint()
         return refused
 
@@ -96,13 +96,13 @@ class Guard:
 
 def without(request: ProduceRequest, refused: Refused) -> ProduceRequest:
     """Return a request without the partitions that are refused."""
-    left = [asked for place, asked in enumerate(request.partitions) if place not in refused]
+    left = [requested for number, requested in enumerate(request.partitions) if number not in refused]
     return replace(request, partitions=tuple(left))
 
 
-def _refused(asked: PartitionRecords, *, is_open: bool) -> ProducedPartition:
+def _refused(requested: PartitionRecords, *, is_open: bool) -> ProducedPartition:
     kind = ResourceType.TOPIC if is_open else ResourceType.TRANSACTIONAL_ID
-    return ProducedPartition(topic=asked.topic, partition=asked.partition, **lacking(Operation.WRITE, kind))
+    return ProducedPartition(topic=requested.topic, partition=requested.partition, **lacking(Operation.WRITE, kind))
 
 
 def _check_of(api: str) -> Check:

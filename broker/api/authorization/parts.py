@@ -11,7 +11,7 @@ from warmlog.broker.api.handler import Handler
 from warmlog.broker.partitions.partitions import Partitions
 
 
-class Asked(NamedTuple):
+class CheckedCall(NamedTuple):
     """A request, its context, the rights of its sender, and the handler behind the check."""
 
     request: Any
@@ -25,13 +25,13 @@ class Asked(NamedTuple):
         return await self.handle(self.request if request is None else request, self.context)
 
 
-Check: TypeAlias = Callable[[Asked], Awaitable[Any]]
+Check: TypeAlias = Callable[[CheckedCall], Awaitable[Any]]
 May: TypeAlias = Callable[[Any], bool]
 Refuse: TypeAlias = Callable[[Any], Any]
 
 
 async def answer_allowed(
-    asked: Asked, items: str, may: May, refuse: Refuse, empty: Any, *, results: str = "", keeps_each: bool = True
+    call: CheckedCall, items: str, may: May, refuse: Refuse, empty: Any, *, results: str = "", keeps_each: bool = True
 ) -> Any:
     """Let the handler answer the items that `may` allows; the others get what `refuse` returns, in their places.
 
@@ -39,31 +39,31 @@ async def answer_allowed(
     another number of results than items is an error of the whole, and stays as it is. Without `keeps_each`, the handler
     answers equal items once, and so does this.
     """
-    request, context = asked.request, asked.context
+    request, context = call.request, call.context
     wanted: Sequence[Any] = getattr(request, items)
     if not keeps_each:
         wanted = tuple(dict.fromkeys(wanted))
     flags = await context.map(may, wanted)
     if all(flags):
-        return await asked.answer()
+        return await call.answer()
     allowed = tuple([item for item, is_allowed in zip(wanted, flags, strict=True) if is_allowed])
-    response = await asked.answer(replace(request, **{items: allowed})) if allowed else empty
+    response = await call.answer(replace(request, **{items: allowed})) if allowed else empty
     field = results or items
-    found = getattr(response, field, None)
-    if found is None or len(found) != len(allowed):
+    answered = getattr(response, field, None)
+    if answered is None or len(answered) != len(allowed):
         return response
-    left = iter(found)
+    left = iter(answered)
 
-    def place(item: Any, is_allowed: bool) -> Any:
+    def merged(item: Any, is_allowed: bool) -> Any:
         return next(left) if is_allowed else refuse(item)
 
-    return replace(response, **{field: await context.map(place, wanted, flags)})
+    return replace(response, **{field: await context.map(merged, wanted, flags)})
 
 
-async def without_hidden(asked: Asked, response: Any, field: str, may: May) -> Any:
+async def without_hidden(call: CheckedCall, response: Any, field: str, may: May) -> Any:
     """Return a response without the entries that `may` does not allow."""
     entries = getattr(response, field)
-    flags = await asked.context.map(may, entries)
+    flags = await call.context.map(may, entries)
     if all(flags):
         return response
     shown = tuple([entry for entry, is_allowed in zip(entries, flags, strict=True) if is_allowed])

@@ -55,7 +55,7 @@ def _cluster(name: str, operation: Op) -> Row:
 
 
 def _group(name: str, operation: Op) -> Row:
-    return Row(name, f"{operation.name} Group", groups.one_group(operation))
+    return Row(name, f"{operation.name} Group", groups.named_group(operation))
 
 
 # fmt: off
@@ -70,7 +70,7 @@ ROWS: Mapping[str, Row] = {
         topics.each_partition_or_peer(Op.DESCRIBE, EpochEnd, OffsetForLeaderEpochResponse), _EACH),
     "delete_records": Row("DeleteRecords", "DELETE Topic",
         topics.each_partition(Op.DELETE, DeletedRecords, DeleteRecordsResponse), _EACH),
-    "explain": Row("explain", "READ Topic", topics.one_topic(Op.READ)),
+    "explain": Row("explain", "READ Topic", topics.named_topic(Op.READ)),
     # topics
     "metadata": Row("Metadata", "DESCRIBE Topic; to create one, CREATE Cluster or CREATE Topic; for the operations on "
                     "the cluster DESCRIBE Cluster", topics.metadata, "an error for each; left out of a list of all"),
@@ -117,10 +117,10 @@ ROWS: Mapping[str, Row] = {
     "add_partitions_to_txn": Row("AddPartitionsToTxn", "WRITE TransactionalId and WRITE Topic up to version 3; "
                                  "CLUSTER_ACTION Cluster from version 4 on", transactions.add_partitions, _EACH),
     "add_offsets_to_txn": Row("AddOffsetsToTxn", "WRITE TransactionalId; READ Group",
-                              transactions.one_transactional_id(with_group=True)),
+                              transactions.named_transactional_id(with_group=True)),
     "txn_offset_commit": Row("TxnOffsetCommit", "WRITE TransactionalId; READ Group; READ Topic",
                              transactions.commit_offsets, _EACH),
-    "end_txn": Row("EndTxn", "WRITE TransactionalId", transactions.one_transactional_id()),
+    "end_txn": Row("EndTxn", "WRITE TransactionalId", transactions.named_transactional_id()),
     "write_txn_markers": Row("WriteTxnMarkers", "ALTER Cluster or CLUSTER_ACTION Cluster", transactions.write_markers),
     "describe_transactions": Row("DescribeTransactions", "DESCRIBE TransactionalId; DESCRIBE Topic",
                                  transactions.describe, "an error for each; topics are left out"),

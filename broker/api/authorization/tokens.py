@@ -2,27 +2,27 @@
 
 from typing import Any
 
-from warmlog.broker.api.authorization.parts import Asked, without_hidden
+from warmlog.broker.api.authorization.parts import CheckedCall, without_hidden
 from warmlog.broker.api.errors import RequestError
 from warmlog.broker.security.acls import Operation
 from warmlog.broker.security.acls import ResourceType as Kind
 from warmlog.protocol.errors import ErrorCode
 
 
-async def create(asked: Asked) -> Any:
+async def create(call: CheckedCall) -> Any:
     """Let everybody create tokens for themselves, and for others with CREATE_TOKENS on these users."""
-    owner, requester = asked.request.owner, asked.context.session.principal
+    owner, requester = call.request.owner, call.context.session.principal
     name = "" if owner is None else f"{owner[0]}:{owner[1]}"
-    if name and name != str(requester) and not asked.access.may(Operation.CREATE_TOKENS, Kind.USER, name):
+    if name and name != str(requester) and not call.access.may(Operation.CREATE_TOKENS, Kind.USER, name):
         raise RequestError(
             ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "tokens for another user need CREATE_TOKENS on that user"
         )
-    return await asked.answer()
+    return await call.answer()
 
 
-async def describe(asked: Asked) -> Any:
+async def describe(call: CheckedCall) -> Any:
     """Leave out the tokens of others, except with DESCRIBE on a token or DESCRIBE_TOKENS on its owner."""
-    access, me = asked.access, asked.context.session.principal
+    access, me = call.access, call.context.session.principal
 
     def may(token: Any) -> bool:
         if (me.type, me.name) in {token.owner, *token.renewers}:
@@ -31,4 +31,4 @@ async def describe(asked: Asked) -> Any:
             return True
         return access.may(Operation.DESCRIBE_TOKENS, Kind.USER, f"{token.owner[0]}:{token.owner[1]}")
 
-    return await without_hidden(asked, await asked.answer(), "tokens", may)
+    return await without_hidden(call, await call.answer(), "tokens", may)

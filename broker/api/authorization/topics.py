@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from warmlog.broker.api.access import Access, lacking
 from warmlog.broker.api.authorization.parts import (
-    Asked,
     Check,
+    CheckedCall,
     answer_allowed,
     without_hidden,
 )
@@ -24,7 +24,7 @@ from warmlog.protocol.kafka.messages.topics.metadata import (
     AuthorizedTopic,
     DescribeTopicPartitionsResponse,
     KafkaMetadataRequest,
-    asked_topics,
+    requested_topics,
 )
 from warmlog.protocol.request import TopicAlteration
 from warmlog.protocol.response import (
@@ -48,13 +48,13 @@ def each_partition(operation: Operation, result: Callable[..., Any], response: C
     def refuse(item: Any) -> Any:
         return result(topic=item.topic, partition=item.partition, **lacking(operation, ResourceType.TOPIC))
 
-    async def check(asked: Asked) -> Any:
-        access = asked.access
+    async def check(call: CheckedCall) -> Any:
+        access = call.access
 
         def may(item: Any) -> bool:
             return access.topic(operation, item.topic)
 
-        return await answer_allowed(asked, "partitions", may, refuse, response(partitions=()))
+        return await answer_allowed(call, "partitions", may, refuse, response(partitions=()))
 
     return check
 
@@ -65,22 +65,22 @@ def each_partition_or_peer(
     """Return the same check, which a broker passes with CLUSTER_ACTION. `of_replicas`: if it names its replica id."""
     check = each_partition(operation, result, response)
 
-    async def check_or_peer(asked: Asked) -> Any:
-        request = asked.request
+    async def check_or_peer(call: CheckedCall) -> Any:
+        request = call.request
         is_client = of_replicas and not (isinstance(request, KafkaListOffsetsRequest) and request.replica_id != CLIENT)
-        if not is_client and asked.access.cluster(Operation.CLUSTER_ACTION):
-            return await asked.answer()
-        return await check(asked)
+        if not is_client and call.access.cluster(Operation.CLUSTER_ACTION):
+            return await call.answer()
+        return await check(call)
 
     return check_or_peer
 
 
-def one_topic(operation: Operation) -> Check:
+def named_topic(operation: Operation) -> Check:
     """Return a check of the only topic of a request."""
 
-    async def check(asked: Asked) -> Any:
-        asked.access.require(operation, ResourceType.TOPIC, asked.request.topic)
-        return await asked.answer()
+    async def check(call: CheckedCall) -> Any:
+        call.access.require(operation, ResourceType.TOPIC, call.request.topic)
+        return await call.answer()
 
     return check
 
@@ -93,26 +93,26 @@ def may_create(access: Access, name: str) -> bool:
 # -- Metadata, DescribeTopicPartitions --
 
 
-async def metadata(asked: Asked) -> Any:
+async def metadata(call: CheckedCall) -> Any:
     """Hide topics without DESCRIBE, create none without CREATE, and add the authorized operations."""
-    request = asked.request
+    request = call.request
     if request.topics is None:
-        response = await without_hidden(asked, await asked.answer(), "topics", partial(_is_shown, asked.access))
-        return await _with_operations(asked, response)
+        response = await without_hidden(call, await call.answer(), "topics", partial(_is_shown, call.access))
+        return await _with_operations(call, response)
     refused: dict[str | bytes, TopicMetadata] = {}
     names: list[str] = []
     topic_ids: list[bytes] = []
-    creates = request.auto_create and asked.partitions.settings.auto_create_topics_enable
-    for name, topic_id in asked_topics(request):
-        await asked.context.checkpoint()
-        if name != UNKNOWN_TOPIC_NAME and not asked.access.topic(Operation.DESCRIBE, name):
+    creates = request.auto_create and call.partitions.settings.auto_create_topics_enable
+    for name, topic_id in requested_topics(request):
+        await call.context.checkpoint()
+        if name != UNKNOWN_TOPIC_NAME and not call.access.topic(Operation.DESCRIBE, name):
             if topic_id != NO_TOPIC_ID:
                 refused[topic_id] = TopicMetadata(
                     name=UNKNOWN_TOPIC_NAME, topic_id=topic_id_text(topic_id), error=ErrorCode.UNKNOWN_TOPIC_ID
                 )
             else:
                 refused[name] = _unauthorized(Operation.DESCRIBE, name)
-        elif creates and name and not asked.partitions.has(name) and not may_create(asked.access, name):
+        elif creates and name and not call.partitions.has(name) and not may_create(call.access, name):
             refused[name] = _unauthorized(Operation.CREATE, name)
         else:
             names.append(name)
@@ -121,7 +121,7 @@ async def metadata(asked: Asked) -> Any:
         request = replace(request, topics=tuple(names))
         if isinstance(request, KafkaMetadataRequest):
             request = replace(request, topic_ids=tuple(topic_ids))
-    response = await _with_operations(asked, await asked.answer(request))
+    response = await _with_operations(call, await call.answer(request))
     return replace(response, topics=(*response.topics, *refused.values())) if refused else response
 
 
@@ -133,12 +133,12 @@ def _unauthorized(operation: Operation, name: str) -> TopicMetadata:
     return TopicMetadata(name=name, **lacking(operation, ResourceType.TOPIC))
 
 
-async def _with_operations(asked: Asked, response: MetadataResponse) -> MetadataResponse:
-    request, access = asked.request, asked.access
+async def _with_operations(call: CheckedCall, response: MetadataResponse) -> MetadataResponse:
+    request, access = call.request, call.access
     if not isinstance(request, KafkaMetadataRequest):
         return response
     if request.topic_operations:
-        response = replace(response, topics=await asked.context.map(partial(_authorized, access), response.topics))
+        response = replace(response, topics=await call.context.map(partial(_authorized, access), response.topics))
     if request.cluster_operations:
         operations = access.operations(ResourceType.CLUSTER) if access.cluster(Operation.DESCRIBE) else 0
         fields = {name: getattr(response, name) for name in response.__struct_fields__}
@@ -153,14 +153,14 @@ def _authorized(access: Access, topic: TopicMetadata) -> TopicMetadata:
     return AuthorizedTopic(**fields, operations=access.operations(ResourceType.TOPIC, topic.name))
 
 
-async def describe_partitions(asked: Asked) -> Any:
+async def describe_partitions(call: CheckedCall) -> Any:
     """Hide topics without DESCRIBE: leave them out of a list of all, and refuse them where they are named."""
-    request, access, context = asked.request, asked.access, asked.context
+    request, access, context = call.request, call.access, call.context
     start = "" if request.cursor is None else request.cursor[0]
     is_all = not request.topics
     allowed: list[str] = []
     refused: dict[str, TopicMetadata] = {}
-    for name in request.topics or [topic.name for topic in asked.partitions.topics()]:
+    for name in request.topics or [topic.name for topic in call.partitions.topics()]:
         await context.checkpoint()
         if access.topic(Operation.DESCRIBE, name):
             if not is_all or name >= start:
@@ -168,28 +168,30 @@ async def describe_partitions(asked: Asked) -> Any:
         elif not is_all and name >= start:
             refused[name] = _unauthorized(Operation.DESCRIBE, name)
     if not is_all and not refused:
-        return await _page(asked, request)
+        return await _page(call, request)
     if not allowed:
         return DescribeTopicPartitionsResponse(topics=tuple(refused.values()))
-    asked_for = replace(request, topics=tuple(allowed))
+    allowed_request = replace(request, topics=tuple(allowed))
     if request.cursor is not None and start not in allowed:
-        asked_for = replace(asked_for, topics=tuple([name for name in allowed if name >= start]), cursor=None)
-    response = await _page(asked, asked_for)
+        allowed_request = replace(
+            allowed_request, topics=tuple([name for name in allowed if name >= start]), cursor=None
+        )
+    response = await _page(call, allowed_request)
     return replace(response, topics=(*response.topics, *refused.values()))
 
 
-async def _page(asked: Asked, request: Any) -> DescribeTopicPartitionsResponse:
-    response: DescribeTopicPartitionsResponse = await asked.answer(request)
-    authorized = partial(_authorized, asked.access)
-    return replace(response, topics=await asked.context.map(authorized, response.topics))
+async def _page(call: CheckedCall, request: Any) -> DescribeTopicPartitionsResponse:
+    response: DescribeTopicPartitionsResponse = await call.answer(request)
+    authorized = partial(_authorized, call.access)
+    return replace(response, topics=await call.context.map(authorized, response.topics))
 
 
 # -- changes --
 
 
-async def create(asked: Asked) -> Any:
+async def create(call: CheckedCall) -> Any:
     """Check CREATE; the settings of a created topic are shown with DESCRIBE_CONFIGS."""
-    access = asked.access
+    access = call.access
 
     def refuse(topic: Any) -> CreatedTopic:
         return CreatedTopic(name=topic.name, **lacking(Operation.CREATE, ResourceType.TOPIC))
@@ -197,8 +199,8 @@ async def create(asked: Asked) -> Any:
     def may(topic: Any) -> bool:
         return may_create(access, topic.name)
 
-    response = await answer_allowed(asked, "topics", may, refuse, CreateTopicsResponse(topics=()))
-    return replace(response, topics=await asked.context.map(partial(_shown, access), response.topics))
+    response = await answer_allowed(call, "topics", may, refuse, CreateTopicsResponse(topics=()))
+    return replace(response, topics=await call.context.map(partial(_shown, access), response.topics))
 
 
 def _shown(access: Access, topic: CreatedTopic) -> CreatedTopic:
@@ -211,40 +213,40 @@ def _shown(access: Access, topic: CreatedTopic) -> CreatedTopic:
     return replace(topic, partitions=-1, replication_factor=-1, configs=(), config_error=hidden)
 
 
-async def delete(asked: Asked) -> Any:
+async def delete(call: CheckedCall) -> Any:
     """Check DELETE. A topic named by an id, and without DESCRIBE, looks like one that does not exist."""
-    request, access = asked.request, asked.access
+    request, access = call.request, call.access
     if access.cluster(Operation.DELETE):
-        return await asked.answer()
+        return await call.answer()
     topic_ids = request.topic_ids if isinstance(request, KafkaDeleteTopicsRequest) else None
     results: list[TopicResult | None] = []
-    for place, name in enumerate(request.topics):
-        await asked.context.checkpoint()
+    for number, name in enumerate(request.topics):
+        await call.context.checkpoint()
         if name == UNKNOWN_TOPIC_NAME or access.topic(Operation.DELETE, name):
             results.append(None)
-        elif topic_ids and topic_ids[place] != NO_TOPIC_ID and not access.topic(Operation.DESCRIBE, name):
+        elif topic_ids and topic_ids[number] != NO_TOPIC_ID and not access.topic(Operation.DESCRIBE, name):
             results.append(TopicResult(name=UNKNOWN_TOPIC_NAME, error=ErrorCode.UNKNOWN_TOPIC_ID))
         else:
             results.append(TopicResult(name=name, **lacking(Operation.DELETE, ResourceType.TOPIC)))
-    kept = [place for place, result in enumerate(results) if result is None]
+    kept = [number for number, result in enumerate(results) if result is None]
     if len(kept) == len(results):
-        return await asked.answer()
+        return await call.answer()
     if not kept:
         return DeleteTopicsResponse(topics=tuple([each for each in results if each is not None]))
-    smaller = replace(request, topics=tuple([request.topics[place] for place in kept]))
+    smaller = replace(request, topics=tuple([request.topics[number] for number in kept]))
     if topic_ids:
-        smaller = replace(smaller, topic_ids=tuple([topic_ids[place] for place in kept]))
-    response = await asked.answer(smaller)
-    for place, result in zip(kept, response.topics, strict=True):
-        results[place] = result
+        smaller = replace(smaller, topic_ids=tuple([topic_ids[number] for number in kept]))
+    response = await call.answer(smaller)
+    for number, result in zip(kept, response.topics, strict=True):
+        results[number] = result
     return DeleteTopicsResponse(topics=tuple([each for each in results if each is not None]))
 
 
 def each_named(operation: Operation, response: Callable[..., Any]) -> Check:
     """Return a check of each item of `topics` by its name."""
 
-    async def check(asked: Asked) -> Any:
-        access = asked.access
+    async def check(call: CheckedCall) -> Any:
+        access = call.access
 
         def may(item: Any) -> bool:
             return access.topic(operation, item.name)
@@ -252,14 +254,14 @@ def each_named(operation: Operation, response: Callable[..., Any]) -> Check:
         def refuse(item: Any) -> TopicResult:
             return TopicResult(name=item.name, **lacking(operation, ResourceType.TOPIC))
 
-        return await answer_allowed(asked, "topics", may, refuse, response(topics=()))
+        return await answer_allowed(call, "topics", may, refuse, response(topics=()))
 
     return check
 
 
-async def alter(asked: Asked) -> Any:
+async def alter(call: CheckedCall) -> Any:
     """Check ALTER_CONFIGS for settings, and ALTER for partitions."""
-    access = asked.access
+    access = call.access
 
     def may(item: TopicAlteration) -> bool:
         return (item.partitions is None or access.topic(Operation.ALTER, item.name)) and (
@@ -271,12 +273,12 @@ async def alter(asked: Asked) -> Any:
         operation = Operation.ALTER if lacks_alter else Operation.ALTER_CONFIGS
         return TopicResult(name=item.name, **lacking(operation, ResourceType.TOPIC))
 
-    return await answer_allowed(asked, "topics", may, refuse, AlterTopicsResponse(topics=()))
+    return await answer_allowed(call, "topics", may, refuse, AlterTopicsResponse(topics=()))
 
 
-async def describe(asked: Asked) -> Any:
+async def describe(call: CheckedCall) -> Any:
     """Check DESCRIBE, and DESCRIBE_CONFIGS, since the response has both."""
-    access = asked.access
+    access = call.access
 
     def may(name: str) -> bool:
         return access.topic(Operation.DESCRIBE, name) and access.topic(Operation.DESCRIBE_CONFIGS, name)
@@ -285,4 +287,4 @@ async def describe(asked: Asked) -> Any:
         operation = Operation.DESCRIBE_CONFIGS if access.topic(Operation.DESCRIBE, name) else Operation.DESCRIBE
         return TopicDescription(name=name, **lacking(operation, ResourceType.TOPIC))
 
-    return await answer_allowed(asked, "topics", may, refuse, DescribeTopicsResponse(topics=()), keeps_each=False)
+    return await answer_allowed(call, "topics", may, refuse, DescribeTopicsResponse(topics=()), keeps_each=False)

@@ -54,11 +54,11 @@ class AclsApi:
         """List the ACLs that match the filter, those of a pattern together."""
         self._require()
         try:
-            found = await self._selected(_filter(request.filter), context)
+            selected = await self._selected(_filter(request.filter), context)
         except InvalidAclError as error:
             raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
         by_pattern: dict[tuple[int, str, int], list[AclEntry]] = {}
-        for _, acl in found:
+        for _, acl in selected:
             by_pattern.setdefault((acl.resource_type, acl.name, acl.pattern), []).append(_entry(acl))
             await context.checkpoint()
         return DescribeAclsResponse(acls=tuple([acl for acls in by_pattern.values() for acl in acls]))
@@ -68,10 +68,10 @@ class AclsApi:
         self._require()
         results: list[CreatedAcl] = []
         acls: list[Acl] = []
-        for asked in request.acls:
+        for entry in request.acls:
             await context.checkpoint()
             try:
-                acls.append(_checked(asked))
+                acls.append(_checked(entry))
                 results.append(CreatedAcl())
             except InvalidAclError as error:
                 results.append(CreatedAcl(error=ErrorCode.INVALID_REQUEST, message=shortened(str(error))))
@@ -84,59 +84,59 @@ class AclsApi:
         results: list[DeletedAcls] = []
         ids: dict[UUID, None] = {}
         selected: dict[AclQuery, DeletedAcls] = {}
-        for asked in request.filters:
-            if asked not in selected:
-                selected[asked] = await self._deleted(asked, ids, context)
-            results.append(selected[asked])
+        for query in request.filters:
+            if query not in selected:
+                selected[query] = await self._deleted(query, ids, context)
+            results.append(selected[query])
         await context.wait(in_time(lambda: acl_admin.delete_acls(self._node, list(ids))))
         return DeleteAclsResponse(results=tuple(results))
 
-    async def _deleted(self, asked: AclQuery, ids: dict[UUID, None], context: Context) -> DeletedAcls:
+    async def _deleted(self, query: AclQuery, ids: dict[UUID, None], context: Context) -> DeletedAcls:
         """Add the ids of the ACLs that a filter selects; return its result."""
         try:
-            found = await self._selected(_filter(asked), context)
+            selected = await self._selected(_filter(query), context)
         except InvalidAclError as error:
             return DeletedAcls(error=ErrorCode.INVALID_REQUEST, message=shortened(str(error)))
-        ids.update(dict.fromkeys([acl_id for acl_id, _ in found]))
+        ids.update(dict.fromkeys([acl_id for acl_id, _ in selected]))
         if len(ids) > MAX_DELETED:
             message = f"the filters select more than {MAX_DELETED:,} ACLs: delete them with narrower ones"
             raise RequestError(ErrorCode.INVALID_REQUEST, message)
-        return DeletedAcls(acls=await context.map(_entry, [acl for _, acl in found]))
+        return DeletedAcls(acls=await context.map(_entry, [acl for _, acl in selected]))
 
-    async def _selected(self, asked: AclFilter, context: Context) -> list[tuple[UUID, Acl]]:
+    async def _selected(self, wanted: AclFilter, context: Context) -> list[tuple[UUID, Acl]]:
         """Return the ACLs that a filter selects, found in pieces. Raises InvalidAclError."""
-        check_filter(asked)
+        check_filter(wanted)
         selected = []
-        for found in list(self._node.image.acls.items()):
-            if asked.matches(found[1]):
-                selected.append(found)
+        for acl in list(self._node.image.acls.items()):
+            if wanted.matches(acl[1]):
+                selected.append(acl)
             await context.checkpoint()
         return selected
 
 
-def _filter(asked: AclQuery) -> AclFilter:
+def _filter(query: AclQuery) -> AclFilter:
     return AclFilter(
-        asked.resource_type,
-        asked.name,
-        asked.pattern,
-        asked.principal,
-        asked.host,
-        asked.operation,
-        asked.permission,
+        query.resource_type,
+        query.name,
+        query.pattern,
+        query.principal,
+        query.host,
+        query.operation,
+        query.permission,
     )
 
 
-def _checked(asked: AclEntry) -> Acl:
+def _checked(entry: AclEntry) -> Acl:
     """Return a valid ACL. Raises InvalidAclError."""
     return check_acl(
         (
-            asked.resource_type,
-            asked.name,
-            asked.pattern,
-            asked.principal,
-            asked.host,
-            asked.operation,
-            asked.permission,
+            entry.resource_type,
+            entry.name,
+            entry.pattern,
+            entry.principal,
+            entry.host,
+            entry.operation,
+            entry.permission,
         )
     )
 

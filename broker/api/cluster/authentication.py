@@ -96,11 +96,11 @@ class AuthenticationApi:
         elif login.mechanism != request.mechanism:
             login.failed()
             return ErrorResponse(error=ErrorCode.ILLEGAL_SASL_STATE, message="the SASL mechanism has changed")
-        found = await self.authenticate(SaslAuthenticateRequest(auth_bytes=request.token), context)
-        if found.error is not ErrorCode.NONE:
-            return ErrorResponse(error=found.error, message=found.message or "")
+        result = await self.authenticate(SaslAuthenticateRequest(auth_bytes=request.token), context)
+        if result.error is not ErrorCode.NONE:
+            return ErrorResponse(error=result.error, message=result.message or "")
         return AuthenticateResponse(
-            token=found.auth_bytes, complete=login.is_complete, session_lifetime_ms=found.session_lifetime_ms
+            token=result.auth_bytes, complete=login.is_complete, session_lifetime_ms=result.session_lifetime_ms
         )
 
     async def _respond(self, login: Login, token: bytes, context: Context) -> bytes:

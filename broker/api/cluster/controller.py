@@ -132,10 +132,10 @@ async def _unregister_in(node: StoreNode, broker: int) -> None:
         raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
-def _unknown(asked: PartitionEntry) -> QuorumPartition:
+def _unknown(requested: PartitionEntry) -> QuorumPartition:
     return QuorumPartition(
-        topic=asked.topic,
-        partition=asked.partition,
+        topic=requested.topic,
+        partition=requested.partition,
         error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         message=f"the metadata log is {METADATA_LOG.topic}-{METADATA_LOG.partition}",
     )

@@ -52,9 +52,9 @@ class CredentialsApi:
         for user, times in users.items():
             await context.checkpoint()
             infos = tuple([
-                CredentialInfo(mechanism=each.number, iterations=found.iterations)
+                CredentialInfo(mechanism=each.number, iterations=credential.iterations)
                 for each in MECHANISMS.values()
-                if (found := credentials.get((user, each.name))) is not None
+                if (credential := credentials.get((user, each.name))) is not None
             ])  # fmt: skip
             error, message = ErrorCode.NONE, None
             if times > 1:
@@ -111,20 +111,20 @@ def _check_name(user: str, number: int, times: int) -> Mechanism:
     return mechanism
 
 
-def _credential(asked: ScramUpsertion, mechanism: Mechanism) -> ScramCredential:
+def _credential(upsertion: ScramUpsertion, mechanism: Mechanism) -> ScramCredential:
     """Return the credential to store. Raises RequestError."""
-    if not MIN_ITERATIONS <= asked.iterations <= MAX_ITERATIONS:
+    if not MIN_ITERATIONS <= upsertion.iterations <= MAX_ITERATIONS:
         raise RequestError(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"iterations: expected {MIN_ITERATIONS} to {MAX_ITERATIONS}, not {asked.iterations}",
+            f"iterations: expected {MIN_ITERATIONS} to {MAX_ITERATIONS}, not {upsertion.iterations}",
         )
-    salt, salted = bytes(asked.salt), bytes(asked.salted_password)
+    salt, salted = bytes(upsertion.salt), bytes(upsertion.salted_password)
     if not salt or len(salt) > MAX_NAME or len(salted) != mechanism.key_bytes:
         raise RequestError(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
             f"expected a salt of 1 to {MAX_NAME} bytes, and a salted password of {mechanism.key_bytes}",
         )
-    return ScramCredential.of_salted(mechanism, salted, salt, asked.iterations)
+    return ScramCredential.of_salted(mechanism, salted, salt, upsertion.iterations)
 
 
 def _result(user: str, failure: RequestError | None) -> UserResult:

@@ -134,14 +134,14 @@ class DelegationTokensApi:
         _authenticated(context.session)
         secret = self._require()
         wanted = None if request.owners is None else {_text(each) for each in request.owners}
-        found = []
+        described = []
         for token_id, token in list(self._node.image.delegation_tokens.items()):
             await context.checkpoint()
             if wanted is not None and not any(token.is_of(each) for each in wanted):
                 continue
             if secret.has_made(token_id, token):
-                found.append(_described(token_id, token, secret.hmac(token_id)))
-        return DescribeDelegationTokenResponse(tokens=tuple(found))
+                described.append(_described(token_id, token, secret.hmac(token_id)))
+        return DescribeDelegationTokenResponse(tokens=tuple(described))
 
     async def _change(self, token_id: str, expires_at: int, context: Context) -> TokenExpiryResponse:
         await context.wait(in_time(lambda: change_expiry(self._node, token_id, expires_at)))

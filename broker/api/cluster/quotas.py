@@ -90,28 +90,28 @@ class QuotasApi:
         return AlterClientQuotasResponse(results=tuple(results))
 
 
-def _check_filter(asked: QuotaFilter) -> None:
+def _check_filter(wanted: QuotaFilter) -> None:
     """Raise RequestError for an invalid filter."""
-    if not asked.entity_type:
+    if not wanted.entity_type:
         raise RequestError(ErrorCode.INVALID_REQUEST, "the entity type is empty")
-    if asked.entity_type not in {USER, CLIENT_ID, IP}:
-        raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown entity type {asked.entity_type}")
-    if asked.match_type not in {_EXACT, _DEFAULT, _ANY}:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown match type {asked.match_type}")
-    if (asked.match is None) == (asked.match_type == _EXACT):
+    if wanted.entity_type not in {USER, CLIENT_ID, IP}:
+        raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown entity type {wanted.entity_type}")
+    if wanted.match_type not in {_EXACT, _DEFAULT, _ANY}:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown match type {wanted.match_type}")
+    if (wanted.match is None) == (wanted.match_type == _EXACT):
         raise RequestError(ErrorCode.INVALID_REQUEST, "an exact match needs a name, other matches must not have one")
 
 
-def _matches(asked: QuotaFilter, parts: Mapping[str, str | None]) -> bool:
+def _matches(wanted: QuotaFilter, parts: Mapping[str, str | None]) -> bool:
     """Return whether an entity matches a filter."""
-    if asked.entity_type not in parts:
+    if wanted.entity_type not in parts:
         return False
-    if asked.match_type == _ANY:
+    if wanted.match_type == _ANY:
         return True
-    match = asked.match
-    if match is not None and asked.entity_type == IP:
+    match = wanted.match
+    if match is not None and wanted.entity_type == IP:
         match = host_of(match).text
-    return parts[asked.entity_type] == match
+    return parts[wanted.entity_type] == match
 
 
 def _checked(alteration: QuotaAlteration, earlier: Container[QuotaEntity]) -> QuotaChanges:

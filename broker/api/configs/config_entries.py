@@ -76,8 +76,8 @@ class TopicEntries:
         key = default_min_isr(replicas), synonyms, documentation
         inherited = self._inherited.get(key)
         if inherited is None:
-            found = effective_settings({}, self._settings, replicas=replicas)
-            inherited = self._inherited[key] = {setting.name: entry(setting) for setting in found}
+            settings = effective_settings({}, self._settings, replicas=replicas)
+            inherited = self._inherited[key] = {setting.name: entry(setting) for setting in settings}
         own = {
             name: entry(effective_setting(name, text, self._settings, replicas=replicas))
             for name, text in configs.items()
@@ -88,8 +88,8 @@ class TopicEntries:
 
 def broker_entries(settings: LiveSettings, replicas: int, *, synonyms: bool, documentation: bool) -> list[ConfigEntry]:
     """Return the broker's effective settings, sorted by name. `replicas`: the default replication factor."""
-    found = [_broker_setting(name, settings, replicas) for name in sorted(FIELDS)]
-    entries = [_entry(setting, synonyms=synonyms, documentation=documentation, of_broker=True) for setting in found]
+    effective = [_broker_setting(name, settings, replicas) for name in sorted(FIELDS)]
+    entries = [_entry(setting, synonyms=synonyms, documentation=documentation, of_broker=True) for setting in effective]
     entries += [_kept_entry(name, origins, synonyms=synonyms) for name, origins in settings.kept_settings().items()]
     return sorted(entries, key=lambda entry: entry.name)
 

@@ -82,7 +82,7 @@ class ConfigsApi:
         types = frozenset(request.types) or _ALL_TYPES
         if not types <= _ALL_TYPES:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown resource types {sorted(types - _ALL_TYPES)}")
-        found = [
+        resources = [
             (int(kind), str(broker.node_id))
             for kind in (ResourceType.BROKER_LOGGER, ResourceType.BROKER)
             if kind in types
@@ -91,11 +91,11 @@ class ConfigsApi:
         if ResourceType.TOPIC in types:
             for topic in self._partitions.topics():
                 await context.checkpoint()
-                found.append((int(ResourceType.TOPIC), topic.name))
+                resources.append((int(ResourceType.TOPIC), topic.name))
         for resource in sorted(self._partitions.live_settings.overrides.resources):
             kind, _, name = resource.partition(":")
-            found += [(int(each), name) for each, known in _KEPT.items() if known == kind and each in types]
-        return ListConfigResourcesResponse(resources=tuple(found))
+            resources += [(int(each), name) for each, known in _KEPT.items() if known == kind and each in types]
+        return ListConfigResourcesResponse(resources=tuple(resources))
 
     # -- describe --
 
@@ -105,42 +105,42 @@ class ConfigsApi:
         return DescribeConfigsResponse(resources=await context.answer_at_length(described, request.resources))
 
     async def _described(
-        self, request: DescribeConfigsRequest, context: Context, asked: ConfigQuery
+        self, request: DescribeConfigsRequest, context: Context, query: ConfigQuery
     ) -> DescribedConfigs:
         try:
-            entries = self._entries(asked, request)
+            entries = self._entries(query, request)
         except EXPECTED as error:
             code, message = describe(error)
-            return DescribedConfigs(resource_type=asked.resource_type, name=asked.name, error=code, message=message)
-        if asked.keys:
+            return DescribedConfigs(resource_type=query.resource_type, name=query.name, error=code, message=message)
+        if query.keys:
             names = {entry.name for entry in entries}
             wanted = set[str]()
-            for start in range(0, len(asked.keys), KEYS_PER_PIECE):
-                wanted |= names.intersection(asked.keys[start : start + KEYS_PER_PIECE])
+            for start in range(0, len(query.keys), KEYS_PER_PIECE):
+                wanted |= names.intersection(query.keys[start : start + KEYS_PER_PIECE])
                 await context.checkpoint()
             entries = [entry for entry in entries if entry.name in wanted]
-        return DescribedConfigs(resource_type=asked.resource_type, name=asked.name, configs=tuple(entries))
+        return DescribedConfigs(resource_type=query.resource_type, name=query.name, configs=tuple(entries))
 
-    def _entries(self, asked: ConfigQuery, request: DescribeConfigsRequest) -> Sequence[ConfigEntry]:
+    def _entries(self, query: ConfigQuery, request: DescribeConfigsRequest) -> Sequence[ConfigEntry]:
         synonyms, documentation = request.include_synonyms, request.include_documentation
         settings = self._partitions.live_settings
-        if asked.resource_type == ResourceType.TOPIC:
-            check_name(asked.name)
-            topic = self._partitions.topic(asked.name)
+        if query.resource_type == ResourceType.TOPIC:
+            check_name(query.name)
+            topic = self._partitions.topic(query.name)
             if topic is None:
-                raise UnknownTopicError(f"no topic {asked.name!r}")
+                raise UnknownTopicError(f"no topic {query.name!r}")
             replicas = self._partitions.catalog.replication_factor(topic)
             return self._topic_entries.of(topic.configs, replicas, synonyms=synonyms, documentation=documentation)
-        _check_type(asked.resource_type)
-        if (kind := _KEPT.get(asked.resource_type)) is not None:
-            _check_named(asked, kind)
-            return resource_entries(settings, kind, asked.name)
-        if asked.resource_type == ResourceType.BROKER_LOGGER:
-            self._check_broker(asked.name)
+        _check_type(query.resource_type)
+        if (kind := _KEPT.get(query.resource_type)) is not None:
+            _check_named(query, kind)
+            return resource_entries(settings, kind, query.name)
+        if query.resource_type == ResourceType.BROKER_LOGGER:
+            self._check_broker(query.name)
             return logger_entries()
-        if not asked.name:
+        if not query.name:
             return cluster_entries(settings, synonyms=synonyms, documentation=documentation)
-        self._check_broker(asked.name)
+        self._check_broker(query.name)
         replicas = self._partitions.default_replication_factor
         return broker_entries(settings, replicas, synonyms=synonyms, documentation=documentation)
 
@@ -148,64 +148,68 @@ class ConfigsApi:
 
     async def alter_configs(self, request: AlterConfigsRequest, context: Context) -> AlterConfigsResponse:
         """Change each resource independently; refuse one that is named twice."""
-        repeated = await context.repeated((asked.resource_type, asked.name) for asked in request.resources)
+        repeated = await context.repeated(
+            (alteration.resource_type, alteration.name) for alteration in request.resources
+        )
         altered = []
-        for asked in request.resources:
-            is_twice = (asked.resource_type, asked.name) in repeated
-            altered.append(await self._altered(asked, request, is_twice=is_twice))
+        for alteration in request.resources:
+            is_twice = (alteration.resource_type, alteration.name) in repeated
+            altered.append(await self._altered(alteration, request, is_twice=is_twice))
             await context.checkpoint()
         return AlterConfigsResponse(resources=tuple(altered))
 
     async def _altered(
-        self, asked: ConfigAlteration, request: AlterConfigsRequest, *, is_twice: bool
+        self, alteration: ConfigAlteration, request: AlterConfigsRequest, *, is_twice: bool
     ) -> AlteredConfigs:
         try:
             if is_twice:
                 raise RequestError(ErrorCode.INVALID_REQUEST, "the resource occurs twice in the request")
-            _check_changes(asked.changes)
-            await self._alter(asked, request)
+            _check_changes(alteration.changes)
+            await self._alter(alteration, request)
         except EXPECTED as error:
             code, message = describe(error)
-            return AlteredConfigs(resource_type=asked.resource_type, name=asked.name, error=code, message=message)
-        return AlteredConfigs(resource_type=asked.resource_type, name=asked.name)
+            return AlteredConfigs(
+                resource_type=alteration.resource_type, name=alteration.name, error=code, message=message
+            )
+        return AlteredConfigs(resource_type=alteration.resource_type, name=alteration.name)
 
-    async def _alter(self, asked: ConfigAlteration, request: AlterConfigsRequest) -> None:
-        if asked.resource_type == ResourceType.TOPIC:
-            if not asked.name:
+    async def _alter(self, alteration: ConfigAlteration, request: AlterConfigsRequest) -> None:
+        if alteration.resource_type == ResourceType.TOPIC:
+            if not alteration.name:
                 raise RequestError(
                     ErrorCode.INVALID_REQUEST, "default settings of topics cannot be altered: name a topic"
                 )
-            check_name(asked.name)
-            if self._partitions.topic(asked.name) is None:  # without waiting for the lock of topic changes
-                raise UnknownTopicError(f"no topic {asked.name!r}")
-            change = self._topic_change(asked.changes, incremental=request.incremental)
-            await self._partitions.alter(asked.name, change, validate_only=request.validate_only)
+            check_name(alteration.name)
+            if self._partitions.topic(alteration.name) is None:  # without waiting for the lock of topic changes
+                raise UnknownTopicError(f"no topic {alteration.name!r}")
+            change = self._topic_change(alteration.changes, incremental=request.incremental)
+            await self._partitions.alter(alteration.name, change, validate_only=request.validate_only)
             return
-        _check_type(asked.resource_type)
-        if (kind := _KEPT.get(asked.resource_type)) is not None:
-            _check_named(asked, kind)
-            kept = partial(_changed_resource, asked, kind, request.incremental)
+        _check_type(alteration.resource_type)
+        if (kind := _KEPT.get(alteration.resource_type)) is not None:
+            _check_named(alteration, kind)
+            kept = partial(_changed_resource, alteration, kind, request.incremental)
             await self._partitions.alter_broker(kept, validate_only=request.validate_only)
             return
-        if asked.resource_type == ResourceType.BROKER_LOGGER:
-            self._alter_levels(asked, request)
+        if alteration.resource_type == ResourceType.BROKER_LOGGER:
+            self._alter_levels(alteration, request)
             return
-        if asked.name:
-            self._check_broker(asked.name)
+        if alteration.name:
+            self._check_broker(alteration.name)
         try:
             await self._partitions.alter_broker(
-                _broker_change(asked, incremental=request.incremental), validate_only=request.validate_only
+                _broker_change(alteration, incremental=request.incremental), validate_only=request.validate_only
             )
         except SettingError as error:  # as in Kafka, where topics have INVALID_CONFIG instead (KAFKA-13609)
             raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
-    def _alter_levels(self, asked: ConfigAlteration, request: AlterConfigsRequest) -> None:
+    def _alter_levels(self, alteration: ConfigAlteration, request: AlterConfigsRequest) -> None:
         if not request.incremental:
             raise RequestError(ErrorCode.INVALID_REQUEST, "change the levels of loggers with IncrementalAlterConfigs")
-        self._check_broker(asked.name)
-        check_levels(asked.changes)
+        self._check_broker(alteration.name)
+        check_levels(alteration.changes)
         if not request.validate_only:
-            set_levels(asked.changes)
+            set_levels(alteration.changes)
 
     def _topic_change(self, changes: Sequence[ConfigChange], *, incremental: bool) -> Change:
         settings = self._partitions.settings
@@ -232,8 +236,8 @@ def _check_type(resource_type: int) -> None:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
 
 
-def _check_named(asked: ConfigQuery | ConfigAlteration, kind: ResourceKind) -> None:
-    if not asked.name:
+def _check_named(requested: ConfigQuery | ConfigAlteration, kind: ResourceKind) -> None:
+    if not requested.name:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"the name of the {kind} resource is empty")
 
 
@@ -262,19 +266,19 @@ def _change(
     """Return a function from a resource's own settings to the changed ones."""
 
     def change(own: Mapping[str, str]) -> Mapping[str, str]:
-        found = dict(own) if incremental else {}
-        for one in changes:
-            if one.operation == ConfigOperation.DELETE:
-                found.pop(one.name, None)
-            elif one.operation in _LIST_OPERATIONS:
-                if kind_of_setting(one.name) is not Kind.LIST:
+        changed = dict(own) if incremental else {}
+        for item in changes:
+            if item.operation == ConfigOperation.DELETE:
+                changed.pop(item.name, None)
+            elif item.operation in _LIST_OPERATIONS:
+                if kind_of_setting(item.name) is not Kind.LIST:
                     raise RequestError(
-                        ErrorCode.INVALID_CONFIG, f"{one.name} is not a list: it can be set and deleted only"
+                        ErrorCode.INVALID_CONFIG, f"{item.name} is not a list: it can be set and deleted only"
                     )
-                found[one.name] = _joined(found.get(one.name, default_of(one.name)), one)
+                changed[item.name] = _joined(changed.get(item.name, default_of(item.name)), item)
             else:
-                found[one.name] = one.value or ""
-        return found
+                changed[item.name] = item.value or ""
+        return changed
 
     return change
 
@@ -288,16 +292,16 @@ def _joined(text: str, change: ConfigChange) -> str:
 
 
 def _changed_resource(
-    asked: ConfigAlteration, kind: ResourceKind, incremental: bool, overrides: Overrides
+    alteration: ConfigAlteration, kind: ResourceKind, incremental: bool, overrides: Overrides
 ) -> Overrides:
     """Return the overrides with changed settings of a group or of a client metrics subscription.
 
     Raises RequestError for an unknown setting and a value of the wrong type, with Kafka's codes, and for too many
     resources.
     """
-    known, resource = resource_settings(kind), f"{kind}:{asked.name}"
+    known, resource = resource_settings(kind), f"{kind}:{alteration.name}"
     change = _change(
-        asked.changes,
+        alteration.changes,
         incremental=incremental,
         kind_of_setting=lambda name: Kind.LIST if known.get(name) == "list" else None,
         default_of=lambda _: "",
@@ -317,17 +321,20 @@ def _changed_resource(
     return overrides.with_resource(resource, checked)
 
 
-def _broker_change(asked: ConfigAlteration, *, incremental: bool) -> Callable[[Overrides], Overrides]:
+def _broker_change(alteration: ConfigAlteration, *, incremental: bool) -> Callable[[Overrides], Overrides]:
     """Return a function that changes the overrides of this broker, or of all brokers if no broker is named."""
     change = _change(
-        asked.changes, incremental=incremental, kind_of_setting=_broker_setting_kind, default_of=_broker_setting_default
+        alteration.changes,
+        incremental=incremental,
+        kind_of_setting=_broker_setting_kind,
+        default_of=_broker_setting_default,
     )
 
     def changed(overrides: Overrides) -> Overrides:
-        own = change(overrides.broker if asked.name else overrides.cluster)
-        check = partial(check_dynamic, is_default=not asked.name)
+        own = change(overrides.broker if alteration.name else overrides.cluster)
+        check = partial(check_dynamic, is_default=not alteration.name)
         checked = {name: as_text(check(name, text)) or "" for name, text in own.items()}
-        return replace(overrides, broker=checked) if asked.name else replace(overrides, cluster=checked)
+        return replace(overrides, broker=checked) if alteration.name else replace(overrides, cluster=checked)
 
     return changed
 

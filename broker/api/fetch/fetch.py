@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from warmlog.broker.api.access import Access
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.errors import EXPECTED
-from warmlog.broker.api.fetch.asked import is_of_follower, kind_of, limited, refused
+from warmlog.broker.api.fetch.options import is_of_follower, kind_of, limited, refused
 from warmlog.broker.api.fetch.reader import NO_RECORDS, FetchReader
 from warmlog.broker.api.fetch.session import LONG_STEP, STEP, FetchSession, FetchSessionError, Finder, SessionPartition
 from warmlog.broker.api.fetch.sessions import FetchSessions
@@ -41,7 +41,7 @@ from warmlog.protocol.kafka.messages.records.fetch import (
 from warmlog.protocol.request import FetchRequest, Isolation
 from warmlog.protocol.response import FetchedPartition, FetchResponse
 
-MAX_LOOKS = 8  # while index and header pages are read from disk; a gap between batches takes several
+MAX_READS = 8  # while index and header pages are read from disk; a gap between batches takes several
 
 
 class Fetches:
@@ -176,7 +176,7 @@ class Fetch:
         self._waiter = self._session.waiter = FetchWaiter(self._latest.missing_bytes(self._request.min_bytes), ready)
         if self._latest.size:
             for entry in self._news:
-                entry.found = None  # holds a file open
+                entry.result = None  # holds a file open
 
     def abandon(self) -> None:
         """Give up a pending fetch without a response."""
@@ -238,33 +238,33 @@ class Fetch:
         """
         request, session = self._request, self._session
         entries = session.order if self._tells_all else self._news
-        is_as_asked = self._tells_all and len(entries) == len(request.partitions)
-        names = isinstance(request, KafkaFetchRequest) and not is_as_asked
-        found: list[FetchedPartition] = []
-        asked: list[Any] = []  # how each of them was requested, unless it is the same as in the request
+        is_as_requested = self._tells_all and len(entries) == len(request.partitions)
+        names = isinstance(request, KafkaFetchRequest) and not is_as_requested
+        results: list[FetchedPartition] = []
+        requested: list[Any] = []  # how each of them was requested, unless it is the same as in the request
         for start in range(0, len(entries), LONG_STEP):
             if start:
                 yield
             piece = entries[start : start + LONG_STEP]
-            found += [each for entry in piece if (each := entry.found) is not None]
+            results += [each for entry in piece if (each := entry.result) is not None]
             if names:
-                asked += [entry.asked for entry in piece]
+                requested += [entry.requested for entry in piece]
         is_throttled = self._is_throttled()
         if self._tells_all and session.connection is None and not is_throttled:
             self._shared.sessions.register(session)
         if session.epoch != self._epoch:
             error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
-            self._response = KafkaFetchResponse(partitions=(), error=error, session_id=session.id, asked=())
+            self._response = KafkaFetchResponse(partitions=(), error=error, session_id=session.id, requested=())
         elif is_throttled:
-            self._respond_without_records(found)
+            self._respond_without_records(results)
         else:
-            assert len(found) == len(entries), "an entry without a result is pending, and all pending ones were read"
+            assert len(results) == len(entries), "an entry without a result is pending, and all pending ones were read"
             if isinstance(request, KafkaFetchRequest):
                 self._response = KafkaFetchResponse(
-                    partitions=tuple(found), session_id=session.id, asked=tuple(asked) if names else None
+                    partitions=tuple(results), session_id=session.id, requested=tuple(requested) if names else None
                 )
             else:
-                self._response = FetchResponse(partitions=tuple(found))
+                self._response = FetchResponse(partitions=tuple(results))
         yield from self._settle()
         self._close(keep=True)
 
@@ -276,32 +276,32 @@ class Fetch:
         self._client.throttle_ms, is_empty = quotas.fetched(self._client, self._latest.size)
         return is_empty
 
-    def _respond_without_records(self, found: list[FetchedPartition]) -> None:
+    def _respond_without_records(self, results: list[FetchedPartition]) -> None:
         """Respond as if nothing had been read; the session stays as it was (KIP-219)."""
         for entry in self._news:
-            entry.found = None  # holds a file open
+            entry.result = None  # holds a file open
         self._news = []
         if isinstance(self._request, KafkaFetchRequest):
-            self._response = KafkaFetchResponse(partitions=(), session_id=self._session.id, asked=())
+            self._response = KafkaFetchResponse(partitions=(), session_id=self._session.id, requested=())
         else:
-            self._response = FetchResponse(partitions=tuple([replace(each, records=NO_RECORDS) for each in found]))
+            self._response = FetchResponse(partitions=tuple([replace(each, records=NO_RECORDS) for each in results]))
 
     def _settle(self) -> Iterator[None]:
         pending, keeps, reader = self._session.pending, self._tells_all, self._replica.broker
         for number, entry in enumerate(self._news, 1):
-            found = entry.found
-            if found is not None and entry in pending:
-                entry.reported(found)
-                if len(found.records):
+            result = entry.result
+            if result is not None and entry in pending:
+                entry.reported(result)
+                if len(result.records):
                     if reader >= 0 and entry.partition is not None and entry.partition.replication is not None:
-                        entry.partition.replication.sent(reader, len(found.records))
-                    entry.found = None
+                        entry.partition.replication.sent(reader, len(result.records))
+                    entry.result = None
                     if not keeps:
                         pending.move_to_end(entry)
-                elif self._is_at_end(entry, found) and entry.is_known:
+                elif self._is_at_end(entry, result) and entry.is_known:
                     del pending[entry]
             if not keeps:
-                entry.found = None
+                entry.result = None
             if number % STEP == 0:
                 yield
 
@@ -357,15 +357,15 @@ class Fetch:
                 yield
             for entry in [entry for entry in order[start : start + LONG_STEP] if entry in pending]:
                 partition = session.find(entry, find, partitions.topic_name)
-                if may_read is None or may_read(entry.asked.topic):
-                    found = reader.at(entry.asked, partition)
+                if may_read is None or may_read(entry.requested.topic):
+                    result = reader.at(entry.requested, partition)
                 else:
-                    found = reader.unauthorized(entry.asked)
-                if entry.take(found):
+                    result = reader.unauthorized(entry.requested)
+                if entry.take(result):
                     news.append(entry)
-                    if is_follower and entry.is_watermark_urgent(found):
+                    if is_follower and entry.is_watermark_urgent(result):
                         reader.urgent = True
-                elif self._is_at_end(entry, found):
+                elif self._is_at_end(entry, result):
                     pending.pop(entry, None)
                 number += 1
                 if number % STEP == 0:
@@ -378,21 +378,21 @@ class Fetch:
             return lambda _: is_broker
         return lambda topic: topic == UNKNOWN_TOPIC_NAME or access.topic(Operation.READ, topic)
 
-    def _is_at_end(self, entry: SessionPartition, found: FetchedPartition) -> bool:
+    def _is_at_end(self, entry: SessionPartition, result: FetchedPartition) -> bool:
         """Whether the client has read everything until the partition reports a change."""
         if self._replica.broker >= 0:
-            return entry.partition is not None and entry.asked.offset == entry.partition.log.offsets.log_end_offset
+            return entry.partition is not None and entry.requested.offset == entry.partition.log.offsets.log_end_offset
         if self._is_committed:
-            return entry.asked.offset >= found.last_stable_offset
-        return entry.asked.offset == found.high_watermark
+            return entry.requested.offset >= result.last_stable_offset
+        return entry.requested.offset == result.high_watermark
 
     async def _warm_up(self, context: Context) -> None:
         """Read the slices of the response into the page cache, as far as errors can still be reported.
 
-        Partitions whose index and header pages are still missing after MAX_LOOKS looks get no records this time.
+        Partitions whose index and header pages are still missing after MAX_READS reads get no records this time.
         """
         reads, consumer = self._shared.reads, context.session
-        for _ in range(MAX_LOOKS):
+        for _ in range(MAX_READS):
             if not self._latest.cold_lookups:
                 break
             async with trio.open_nursery() as nursery:

@@ -108,32 +108,32 @@ class FetchReader:
         """Return how many bytes are missing for a response; never more than a response can hold."""
         return min(min_bytes, max(self._most, 1)) - self.size
 
-    def at(self, asked: FetchPartition, partition: Partition | None) -> FetchedPartition:
+    def at(self, requested: FetchPartition, partition: Partition | None) -> FetchedPartition:
         """Read one partition, the next in order, and return its part of the response."""
         try:
             if partition is None:
-                raise self._gone(asked)
-            if type(asked) is KafkaFetchPartition:
-                self._check(asked, partition)
-                if asked.last_fetched_epoch >= 0 and (answer := diverged(partition, asked)) is not None:
+                raise self._gone(requested)
+            if type(requested) is KafkaFetchPartition:
+                self._check(requested, partition)
+                if requested.last_fetched_epoch >= 0 and (answer := diverged(partition, requested)) is not None:
                     self.urgent = True
                     return answer
                 if self._is_follower and self._reports:
-                    self._report(asked, partition)
-                if self._rack and (redirected := self._redirected(asked, partition)) is not None:
+                    self._report(requested, partition)
+                if self._rack and (redirected := self._redirected(requested, partition)) is not None:
                     self.urgent = True
                     return redirected
-            found = self._take(asked, partition)
+            read = self._take(requested, partition)
         except EXPECTED as error:
-            return self._refused(asked, partition, error)
+            return self._refused(requested, partition, error)
         offsets, records, aborted = partition.log.offsets, NO_RECORDS, None
         if self._is_committed:
-            aborted = NONE_ABORTED if found is None or not found.aborted else _aborted_transactions(found.aborted)
-        if found is not None and found.slice is not None:
-            records = found.slice
+            aborted = NONE_ABORTED if read is None or not read.aborted else _aborted_transactions(read.aborted)
+        if read is not None and read.slice is not None:
+            records = read.slice
         return FetchedPartition(
-            topic=asked.topic,
-            partition=asked.partition,
+            topic=requested.topic,
+            partition=requested.partition,
             high_watermark=offsets.high_watermark,
             last_stable_offset=offsets.last_stable_offset,
             log_start_offset=offsets.log_start_offset,
@@ -141,36 +141,36 @@ class FetchReader:
             records=records,
         )
 
-    def unauthorized(self, asked: FetchPartition) -> FetchedPartition:
+    def unauthorized(self, requested: FetchPartition) -> FetchedPartition:
         """Return the result of a partition that the client may not read, which tells nothing of it."""
         self.urgent = True
         return FetchedPartition(
-            topic=asked.topic,
-            partition=asked.partition,
+            topic=requested.topic,
+            partition=requested.partition,
             error=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             message="not authorized",
             aborted_transactions=NONE_ABORTED,
         )
 
-    def _gone(self, asked: FetchPartition) -> Exception:
+    def _gone(self, requested: FetchPartition) -> Exception:
         """Return the error for a partition that is not served; an offline one is reported at once."""
-        error = self._partitions.missing(asked.topic, asked.partition)
+        error = self._partitions.missing(requested.topic, requested.partition)
         if isinstance(error, UnknownTopicError):
             self.unknown += 1
         else:
             self.urgent = True
         return error
 
-    def _check(self, asked: KafkaFetchPartition, partition: Partition) -> None:
+    def _check(self, requested: KafkaFetchPartition, partition: Partition) -> None:
         """Validate the fields that only Kafka's protocol has. Raises ProtocolError."""
-        if asked.topic_id != NO_TOPIC_ID and self._partitions.topic_name(asked.topic_id) != asked.topic:
-            raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {asked.topic!r} now has another id")
-        if asked.current_leader_epoch >= 0:
-            check_leader_epoch(partition, asked.current_leader_epoch)
+        if requested.topic_id != NO_TOPIC_ID and self._partitions.topic_name(requested.topic_id) != requested.topic:
+            raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {requested.topic!r} now has another id")
+        if requested.current_leader_epoch >= 0:
+            check_leader_epoch(partition, requested.current_leader_epoch)
         if self._is_follower:
-            self._check_replica(asked, partition)
+            self._check_replica(requested, partition)
 
-    def _check_replica(self, asked: KafkaFetchPartition, partition: Partition) -> None:
+    def _check_replica(self, requested: KafkaFetchPartition, partition: Partition) -> None:
         """Raise RequestError for a broker without a replica, or with another epoch than that of its registration.
 
         Fetches advance the high watermark, so an invented epoch must not count, and -1 (before version 15) neither. A
@@ -179,49 +179,50 @@ class FetchReader:
         broker, epoch = self._replica
         replication = partition.replication
         if replication is None or not replication.is_follower(broker):
-            knows_epoch = asked.current_leader_epoch >= 0  # and the assignment of a later one, maybe
+            knows_epoch = requested.current_leader_epoch >= 0  # and the assignment of a later one, maybe
             code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
             raise RequestError(code, f"broker {broker} is not a replica of {partition.topic}-{partition.index}")
         if not replication.is_latest(broker, epoch):
             message = f"broker {broker} is not registered with epoch {epoch}"
             raise RequestError(ErrorCode.STALE_BROKER_EPOCH, message)
-        if asked.current_leader_epoch < 0:
+        if requested.current_leader_epoch < 0:
             message = f"broker {broker} does not name the leader epoch of {partition.topic}-{partition.index}"
             raise RequestError(ErrorCode.FENCED_LEADER_EPOCH, message)
 
-    def _redirected(self, asked: KafkaFetchPartition, partition: Partition) -> RedirectedPartition | None:
+    def _redirected(self, requested: KafkaFetchPartition, partition: Partition) -> RedirectedPartition | None:
         """Return the result for a consumer that should read from a follower in its rack; None for others."""
         replication = partition.replication
         if replication is None or self._is_follower:
             return None
-        nearest = replication.nearest(self._rack, asked.offset)
+        nearest = replication.nearest(self._rack, requested.offset)
         if nearest is None:
             return None
         log = partition.log
         return RedirectedPartition(
-            topic=asked.topic,
-            partition=asked.partition,
+            topic=requested.topic,
+            partition=requested.partition,
             high_watermark=log.offsets.high_watermark,
             last_stable_offset=log.offsets.last_stable_offset,
             log_start_offset=log.offsets.log_start_offset,
             preferred_replica=nearest,
         )
 
-    def _report(self, asked: KafkaFetchPartition, partition: Partition) -> None:
+    def _report(self, requested: KafkaFetchPartition, partition: Partition) -> None:
         """Report the progress of a follower, before the read: the response then has the new high watermark."""
         log, replication = partition.log, partition.replication
         assert replication is not None, "checked"
-        if log.offsets.log_start_offset <= asked.offset <= log.offsets.log_end_offset:  # else the read refuses it
-            replication.fetched(self._replica.broker, self._replica.epoch, asked.offset, asked.log_start_offset)
+        if log.offsets.log_start_offset <= requested.offset <= log.offsets.log_end_offset:  # else the read refuses it
+            replication.fetched(self._replica.broker, self._replica.epoch, requested.offset, requested.log_start_offset)
 
-    def _take(self, asked: FetchPartition, partition: Partition) -> LogRead | None:
+    def _take(self, requested: FetchPartition, partition: Partition) -> LogRead | None:
         """Read the records of one partition and count their size; return None if there are none to send."""
-        if asked.max_bytes < 0 or self._most < 0:
-            message = f"max_bytes of {asked.topic}-{asked.partition} is negative: {min(asked.max_bytes, self._most)}"
+        if requested.max_bytes < 0 or self._most < 0:
+            name, most = f"{requested.topic}-{requested.partition}", min(requested.max_bytes, self._most)
+            message = f"max_bytes of {name} is negative: {most}"
             raise RequestError(ErrorCode.INVALID_FETCH_SIZE, message)
         log = partition.log
         end = log.offsets.last_stable_offset if self._is_committed else log.offsets.high_watermark
-        if asked.offset == (log.offsets.log_end_offset if self._is_follower else end):
+        if requested.offset == (log.offsets.log_end_offset if self._is_follower else end):
             return None  # the usual case: no new records
         replication = partition.replication if self._is_follower else None
         if replication is not None and replication.is_throttled(self._replica.broker):
@@ -229,9 +230,9 @@ class FetchReader:
         if self._failures and partition in self._failures:
             raise self._failures[partition]
         try:
-            found = partition.read(
-                asked.offset,
-                min(asked.max_bytes, self._left),
+            read = partition.read(
+                requested.offset,
+                min(requested.max_bytes, self._left),
                 min_one_message=self.size == 0,
                 committed=self._is_committed,
                 to_log_end=self._is_follower,
@@ -242,26 +243,26 @@ class FetchReader:
         except UNREADABLE as error:
             partition.cannot_read(error)
             raise
-        if found is None or found.slice is None or found.first_batch_incomplete:
+        if read is None or read.slice is None or read.first_batch_incomplete:
             return None
-        if not partition.is_in_memory(found.slice, min(len(found.slice), MAX_CHECKED_BYTES)):
-            self.cold_slices.append((partition, found.slice))
-        size = len(found.slice)
+        if not partition.is_in_memory(read.slice, min(len(read.slice), MAX_CHECKED_BYTES)):
+            self.cold_slices.append((partition, read.slice))
+        size = len(read.slice)
         self.size += size
-        self.lags = self.lags or found.segment_base_offset < log.active_base_offset
+        self.lags = self.lags or read.segment_base_offset < log.active_base_offset
         self._left = max(0, self._left - size)
         self._slices += 1
         if self._slices == MAX_SLICES:
             self._most, self._left = self.size, 0
-        return found
+        return read
 
-    def _refused(self, asked: FetchPartition, partition: Partition | None, error: Exception) -> FetchedPartition:
+    def _refused(self, requested: FetchPartition, partition: Partition | None, error: Exception) -> FetchedPartition:
         code, message = describe(error)
         self.urgent = self.urgent or partition is not None
-        known = None if type(asked) is KafkaFetchPartition else partition  # Kafka returns no offsets with an error
+        known = None if type(requested) is KafkaFetchPartition else partition  # Kafka returns no offsets with an error
         return FetchedPartition(
-            topic=asked.topic,
-            partition=asked.partition,
+            topic=requested.topic,
+            partition=requested.partition,
             error=code,
             message=message,
             log_start_offset=-1 if known is None else known.log.offsets.log_start_offset,
@@ -271,4 +272,9 @@ class FetchReader:
 
 
 def _aborted_transactions(aborted: Iterable[log_index.AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
-    return tuple([AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted])
+    return tuple(
+        [
+            AbortedTransaction(producer_id=transaction.producer_id, first_offset=transaction.first_offset)
+            for transaction in aborted
+        ]
+    )

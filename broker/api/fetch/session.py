@@ -76,17 +76,17 @@ class SessionPartition:
         "_is_follower",
         "_log_start_offset",
         "_session",
-        "asked",
-        "found",
         "high_watermark",
         "partition",
+        "requested",
+        "result",
         "turn",
     )
 
-    def __init__(self, session: "FetchSession", asked: FetchPartition) -> None:
+    def __init__(self, session: "FetchSession", requested: FetchPartition) -> None:
         self._session = session
-        self.asked = asked
-        self.found: FetchedPartition | None = None  # result of the latest look; dropped if it holds a file open
+        self.requested = requested
+        self.result: FetchedPartition | None = None  # result of the latest read; dropped if it holds a file open
         self.turn = 0  # number of the latest full fetch that named it
         self.partition: Partition | None = None  # the partition where this entry is enlisted
         self._is_committed = self._is_follower = False  # as what it is enlisted
@@ -118,34 +118,36 @@ class SessionPartition:
         self._session.pending[self] = None
 
     def wake(self) -> None:
-        """Note a change and let the waiting fetch look again."""
+        """Note a change and let the waiting fetch read again."""
         self._session.pending[self] = None
         self._session.wake()
 
-    def is_news(self, found: FetchedPartition) -> bool:
+    def is_news(self, result: FetchedPartition) -> bool:
         """Whether to report this to the client: records, moved offsets, an error, a diverged epoch or a redirection."""
         return (
-            found.high_watermark != self.high_watermark
-            or not _is_sound(found)
-            or found.log_start_offset != self._log_start_offset
-            or len(found.records) > 0
+            result.high_watermark != self.high_watermark
+            or not _is_sound(result)
+            or result.log_start_offset != self._log_start_offset
+            or len(result.records) > 0
         )
 
-    def take(self, found: FetchedPartition) -> bool:
+    def take(self, result: FetchedPartition) -> bool:
         """Keep the result of a pass; return whether it is news to the client."""
-        self.found = found
-        return self.is_news(found)
+        self.result = result
+        return self.is_news(result)
 
-    def reported(self, found: FetchedPartition) -> None:
+    def reported(self, result: FetchedPartition) -> None:
         """Record what the response tells the client. After an error, the next success is reported again."""
-        self.high_watermark = found.high_watermark if _is_sound(found) else NOT_REPORTED
-        self._log_start_offset = found.log_start_offset
+        self.high_watermark = result.high_watermark if _is_sound(result) else NOT_REPORTED
+        self._log_start_offset = result.log_start_offset
 
-    def is_watermark_urgent(self, found: FetchedPartition) -> bool:
+    def is_watermark_urgent(self, result: FetchedPartition) -> bool:
         """Whether to tell a follower of a new high watermark at once, since consumers read from followers."""
         replication = None if self.partition is None else self.partition.replication
         return (
-            found.high_watermark != self.high_watermark and replication is not None and replication.has_follower_readers
+            result.high_watermark != self.high_watermark
+            and replication is not None
+            and replication.has_follower_readers
         )
 
     @property
@@ -159,10 +161,10 @@ class SessionPartition:
         )
 
 
-def _is_sound(found: FetchedPartition) -> bool:
+def _is_sound(result: FetchedPartition) -> bool:
     """Whether a result is neither an error nor a diverged epoch nor a redirection."""
-    kind = type(found)
-    return found.error is ErrorCode.NONE and kind is not DivergedPartition and kind is not RedirectedPartition
+    kind = type(result)
+    return result.error is ErrorCode.NONE and kind is not DivergedPartition and kind is not RedirectedPartition
 
 
 class FetchSession:
@@ -213,7 +215,9 @@ class FetchSession:
     def __len__(self) -> int:
         return self._count
 
-    def follow(self, asked: Sequence[FetchPartition], *, kind: Hashable = None, merges: bool = True) -> Iterator[None]:
+    def follow(
+        self, requested: Sequence[FetchPartition], *, kind: Hashable = None, merges: bool = True
+    ) -> Iterator[None]:
         """Replace the session's partitions; those requested as before do not become pending.
 
         `kind` holds the other parameters on which results depend. With `merges`, a partition named twice counts once,
@@ -224,17 +228,17 @@ class FetchSession:
         turn, uses_topic_ids, name, indexes = self._turn, self.uses_topic_ids, None, _NONE
         self.order = order = []
         changed: list[SessionPartition] = []  # become pending in a step of their own: a large mapping grows in 6 ms
-        for number, one in enumerate(asked, 1):
-            topic = one.topic_id if uses_topic_ids else one.topic  # type: ignore[attr-defined]
+        for number, partition in enumerate(requested, 1):
+            topic = partition.topic_id if uses_topic_ids else partition.topic  # type: ignore[attr-defined]
             if topic is not name:
                 name, indexes = topic, self._topics.get(topic, _NONE)
-            index: Index = one.partition
+            index: Index = partition.partition
             entry = indexes.get(index)
             if entry is not None and entry.turn == turn and not merges:
-                index = one.partition, number
+                index = partition.partition, number
                 entry = indexes.get(index)
-            if entry is None or entry.asked != one or not is_same_kind:
-                entry = self._ask(topic, index, one)
+            if entry is None or entry.requested != partition or not is_same_kind:
+                entry = self._ask(topic, index, partition)
                 changed.append(entry)
                 indexes = self._topics[topic]
             if entry.turn != turn:
@@ -261,25 +265,25 @@ class FetchSession:
             if number % STEP == 0:
                 yield
 
-    def add(self, asked: KafkaFetchPartition) -> None:
+    def add(self, requested: KafkaFetchPartition) -> None:
         """Add a partition to the session, or update how it is requested."""
-        topic = asked.topic_id if self.uses_topic_ids else asked.topic
-        known = self._topics.get(topic, _NONE).get(asked.partition)
-        if known is not None and asked.topic == UNKNOWN_TOPIC_NAME:  # deleted; keep its last known name
-            asked = replace(asked, topic=known.asked.topic)
-        self._become_pending([self._ask(topic, asked.partition, asked)])
+        topic = requested.topic_id if self.uses_topic_ids else requested.topic
+        known = self._topics.get(topic, _NONE).get(requested.partition)
+        if known is not None and requested.topic == UNKNOWN_TOPIC_NAME:  # deleted; keep its last known name
+            requested = replace(requested, topic=known.requested.topic)
+        self._become_pending([self._ask(topic, requested.partition, requested)])
 
     def _become_pending(self, changed: Iterable[SessionPartition]) -> None:
         for entry in changed:
             self.pending[entry] = None
 
-    def _ask(self, topic: str | bytes, index: Index, asked: FetchPartition) -> SessionPartition:
+    def _ask(self, topic: str | bytes, index: Index, requested: FetchPartition) -> SessionPartition:
         indexes = self._topics.setdefault(topic, {})
         entry = indexes.get(index)
         if entry is None:
-            entry = indexes[index] = SessionPartition(self, asked)
+            entry = indexes[index] = SessionPartition(self, requested)
             self._count += 1
-        entry.asked = asked
+        entry.requested = requested
         return entry
 
     def forget(self, topic: str | bytes, index: Index) -> None:
@@ -312,16 +316,20 @@ class FetchSession:
         return self.epoch
 
     def wake(self) -> None:
-        """Let the waiting fetch look again."""
+        """Let the waiting fetch read again."""
         if self.waiter is not None:
             self.waiter.wake()
 
     def find(self, entry: SessionPartition, get: Finder, names: TopicNames) -> Partition | None:
         """Look up the current partition of an entry. A topic id that was unknown may have a name now."""
-        asked = entry.asked
-        if asked.topic == UNKNOWN_TOPIC_NAME and type(asked) is KafkaFetchPartition and asked.topic_id != NO_TOPIC_ID:
-            asked = entry.asked = replace(asked, topic=names(asked.topic_id) or UNKNOWN_TOPIC_NAME)
-        partition = get(asked.topic, asked.partition)
+        requested = entry.requested
+        if (
+            requested.topic == UNKNOWN_TOPIC_NAME
+            and type(requested) is KafkaFetchPartition
+            and requested.topic_id != NO_TOPIC_ID
+        ):
+            requested = entry.requested = replace(requested, topic=names(requested.topic_id) or UNKNOWN_TOPIC_NAME)
+        partition = get(requested.topic, requested.partition)
         entry.attach(partition)
         return partition
 

@@ -192,7 +192,7 @@ class FetchSessions:
     def update(
         self,
         session: FetchSession,
-        asked: Iterable[KafkaFetchPartition],
+        requested: Iterable[KafkaFetchPartition],
         forgotten: Iterable[ForgottenPartitions],
     ) -> Iterator[None]:
         """Apply the changes of an incremental request to its session, and mark the session as used.
@@ -200,7 +200,7 @@ class FetchSessions:
         Removes a session that is left without partitions. Raises FetchSessionError when the session was evicted in the
         meantime, or, after removing it, when all sessions together would exceed MAX_PARTITIONS.
         """
-        for number, partition in enumerate(asked, 1):
+        for number, partition in enumerate(requested, 1):
             session.add(partition)
             if number % STEP == 0:
                 yield
@@ -220,7 +220,7 @@ class FetchSessions:
 
     def register(self, session: FetchSession) -> bool:
         """Assign an id to a new session and keep it; return False if there is no room."""
-        if not self._has_room_for(len(session)):
+        if not self._may_keep(len(session)):
             return False
         session.id = self._new_id()
         session.created_at = self._clock()
@@ -256,7 +256,7 @@ class FetchSessions:
             if key is not None:
                 self._evictable.add(key)
 
-    def _has_room_for(self, partitions: int) -> bool:
+    def _may_keep(self, partitions: int) -> bool:
         """Whether a slot is free, or can be freed, for a session of this many partitions."""
         if self.partition_count + partitions > MAX_PARTITIONS:
             return False

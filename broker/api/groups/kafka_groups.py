@@ -118,14 +118,14 @@ class MembersApi:
             )
         }
 
-        def found(key: str) -> FoundCoordinator:
+        def coordinator(key: str) -> FoundCoordinator:
             broker = brokers.get(self._leader_of(runtime.topic, runtime.partition_of(key)))
             if broker is None:
                 message = "the coordinator's partition has no leader"
                 return FoundCoordinator(key=key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
             return FoundCoordinator(key=key, node_id=broker.node_id, host=broker.host, port=broker.port)
 
-        return FindCoordinatorResponse(coordinators=await context.answer(found, request.keys))
+        return FindCoordinatorResponse(coordinators=await context.answer(coordinator, request.keys))
 
     def _leader_of(self, name: str, index: int) -> int:
         """Return the leader of a coordinator's partition, or NO_LEADER."""
@@ -208,50 +208,50 @@ class CommittedOffsetsApi:
         """Return committed offsets; with `require_stable`, an error for those that an open transaction may change."""
         all_of: dict[str, FetchedOffsets] = {}  # all offsets by group, so that a repeated group is looked up once
         groups: list[FetchedOffsets] = []
-        for asked in request.groups:
-            found = all_of.get(asked.group) if asked.partitions is None else None
-            if found is None:
-                found = await self._fetch(asked, context, is_stable=request.require_stable)
-                if asked.partitions is None:
-                    all_of[asked.group] = found
-            groups.append(found)
+        for requested in request.groups:
+            fetched = all_of.get(requested.group) if requested.partitions is None else None
+            if fetched is None:
+                fetched = await self._fetch(requested, context, is_stable=request.require_stable)
+                if requested.partitions is None:
+                    all_of[requested.group] = fetched
+            groups.append(fetched)
             await context.checkpoint()
         return OffsetFetchResponse(groups=tuple(groups))
 
-    async def _fetch(self, asked: OffsetFetchGroup, context: Context, *, is_stable: bool) -> FetchedOffsets:
-        error = self._groups.available(asked.group)
+    async def _fetch(self, requested: OffsetFetchGroup, context: Context, *, is_stable: bool) -> FetchedOffsets:
+        error = self._groups.available(requested.group)
         if error is not ErrorCode.NONE:
-            return FetchedOffsets(group=asked.group, error=error)
-        shard = self._groups.shard_of(asked.group)
+            return FetchedOffsets(group=requested.group, error=error)
+        shard = self._groups.shard_of(requested.group)
         if shard is None:  # nothing has been committed by any group
-            fetched = await context.map(_not_committed, asked.partitions or ())
-            return FetchedOffsets(group=asked.group, partitions=fetched)
-        found = await self._fetch_from(shard, asked, context, is_stable=is_stable)
+            uncommitted = await context.map(_not_committed, requested.partitions or ())
+            return FetchedOffsets(group=requested.group, partitions=uncommitted)
+        fetched = await self._fetch_from(shard, requested, context, is_stable=is_stable)
         if not self._groups.is_served(shard):  # its offsets are being freed
-            return FetchedOffsets(group=asked.group, error=ErrorCode.NOT_COORDINATOR)
-        return FetchedOffsets(group=asked.group, partitions=tuple(found))
+            return FetchedOffsets(group=requested.group, error=ErrorCode.NOT_COORDINATOR)
+        return FetchedOffsets(group=requested.group, partitions=tuple(fetched))
 
     async def _fetch_from(
-        self, shard: GroupShard, asked: OffsetFetchGroup, context: Context, *, is_stable: bool
+        self, shard: GroupShard, requested: OffsetFetchGroup, context: Context, *, is_stable: bool
     ) -> list[FetchedOffset]:
         offsets, pending = shard.offsets, shard.pending
-        found: list[FetchedOffset] = []
-        if asked.partitions is None:
-            for topic, partition, committed in offsets.of(asked.group):
-                if is_stable and pending.is_pending(asked.group, topic, partition):
-                    found.append(_unstable(topic, partition))
+        fetched: list[FetchedOffset] = []
+        if requested.partitions is None:
+            for topic, partition, committed in offsets.of(requested.group):
+                if is_stable and pending.is_pending(requested.group, topic, partition):
+                    fetched.append(_unstable(topic, partition))
                 else:
-                    found.append(self._fetched(topic, partition, committed))
+                    fetched.append(self._fetched(topic, partition, committed))
                 await context.checkpoint()
         else:
-            for one in asked.partitions:
-                if is_stable and pending.is_pending(asked.group, one.topic, one.partition):
-                    found.append(_unstable(one.topic, one.partition))
+            for entry in requested.partitions:
+                if is_stable and pending.is_pending(requested.group, entry.topic, entry.partition):
+                    fetched.append(_unstable(entry.topic, entry.partition))
                 else:
-                    committed_offset = offsets.get(asked.group, one.topic, one.partition)
-                    found.append(self._fetched(one.topic, one.partition, committed_offset))
+                    committed_offset = offsets.get(requested.group, entry.topic, entry.partition)
+                    fetched.append(self._fetched(entry.topic, entry.partition, committed_offset))
                 await context.checkpoint()
-        return found
+        return fetched
 
     def _fetched(self, topic: str, partition: int, committed: OffsetAndMetadata | None) -> FetchedOffset:
         if committed is None:
@@ -271,7 +271,7 @@ class CommittedOffsetsApi:
         error = self._commits.check_delete_offsets(request.group)
         if error is not ErrorCode.NONE:
             return OffsetDeleteResponse(error=error)
-        pairs = await context.map(lambda asked: (asked.topic, asked.partition), request.partitions)
+        pairs = await context.map(lambda requested: (requested.topic, requested.partition), request.partitions)
         errors = await self._commits.delete_offsets(request.group, pairs, context.checkpoint)
         return OffsetDeleteResponse(partitions=await context.map(_committed, request.partitions, errors))
 
@@ -335,8 +335,8 @@ class GroupsApi:
         return DeleteGroupsResponse(groups=tuple(deleted.values()))
 
 
-def _not_committed(asked: PartitionEntry) -> FetchedOffset:
-    return FetchedOffset(topic=asked.topic, partition=asked.partition)
+def _not_committed(requested: PartitionEntry) -> FetchedOffset:
+    return FetchedOffset(topic=requested.topic, partition=requested.partition)
 
 
 def _unstable(topic: str, partition: int) -> FetchedOffset:
@@ -352,5 +352,5 @@ def _left(member: LeavingMember, error: ErrorCode) -> LeftMember:
     return LeftMember(member_id=member.member_id, instance_id=member.instance_id, error=error)
 
 
-def _committed(asked: OffsetToCommit | PartitionEntry, error: ErrorCode) -> CommittedPartition:
-    return CommittedPartition(topic=asked.topic, partition=asked.partition, error=error)
+def _committed(requested: OffsetToCommit | PartitionEntry, error: ErrorCode) -> CommittedPartition:
+    return CommittedPartition(topic=requested.topic, partition=requested.partition, error=error)

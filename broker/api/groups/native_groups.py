@@ -158,8 +158,8 @@ class NativeGroupsApi:
     ) -> DescribeConsumerGroupsResponse | ErrorResponse:
         """Describe groups with decoded assignments, committed offsets and the logs' start and high watermark."""
         described = await self._ask(DescribeGroupsRequest(groups=request.groups), context)
-        asked = tuple(OffsetFetchGroup(group=group) for group in request.groups)
-        fetched = await self._ask(OffsetFetchRequest(groups=asked), context)
+        requested = tuple(OffsetFetchGroup(group=group) for group in request.groups)
+        fetched = await self._ask(OffsetFetchRequest(groups=requested), context)
         pairs = zip(described.groups, fetched.groups, strict=True)
         return DescribeConsumerGroupsResponse(groups=tuple(self._described(*pair) for pair in pairs))
 
@@ -182,11 +182,11 @@ class NativeGroupsApi:
     def _positions(
         self, members: Iterable[ConsumerGroupMember], offsets: Iterable[FetchedOffset]
     ) -> tuple[GroupPosition, ...]:
-        owners = {(one.topic, one.partition): member.member_id for member in members for one in member.partitions}
-        committed = {(one.topic, one.partition): one for one in offsets}
+        owners = {(entry.topic, entry.partition): member.member_id for member in members for entry in member.partitions}
+        committed = {(entry.topic, entry.partition): entry for entry in offsets}
         return tuple(
-            self._position(*place, owners.get(place), committed.get(place))
-            for place in sorted(owners.keys() | committed.keys())
+            self._position(*topic_partition, owners.get(topic_partition), committed.get(topic_partition))
+            for topic_partition in sorted(owners.keys() | committed.keys())
         )
 
     def _position(

@@ -46,14 +46,14 @@ class RecordsApi:
         In a cluster, wait for the followers that are registered, as long as the request allows. For a partition named
         twice, the last offset counts.
         """
-        asked: dict[TopicPartition, RecordsToDelete] = {}
+        requested: dict[TopicPartition, RecordsToDelete] = {}
         for each in request.partitions:
-            asked[each.topic, each.partition] = each
+            requested[each.topic, each.partition] = each
             await context.checkpoint()
         outcomes: list[DeletedRecords] = []
         moved: dict[int, Partition] = {}  # by the index of the outcome
         replicated: dict[int, Replication] = {}
-        for index, each in enumerate(asked.values()):
+        for index, each in enumerate(requested.values()):
             outcome, partition, has_moved = self._move_start(each)
             outcomes.append(outcome)
             if partition is not None and has_moved:
@@ -61,7 +61,7 @@ class RecordsApi:
             if partition is not None and partition.replication is not None:
                 replicated[index] = partition.replication
             await context.checkpoint()
-        await context.empty(asked)
+        await context.empty(requested)
         if moved:
             try:
                 await self._partitions.checkpoint_log_starts([*moved.values()])
@@ -73,26 +73,26 @@ class RecordsApi:
             await _await_followers(outcomes, replicated, request.timeout_ms / 1000, context)
         return DeleteRecordsResponse(partitions=tuple(outcomes))
 
-    def _move_start(self, asked: RecordsToDelete) -> tuple[DeletedRecords, Partition | None, bool]:
+    def _move_start(self, requested: RecordsToDelete) -> tuple[DeletedRecords, Partition | None, bool]:
         """Advance the start of one log; return the outcome, the partition unless it failed, and whether it moved."""
-        partition = self._partitions.get(asked.topic, asked.partition)
+        partition = self._partitions.get(requested.topic, requested.partition)
         try:
             if partition is None:
-                raise self._partitions.missing(asked.topic, asked.partition)
+                raise self._partitions.missing(requested.topic, requested.partition)
             _check_policy(partition)
             log = partition.log
             moved = partition.advance_start(
-                log.offsets.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
+                log.offsets.high_watermark if requested.offset == HIGH_WATERMARK else requested.offset
             )
         except EXPECTED as error:
             code, message = describe_in(partition, self._partitions, error)
             return (
-                DeletedRecords(topic=asked.topic, partition=asked.partition, error=code, message=message),
+                DeletedRecords(topic=requested.topic, partition=requested.partition, error=code, message=message),
                 None,
                 False,
             )
         outcome = DeletedRecords(
-            topic=asked.topic, partition=asked.partition, low_watermark=log.offsets.log_start_offset
+            topic=requested.topic, partition=requested.partition, low_watermark=log.offsets.log_start_offset
         )
         return outcome, partition, moved
 

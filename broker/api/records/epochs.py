@@ -48,29 +48,31 @@ def check_leader_epoch(partition: Partition, epoch: int) -> None:
             raise kind(f"{partition.topic}-{partition.index} is in leader epoch {current}, not {epoch}")
 
 
-def diverged(partition: Partition, asked: KafkaFetchPartition) -> DivergedPartition | None:
+def diverged(partition: Partition, requested: KafkaFetchPartition) -> DivergedPartition | None:
     """Compare the epoch of the client's last record with the log; return None if they have not diverged.
 
     Raises RequestError if the log does not know the epoch or starts after the offset.
     Source: kafka.cluster.Partition.readRecords.
     """
     log = partition.log
-    epoch, end_offset = _end_of(partition, asked.last_fetched_epoch)
+    epoch, end_offset = _end_of(partition, requested.last_fetched_epoch)
     if UNDEFINED in {epoch, end_offset}:
         raise RequestError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{asked.topic}-{asked.partition} has no leader epoch {asked.last_fetched_epoch}, the last fetched one",
+            f"{requested.topic}-{requested.partition} has no leader epoch {requested.last_fetched_epoch}, "
+            "from which the last fetched record is",
         )
-    if asked.offset < log.offsets.log_start_offset:
+    if requested.offset < log.offsets.log_start_offset:
         raise RequestError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{asked.topic}-{asked.partition} starts at offset {log.offsets.log_start_offset}, not {asked.offset}",
+            f"{requested.topic}-{requested.partition} starts at offset {log.offsets.log_start_offset}, "
+            f"not {requested.offset}",
         )
-    if epoch == asked.last_fetched_epoch and asked.offset <= end_offset:
+    if epoch == requested.last_fetched_epoch and requested.offset <= end_offset:
         return None
     return DivergedPartition(
-        topic=asked.topic,
-        partition=asked.partition,
+        topic=requested.topic,
+        partition=requested.partition,
         high_watermark=log.offsets.high_watermark,
         last_stable_offset=log.offsets.last_stable_offset,
         log_start_offset=log.offsets.log_start_offset,
@@ -111,7 +113,7 @@ def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
     log = partition.log
     if partition.mirror_of is not None:
         return log.epochs.end_offset_of_copy(epoch, log.offsets.log_end_offset)
-    found = log.epochs.end_offset(epoch, log.offsets.log_end_offset)
-    if found[0] == UNDEFINED and epoch == log.epochs.current:
+    end = log.epochs.end_offset(epoch, log.offsets.log_end_offset)
+    if end[0] == UNDEFINED and epoch == log.epochs.current:
         return epoch, log.offsets.log_end_offset
-    return found
+    return end

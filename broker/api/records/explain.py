@@ -16,7 +16,7 @@ from warmlog.protocol.explanation import Explanation
 from warmlog.protocol.native.explain import ExplainRequest
 
 MAX_EXPLANATIONS = 1  # concurrent ones: each may read a whole segment, and none is urgent
-MAX_LOOKS = 4  # attempts while segments are rolled or removed
+MAX_ATTEMPTS = 4  # attempts while segments are rolled or removed
 
 
 class ExplainApi:
@@ -40,16 +40,16 @@ class ExplainApi:
 
     async def _answer(self, log: PartitionLog, request: ExplainRequest) -> Explanation:
         """Explain from a snapshot of the log; try again if its segments changed in the meantime."""
-        for attempt in range(1, MAX_LOOKS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             snapshot = log.reads.snapshot()
             try:
-                found = await trio.to_thread.run_sync(_explained, snapshot, request, limiter=self._threads)
+                explained = await trio.to_thread.run_sync(_explained, snapshot, request, limiter=self._threads)
             except (OSError, LogError):
-                if attempt == MAX_LOOKS or not log.reads.has_changed(snapshot):
+                if attempt == MAX_ATTEMPTS or not log.reads.has_changed(snapshot):
                     raise
             else:
-                if attempt == MAX_LOOKS or not log.reads.has_changed(snapshot):
-                    return found
+                if attempt == MAX_ATTEMPTS or not log.reads.has_changed(snapshot):
+                    return explained
         raise AssertionError("the last attempt raises or returns")
 
 

@@ -29,19 +29,19 @@ class NativeProducersApi:
         position = partial(self._position, request.producer_id)
         return DescribeProducerResponse(partitions=await context.answer(position, request.partitions))
 
-    def _position(self, producer_id: int, asked: PartitionEntry) -> ProducerPosition:
+    def _position(self, producer_id: int, requested: PartitionEntry) -> ProducerPosition:
         try:
-            check_name(asked.topic)
-            partition = self._partitions.require(asked.topic, asked.partition)
+            check_name(requested.topic)
+            partition = self._partitions.require(requested.topic, requested.partition)
         except EXPECTED as error:
             code, message = describe(error)
-            return ProducerPosition(topic=asked.topic, partition=asked.partition, error=code, message=message)
+            return ProducerPosition(topic=requested.topic, partition=requested.partition, error=code, message=message)
         state = partition.log.producers.get(producer_id)
         if state is None:
-            return ProducerPosition(topic=asked.topic, partition=asked.partition)
+            return ProducerPosition(topic=requested.topic, partition=requested.partition)
         return ProducerPosition(
-            topic=asked.topic,
-            partition=asked.partition,
+            topic=requested.topic,
+            partition=requested.partition,
             producer_epoch=state.epoch,
             last_sequence=state.last_sequence,
             last_offset=state.last_offset,

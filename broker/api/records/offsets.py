@@ -70,8 +70,8 @@ class _Asker(NamedTuple):
         """Return a partition that this broker leads, or of which it has a log if that is enough."""
         if self.replica_id != DEBUGGER:
             return partitions.get(topic, index)
-        found = partitions.local(topic, index)
-        return None if found is None or found.is_of_deleted_topic else found
+        replica = partitions.local(topic, index)
+        return None if replica is None or replica.is_of_deleted_topic else replica
 
     def end_of(self, log: PartitionLog) -> int:
         """Return the end of the log."""
@@ -107,34 +107,34 @@ class OffsetsApi:
         repeated, replica_id = set[TopicPartition](), CLIENT
         if isinstance(request, KafkaListOffsetsRequest):  # native clients may query several timestamps
             repeated, replica_id = await _repeated(request, context), request.replica_id
-        found: list[FoundOffset] = []
-        searched: list[tuple[int, OffsetQuery]] = []  # each with the index of its answer in `found`
+        answers: list[FoundOffset] = []
+        searched: list[tuple[int, OffsetQuery]] = []  # each with the index of its answer in `answers`
         questions: list[TimeQuestion] = []
         refused: set[TopicPartition] = set()
         asker = _Asker(request.isolation, replica_id)
         for query in request.partitions:
-            place = (query.topic, query.partition)
-            if place not in repeated:
+            topic_partition = (query.topic, query.partition)
+            if topic_partition not in repeated:
                 answer = self._answer(query, asker)
                 if isinstance(answer, Partition):
-                    searched.append((len(found), query))
+                    searched.append((len(answers), query))
                     questions.append(TimeQuestion(answer, query.timestamp))
                     answer = FoundOffset(topic=query.topic, partition=query.partition)  # unless a record is found
-                found.append(answer)
-            elif place not in refused:
-                refused.add(place)
+                answers.append(answer)
+            elif topic_partition not in refused:
+                refused.add(topic_partition)
                 error = RepeatedQuestionError(f"{query.topic}-{query.partition} is named more than once in the request")
-                found.append(self._refused(query, error))
+                answers.append(self._refused(query, error))
             if context.is_piece_over:
                 await context.pause()
         await context.empty(repeated)
         await context.empty(refused)
         outcomes = await self._lookups.find(questions)
         for (at, query), (partition, _), outcome in zip(searched, questions, outcomes, strict=True):
-            found[at] = self._found(query, partition, outcome, asker) or found[at]
+            answers[at] = self._answer_time(query, partition, outcome, asker) or answers[at]
             if context.is_piece_over:
                 await context.pause()
-        return ListOffsetsResponse(partitions=tuple(found))
+        return ListOffsetsResponse(partitions=tuple(answers))
 
     def _answer(self, query: OffsetQuery, asker: "_Asker") -> FoundOffset | Partition:
         """Answer a query for a special timestamp, or refuse it; for a time, return the partition to search."""
@@ -164,7 +164,9 @@ class OffsetsApi:
             return self._refused(query, error, partition)
         return FoundOffset(topic=query.topic, partition=query.partition, offset=offset, leader_epoch=epoch)
 
-    def _found(self, query: OffsetQuery, partition: Partition, outcome: Outcome, asker: "_Asker") -> FoundOffset | None:
+    def _answer_time(
+        self, query: OffsetQuery, partition: Partition, outcome: Outcome, asker: "_Asker"
+    ) -> FoundOffset | None:
         """Answer a query for a time by the outcome of its lookup; None if there is no such record."""
         if isinstance(outcome, Exception):
             return self._refused(query, outcome, partition)

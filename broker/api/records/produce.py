@@ -96,7 +96,7 @@ class Produce:
         if refused:
             left = iter(self._entries)
             count = len(self._entries) + len(refused)
-            self._entries = [refused[place] if place in refused else next(left) for place in range(count)]
+            self._entries = [refused[number] if number in refused else next(left) for number in range(count)]
 
     @property
     def is_large(self) -> bool:
@@ -155,19 +155,19 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions, pro
     """
     if len(request.partitions) > PIECE:
         return None
-    is_plain = all(is_plain_batch(asked.records) for asked in request.partitions)
+    is_plain = all(is_plain_batch(requested.records) for requested in request.partitions)
     if not is_plain and not request.is_transactional and any(map(has_transaction, request.partitions)):
-        return Produce(request.acks, [_without_transaction(asked) for asked in request.partitions])
+        return Produce(request.acks, [_without_transaction(requested) for requested in request.partitions])
     served = partitions.served
-    found = [served.get((asked.topic, asked.partition)) for asked in request.partitions]
-    if request.is_transactional and any(map(needs_admission, request.partitions, found)):
+    local = [served.get((requested.topic, requested.partition)) for requested in request.partitions]
+    if request.is_transactional and any(map(needs_admission, request.partitions, local)):
         return None
-    if None in found and any(_is_new(asked.topic, partitions) for asked in request.partitions):
+    if None in local and any(_is_new(requested.topic, partitions) for requested in request.partitions):
         return None
     terms = _Terms(request, context, partitions, producers, is_plain=is_plain)
     entries: list[Append | ProducedPartition] = []
-    for place, asked in enumerate(request.partitions):
-        entries.append(terms.queue(asked, found[place]))
+    for number, requested in enumerate(request.partitions):
+        entries.append(terms.queue(requested, local[number]))
     return Produce(request.acks, entries)
 
 
@@ -202,14 +202,14 @@ async def begin_in_pieces(
     entries: list[Append | ProducedPartition] = []
     for start in range(0, len(request.partitions), PIECE):
         piece = request.partitions[start : start + PIECE]
-        entries += [terms.queue(asked, served.get((asked.topic, asked.partition))) for asked in piece]
+        entries += [terms.queue(requested, served.get((requested.topic, requested.partition))) for requested in piece]
         write()
         await context.checkpoint()
     return Produce(request.acks, entries)
 
 
-def _topic_of(asked: PartitionRecords) -> str:
-    return asked.topic
+def _topic_of(requested: PartitionRecords) -> str:
+    return requested.topic
 
 
 async def _create(topic: str, partitions: Partitions) -> None:
@@ -264,18 +264,18 @@ class _Terms:
         replicas_ms = request.timeout_ms if request.acks == ACKS_ALL else LOCAL
         return partition.append(records, guard=guard, replicas_ms=replicas_ms, source=self._session)
 
-    def queue(self, asked: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
+    def queue(self, requested: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
         """Validate and queue the records of a partition, or return the error for the client."""
         try:
-            is_open = asked.topic not in INTERNAL_TOPICS if partition is None else not partition.is_internal
-            if not is_open and not self._may_write_internal(asked.topic):
-                raise InvalidTopicError(f"{asked.topic} is an internal topic: clients cannot write to it")
+            is_open = requested.topic not in INTERNAL_TOPICS if partition is None else not partition.is_internal
+            if not is_open and not self._may_write_internal(requested.topic):
+                raise InvalidTopicError(f"{requested.topic} is an internal topic: clients cannot write to it")
             if partition is None:
-                raise self._partitions.missing(asked.topic, asked.partition)
+                raise self._partitions.missing(requested.topic, requested.partition)
             if partition.mirror_of is not None:
-                raise mirrored_error(asked.topic, partition.mirror_of)
-            records = asked.records
-            guard = 0 if self.admission is None else _guard(self.admission, asked, partition)
+                raise mirrored_error(requested.topic, partition.mirror_of)
+            records = requested.records
+            guard = 0 if self.admission is None else _guard(self.admission, requested, partition)
             if self._must_be_one_batch:
                 _check_one_batch(records)
             if not self._knows_zstd:
@@ -286,9 +286,9 @@ class _Terms:
                 return partition.append(records, guard=guard, source=self._session)
             return self._append(partition, records, guard)
         except (NotOneBatchError, RequestError) as refusal:
-            return _refused(asked.topic, asked.partition, refusal, None)
+            return _refused(requested.topic, requested.partition, refusal, None)
         except EXPECTED as error:
-            return _refused(asked.topic, asked.partition, error, None if partition is None else partition.log)
+            return _refused(requested.topic, requested.partition, error, None if partition is None else partition.log)
 
     def _may_write_internal(self, topic: str) -> bool:
         """Return whether the sender is one that writes to an internal topic: a tool, or another broker."""
@@ -306,27 +306,27 @@ class _Terms:
                 self._producers.admit(self._session, producer_id)
 
 
-def _guard(admission: Admission, asked: PartitionRecords, partition: Partition) -> int:
+def _guard(admission: Admission, requested: PartitionRecords, partition: Partition) -> int:
     """Return the guard with which a batch may begin a transaction, or 0. Raises RequestError, NotLeaderError."""
-    place = (asked.topic, asked.partition)
-    code = admission.refused.get(place)
+    topic_partition = (requested.topic, requested.partition)
+    code = admission.refused.get(topic_partition)
     if code is not None:
-        name = f"{asked.topic}-{asked.partition}"
+        name = f"{requested.topic}-{requested.partition}"
         raise RequestError(code, f"{name}: the transaction coordinator refused the batch")
-    guard = admission.guards.get(place, 0)
-    if not guard and needs_admission(asked, partition):
-        raise NotLeaderError(f"{asked.topic}-{asked.partition}: not led when the coordinator was asked")
+    guard = admission.guards.get(topic_partition, 0)
+    if not guard and needs_admission(requested, partition):
+        raise NotLeaderError(f"{requested.topic}-{requested.partition}: not led when the coordinator was asked")
     return guard
 
 
-def _without_transaction(asked: PartitionRecords) -> ProducedPartition:
+def _without_transaction(requested: PartitionRecords) -> ProducedPartition:
     """Refuse a partition since a batch of the request belongs to a transaction that the request does not name.
 
     Source: kafka.server.KafkaApis.handleProduceRequest.
     """
     return ProducedPartition(
-        topic=asked.topic,
-        partition=asked.partition,
+        topic=requested.topic,
+        partition=requested.partition,
         error=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         message="a batch of a transaction, in a request without a transactional id",
     )

@@ -36,22 +36,22 @@ class ProducersApi:
     ) -> DescribeProducersResponse:
         """List the active producers of each partition."""
 
-        async def described(asked: PartitionEntry) -> DescribedProducers:
-            return await self._describe(asked, context)
+        async def described(requested: PartitionEntry) -> DescribedProducers:
+            return await self._describe(requested, context)
 
         return DescribeProducersResponse(partitions=await context.answer_at_length(described, request.partitions))
 
-    async def _describe(self, asked: PartitionEntry, context: Context) -> DescribedProducers:
+    async def _describe(self, requested: PartitionEntry, context: Context) -> DescribedProducers:
         try:
-            check_name(asked.topic)
-            partition = self._partitions.local(asked.topic, asked.partition)  # any replica can be asked
+            check_name(requested.topic)
+            partition = self._partitions.local(requested.topic, requested.partition)  # any replica can be asked
             if partition is None:
-                raise self._partitions.missing(asked.topic, asked.partition)
+                raise self._partitions.missing(requested.topic, requested.partition)
         except EXPECTED as error:
             code, message = describe(error)
-            return DescribedProducers(topic=asked.topic, partition=asked.partition, error=code, message=message)
+            return DescribedProducers(topic=requested.topic, partition=requested.partition, error=code, message=message)
         producers = await context.map(_active, partition.log.producers.capture())
-        return DescribedProducers(topic=asked.topic, partition=asked.partition, producers=producers)
+        return DescribedProducers(topic=requested.topic, partition=requested.partition, producers=producers)
 
 
 def _active(state: ProducerState) -> ActiveProducer:

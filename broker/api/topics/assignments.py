@@ -68,42 +68,42 @@ class AssignmentsApi:
             partitions = await self._all_needed(request.election_type, context)
         wanted: dict[PartitionEntry, Topic] = {}
         failed: dict[PartitionEntry, PartitionResult] = {}
-        for asked in partitions:
+        for requested in partitions:
             await context.checkpoint()
             try:
-                topic = self._known(asked)
+                topic = self._known(requested)
             except EXPECTED as error:
-                failed[asked] = _failed(asked, error)
+                failed[requested] = _failed(requested, error)
                 continue
-            if self._is_needed(topic, asked.partition, request.election_type):
-                wanted[asked] = topic
+            if self._is_needed(topic, requested.partition, request.election_type):
+                wanted[requested] = topic
             else:
-                failed[asked] = _result(asked, ErrorCode.ELECTION_NOT_NEEDED, _NOT_NEEDED)
+                failed[requested] = _result(requested, ErrorCode.ELECTION_NOT_NEEDED, _NOT_NEEDED)
         refused = await _elect_in(self._node, wanted, is_unclean=request.election_type == _UNCLEAN)
         code = _NO_CANDIDATE[request.election_type]
 
-        def result(asked: PartitionEntry) -> PartitionResult:
-            reason = refused.get(asked)
-            return failed.get(asked) or (_result(asked) if reason is None else _result(asked, code, reason))
+        def result(requested: PartitionEntry) -> PartitionResult:
+            reason = refused.get(requested)
+            return failed.get(requested) or (_result(requested) if reason is None else _result(requested, code, reason))
 
         return ElectLeadersResponse(partitions=await context.map(result, partitions))
 
     async def _all_needed(self, election_type: int, context: Context) -> list[PartitionEntry]:
         """Return all partitions whose leader an election would change."""
-        found = []
+        needed = []
         for topic in self._partitions.topics():
             for index in range(topic.partitions):
                 await context.checkpoint()
                 if self._is_needed(topic, index, election_type):
-                    found.append(PartitionEntry(topic=topic.name, partition=index))
-        return found
+                    needed.append(PartitionEntry(topic=topic.name, partition=index))
+        return needed
 
     def _is_needed(self, topic: Topic, index: int, election_type: int) -> bool:
         """Whether an election would change the leader of a partition."""
-        found = self._partitions.catalog.partition(topic, index)
+        info = self._partitions.catalog.partition(topic, index)
         if election_type == _UNCLEAN:
-            return found.leader == NO_LEADER
-        return found.leader != found.replicas[0]
+            return info.leader == NO_LEADER
+        return info.leader != info.replicas[0]
 
     # -- reassignments --
 
@@ -113,26 +113,26 @@ class AssignmentsApi:
         """Begin to move partitions to other replicas, or cancel that."""
         wanted: dict[Reassignment, Topic] = {}
         failed: dict[Reassignment, PartitionResult] = {}
-        for asked in request.partitions:
+        for requested in request.partitions:
             await context.checkpoint()
             try:
-                wanted[asked] = topic = self._check(asked)
-                if asked.replicas is not None and not request.may_change_factor:
-                    self._check_factor(topic, asked.partition, len(asked.replicas))
+                wanted[requested] = topic = self._check(requested)
+                if requested.replicas is not None and not request.may_change_factor:
+                    self._check_factor(topic, requested.partition, len(requested.replicas))
             except EXPECTED as error:
-                wanted.pop(asked, None)
-                failed[asked] = _failed(asked, error)
+                wanted.pop(requested, None)
+                failed[requested] = _failed(requested, error)
         refused = await _reassign_in(self._node, wanted)
 
-        def result(asked: Reassignment) -> PartitionResult:
-            return failed.get(asked) or _altered(asked, refused.get(asked))
+        def result(requested: Reassignment) -> PartitionResult:
+            return failed.get(requested) or _altered(requested, refused.get(requested))
 
         return AlterPartitionReassignmentsResponse(partitions=await context.map(result, request.partitions))
 
-    def _check(self, asked: Reassignment) -> Topic:
+    def _check(self, requested: Reassignment) -> Topic:
         """Return the topic. Raises RequestError or UnknownTopicError for replicas that are not possible."""
-        topic = self._known(asked)
-        replicas = asked.replicas
+        topic = self._known(requested)
+        replicas = requested.replicas
         if replicas is None:
             return topic
         if not replicas:
@@ -140,7 +140,7 @@ class AssignmentsApi:
         if len(set(replicas)) < len(replicas):
             raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the list of replicas names a broker twice")
         catalog = self._partitions.catalog
-        known = registered(catalog).union(catalog.partition(topic, asked.partition).replicas)
+        known = registered(catalog).union(catalog.partition(topic, requested.partition).replicas)
         unknown = next((broker for broker in replicas if broker not in known), None)
         if unknown is not None:
             there_are = ", ".join(map(str, sorted(known)))
@@ -151,8 +151,8 @@ class AssignmentsApi:
 
     def _check_factor(self, topic: Topic, index: int, factor: int) -> None:
         """Raise RequestError if this is not the replication factor of a partition (KIP-860)."""
-        found = self._partitions.catalog.partition(topic, index)
-        current = len(found.replicas) - len(found.removing)
+        info = self._partitions.catalog.partition(topic, index)
+        current = len(info.replicas) - len(info.removing)
         if factor != current:
             message = f"The replication factor is changed from {current} to {factor}"
             raise RequestError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
@@ -161,15 +161,15 @@ class AssignmentsApi:
         self, request: ListPartitionReassignmentsRequest, context: Context
     ) -> ListPartitionReassignmentsResponse:
         """Return the reassignments that are in progress: none on a broker by itself."""
-        is_asked: Callable[[str, int], bool] = lambda *_: True  # noqa: E731
+        is_requested: Callable[[str, int], bool] = lambda *_: True  # noqa: E731
         if request.partitions is not None:
-            asked = {(one.topic, one.partition) for one in request.partitions}
-            is_asked = lambda *key: key in asked  # noqa: E731
-        image, found = self._node.image, []
+            requested = {(entry.topic, entry.partition) for entry in request.partitions}
+            is_requested = lambda *key: key in requested  # noqa: E731
+        image, ongoing = self._node.image, []
         for key, state in list(image.partitions.items()):
             name = image.names.get(key.topic_id)
-            if (state.adding or state.removing) and name is not None and is_asked(name, key.partition):
-                found.append(
+            if (state.adding or state.removing) and name is not None and is_requested(name, key.partition):
+                ongoing.append(
                     OngoingReassignment(
                         topic=name,
                         partition=key.partition,
@@ -180,13 +180,13 @@ class AssignmentsApi:
                 )
             if context.is_piece_over:
                 await context.pause()
-        return ListPartitionReassignmentsResponse(partitions=tuple(found))
+        return ListPartitionReassignmentsResponse(partitions=tuple(ongoing))
 
-    def _known(self, asked: PartitionEntry | Reassignment) -> Topic:
+    def _known(self, requested: PartitionEntry | Reassignment) -> Topic:
         """Return the topic of a partition. Raises UnknownTopicError for one that does not exist. Offline ones exist."""
-        topic = self._partitions.topic(asked.topic)
-        if topic is None or not 0 <= asked.partition < topic.partitions:
-            raise UnknownTopicError(f"no partition {asked.topic}-{asked.partition}")
+        topic = self._partitions.topic(requested.topic)
+        if topic is None or not 0 <= requested.partition < topic.partitions:
+            raise UnknownTopicError(f"no partition {requested.topic}-{requested.partition}")
         return topic
 
 
@@ -204,11 +204,13 @@ async def _elect_in(
 async def _reassign_in(node: StoreNode, wanted: Mapping[Reassignment, Topic]) -> Mapping[Reassignment, str]:
     """Begin or cancel reassignments in the store; see `_elect_in`."""
     if node.is_alone:
-        return {asked: "No partition reassignment is in progress." for asked in wanted if asked.replicas is None}
+        return {
+            requested: "No partition reassignment is in progress." for requested in wanted if requested.replicas is None
+        }
     from warmlog.broker.cluster import partition_admin
 
     def change(keys: Mapping[TopicIdPartition, Reassignment]) -> Awaitable[Mapping[TopicIdPartition, str]]:
-        return partition_admin.reassign_partitions(node, {key: asked.replicas for key, asked in keys.items()})
+        return partition_admin.reassign_partitions(node, {key: requested.replicas for key, requested in keys.items()})
 
     return await _in_pieces(wanted, change)
 
@@ -221,25 +223,25 @@ async def _in_pieces(
     refused: dict[T, str] = {}
     left = iter(wanted.items())
     while piece := list(islice(left, PARTITIONS_PER_PIECE)):
-        keys = {TopicIdPartition(topic.id, asked.partition): asked for asked, topic in piece}
+        keys = {TopicIdPartition(topic.id, requested.partition): requested for requested, topic in piece}
         reasons = await admin.in_time(partial(change, keys))
         refused.update({keys[key]: reason for key, reason in reasons.items()})
     return refused
 
 
-def _altered(asked: Reassignment, refusal: str | None) -> PartitionResult:
+def _altered(requested: Reassignment, refusal: str | None) -> PartitionResult:
     if refusal is None:
-        return _result(asked)
-    is_cancelled = asked.replicas is None
+        return _result(requested)
+    is_cancelled = requested.replicas is None
     code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS if is_cancelled else ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    return _result(asked, code, refusal)
+    return _result(requested, code, refusal)
 
 
 def _result(
-    asked: PartitionEntry | Reassignment, error: ErrorCode = ErrorCode.NONE, message: str | None = None
+    requested: PartitionEntry | Reassignment, error: ErrorCode = ErrorCode.NONE, message: str | None = None
 ) -> PartitionResult:
-    return PartitionResult(topic=asked.topic, partition=asked.partition, error=error, message=message)
+    return PartitionResult(topic=requested.topic, partition=requested.partition, error=error, message=message)
 
 
-def _failed(asked: PartitionEntry | Reassignment, error: Exception) -> PartitionResult:
-    return _result(asked, *describe(error))
+def _failed(requested: PartitionEntry | Reassignment, error: Exception) -> PartitionResult:
+    return _result(requested, *describe(error))

@@ -70,7 +70,7 @@ class DescribeTopicsApi:
         try:
             if partition is None:  # offline, or deleted in the meantime
                 raise self._partitions.missing(topic, index)
-            found = await trio.to_thread.run_sync(partition.log.reads.describe)
+            description = await trio.to_thread.run_sync(partition.log.reads.describe)
         except EXPECTED as error:
             code, message = describe_in(partition, self._partitions, error)
             return PartitionDescription(
@@ -80,14 +80,14 @@ class DescribeTopicsApi:
         return PartitionDescription(
             partition=index,
             leader=leader,
-            leader_epoch=found.leader_epoch,
-            log_start_offset=found.log_start_offset,
-            high_watermark=found.high_watermark,
-            log_end_offset=found.log_end_offset,
-            flushed_offset=found.recovery_point,
-            size=found.size,
-            error=ErrorCode.NONE if found.failure is None else ErrorCode.KAFKA_STORAGE_ERROR,
-            message=None if found.failure is None else f"the log rejects appends: {found.failure}",
+            leader_epoch=description.leader_epoch,
+            log_start_offset=description.log_start_offset,
+            high_watermark=description.high_watermark,
+            log_end_offset=description.log_end_offset,
+            flushed_offset=description.recovery_point,
+            size=description.size,
+            error=ErrorCode.NONE if description.failure is None else ErrorCode.KAFKA_STORAGE_ERROR,
+            message=None if description.failure is None else f"the log rejects appends: {description.failure}",
             segments=tuple(
                 SegmentDescription(
                     base_offset=segment.base_offset,
@@ -99,6 +99,6 @@ class DescribeTopicsApi:
                     modified_ms=segment.modified_ms,
                     active=segment.active,
                 )
-                for segment in found.segments
+                for segment in description.segments
             ),
         )

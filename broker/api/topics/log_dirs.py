@@ -52,15 +52,15 @@ class LogDirsApi:
     async def describe(self, request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
         """Describe every data directory; online ones with the requested partitions they hold."""
         directories = list(self._directories.live)
-        asked = await self._asked(request, context)
+        requested = await self._selected(request, context)
         held: dict[DataDirectory, list[LogDirPartition]] = {directory: [] for directory in directories}
-        for partition in asked:
+        for partition in requested:
             holder = self._directories.holder(partition.topic, partition.index)
             if holder in held:
                 held[holder].append(_describe_partition(partition))
             await context.checkpoint()
         for directory in directories:
-            moving = [one for one in self._moves.to(directory) if one.partition in asked]
+            moving = [move for move in self._moves.to(directory) if move.partition in requested]
             held[directory] += map(_describe_move, moving)
         described = [await self._describe(directory, held[directory]) for directory in directories]
         offline = [
@@ -85,17 +85,17 @@ class LogDirsApi:
             usable_bytes=space.usable_bytes,
         )
 
-    async def _asked(self, request: DescribeLogDirsRequest, context: Context) -> Mapping[Partition, None]:
+    async def _selected(self, request: DescribeLogDirsRequest, context: Context) -> Mapping[Partition, None]:
         """Return the requested partitions without duplicates and unknown ones."""
         if request.partitions is None:
             return dict.fromkeys(self._partitions)
-        found: dict[Partition, None] = {}
-        for asked in request.partitions:
-            partition = self._partitions.local(asked.topic, asked.partition)
+        selected: dict[Partition, None] = {}
+        for requested in request.partitions:
+            partition = self._partitions.local(requested.topic, requested.partition)
             if partition is not None:
-                found[partition] = None
+                selected[partition] = None
             await context.checkpoint()
-        return found
+        return selected
 
     # -- alter --
 
@@ -106,15 +106,15 @@ class LogDirsApi:
             begun += await context.map(partial(self._begin, target.path), target.partitions)
         return AlterReplicaLogDirsResponse(partitions=tuple(begun))
 
-    def _begin(self, path: str, asked: PartitionEntry) -> BegunMove:
-        begun = partial(BegunMove, topic=asked.topic, partition=asked.partition)
+    def _begin(self, path: str, requested: PartitionEntry) -> BegunMove:
+        begun = partial(BegunMove, topic=requested.topic, partition=requested.partition)
         try:
-            self._moves.begin(*self._checked(path, asked))
+            self._moves.begin(*self._checked(path, requested))
         except EXPECTED as error:
             return begun(error=describe(error)[0])
         return begun()
 
-    def _checked(self, path: str, asked: PartitionEntry) -> tuple[Partition, DataDirectory]:
+    def _checked(self, path: str, requested: PartitionEntry) -> tuple[Partition, DataDirectory]:
         """Return the partition and its target directory.
 
         Raises RequestError, InvalidTopicError, and what `Partitions.missing` returns.
@@ -124,13 +124,13 @@ class LogDirsApi:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
         if target is None:
             raise RequestError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not a data directory")
-        if len(future_directory(asked.topic, asked.partition)) > MAX_NAME_SIZE:
+        if len(future_directory(requested.topic, requested.partition)) > MAX_NAME_SIZE:
             raise InvalidTopicError(
-                f"{asked.topic}-{asked.partition} cannot be moved: its copy's directory name would be too long"
+                f"{requested.topic}-{requested.partition} cannot be moved: its copy's directory name would be too long"
             )
-        partition = self._partitions.local(asked.topic, asked.partition)
+        partition = self._partitions.local(requested.topic, requested.partition)
         if partition is None:
-            missing = self._partitions.missing(asked.topic, asked.partition)
+            missing = self._partitions.missing(requested.topic, requested.partition)
             if isinstance(missing, NotLeaderError):
                 raise RequestError(ErrorCode.REPLICA_NOT_AVAILABLE, "this broker has no replica of the partition")
             raise missing

@@ -27,7 +27,7 @@ from warmlog.protocol.kafka.messages.topics.metadata import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     KafkaPartitionMetadata,
-    asked_topics,
+    requested_topics,
 )
 from warmlog.protocol.native.messages import FIRST_WITH_RACKS
 from warmlog.protocol.request import MetadataRequest
@@ -78,7 +78,7 @@ class MetadataApi:
         )
         version = context.session.protocol_version
         if version is not None:
-            brokers = [_native_broker(one, version) for one in brokers]
+            brokers = [_native_broker(broker, version) for broker in brokers]
             topics = [await _for_natives(topic, context, version) for topic in topics]
         return MetadataResponse(
             cluster_id=self._cluster_id, controller=catalog.controller, brokers=tuple(brokers), topics=tuple(topics)
@@ -104,19 +104,19 @@ class MetadataApi:
         names = await self._names_from(request, context)
         left = max(1, min(request.limit, MAX_PARTITIONS_PER_PAGE))
         start = 0 if request.cursor is None else request.cursor[1]
-        found: list[TopicMetadata] = []
+        described: list[TopicMetadata] = []
         for name in names:
             await context.checkpoint()
             if not left:
-                return DescribeTopicPartitionsResponse(topics=tuple(found), next_cursor=(name, 0))
+                return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=(name, 0))
             first = start if request.cursor is not None and name == request.cursor[0] else 0
             topic = await self._find(name, context, create=False)
             end = first + left
-            found.append(structs.replace(topic, partitions=topic.partitions[first:end]))
+            described.append(structs.replace(topic, partitions=topic.partitions[first:end]))
             if end < len(topic.partitions):
-                return DescribeTopicPartitionsResponse(topics=tuple(found), next_cursor=(name, end))
-            left -= len(found[-1].partitions)
-        return DescribeTopicPartitionsResponse(topics=tuple(found))
+                return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=(name, end))
+            left -= len(described[-1].partitions)
+        return DescribeTopicPartitionsResponse(topics=tuple(described))
 
     async def _names_from(self, request: DescribeTopicPartitionsRequest, context: Context) -> Iterable[str]:
         """Return the requested topic names, sorted, starting with the cursor's. Raises RequestError.
@@ -195,40 +195,40 @@ class MetadataApi:
         )
 
 
-def _partition_metadata(index: int, found: PartitionInfo) -> KafkaPartitionMetadata:
+def _partition_metadata(index: int, info: PartitionInfo) -> KafkaPartitionMetadata:
     """Describe a partition; one without a leader has an error (KRaftMetadataCache.getPartitionMetadata)."""
-    has_leader = found.leader != NO_LEADER
+    has_leader = info.leader != NO_LEADER
     return KafkaPartitionMetadata(
         partition=index,
-        leader=found.leader,
-        leader_epoch=found.leader_epoch,
-        replicas=found.replicas,
-        in_sync=found.in_sync,
-        offline=found.offline,
-        eligible=found.eligible,
+        leader=info.leader,
+        leader_epoch=info.leader_epoch,
+        replicas=info.replicas,
+        in_sync=info.in_sync,
+        offline=info.offline,
+        eligible=info.eligible,
         error=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
     )
 
 
-def _native_broker(one: BrokerMetadata, version: int) -> BrokerMetadata:
+def _native_broker(broker: BrokerMetadata, version: int) -> BrokerMetadata:
     """Leave out what a version of the native protocol does not have."""
-    rack = one.rack if version >= FIRST_WITH_RACKS else UNSET
-    return BrokerMetadata(node_id=one.node_id, host=one.host, port=one.port, rack=rack)
+    rack = broker.rack if version >= FIRST_WITH_RACKS else UNSET
+    return BrokerMetadata(node_id=broker.node_id, host=broker.host, port=broker.port, rack=rack)
 
 
 async def _for_natives(topic: TopicMetadata, context: Context, version: int) -> TopicMetadata:
     """Leave out what a version of the native protocol does not have."""
 
-    def plain(one: PartitionMetadata) -> PartitionMetadata:
+    def plain(partition: PartitionMetadata) -> PartitionMetadata:
         return PartitionMetadata(
-            partition=one.partition,
-            leader=one.leader,
-            leader_epoch=one.leader_epoch,
-            replicas=one.replicas,
-            in_sync=one.in_sync,
-            eligible=one.eligible if version >= FIRST_WITH_RACKS else UNSET,
-            error=one.error,
-            message=one.message,
+            partition=partition.partition,
+            leader=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            replicas=partition.replicas,
+            in_sync=partition.in_sync,
+            eligible=partition.eligible if version >= FIRST_WITH_RACKS else UNSET,
+            error=partition.error,
+            message=partition.message,
         )
 
     return structs.replace(topic, partitions=await context.map(plain, topic.partitions))
@@ -238,7 +238,7 @@ async def _once(request: MetadataRequest, context: Context) -> list[str | bytes]
     """Return the names without duplicates, then all unknown topic ids."""
     known: dict[str, None] = {}
     unknown: list[bytes] = []
-    for name, topic_id in asked_topics(request):
+    for name, topic_id in requested_topics(request):
         if name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID:
             unknown.append(topic_id)
         else:

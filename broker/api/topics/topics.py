@@ -99,45 +99,53 @@ class TopicsApi:
         await context.empty(plans)
         return CreateTopicsResponse(topics=created)
 
-    def _partitions_of(self, asked: NewTopic) -> int:
+    def _partitions_of(self, requested: NewTopic) -> int:
         """Return how many partitions a new topic is to have."""
-        if isinstance(asked, KafkaNewTopic) and asked.assignments:
-            return len(asked.assignments)
-        return self._partitions.settings.num_partitions if asked.partitions == _BROKER_CHOOSES else asked.partitions
+        if isinstance(requested, KafkaNewTopic) and requested.assignments:
+            return len(requested.assignments)
+        return (
+            self._partitions.settings.num_partitions
+            if requested.partitions == _BROKER_CHOOSES
+            else requested.partitions
+        )
 
-    async def _plan(self, asked: NewTopic, twice: set[str], context: Context) -> Topic | Exception:
+    async def _plan(self, requested: NewTopic, twice: set[str], context: Context) -> Topic | Exception:
         """Return the topic to create, or the error for the client."""
         try:
-            _refuse_twice(asked.name, twice)
-            if asked.name in RESERVED:
-                raise RequestError(ErrorCode.INVALID_REQUEST, f"the topic name {asked.name} is reserved")
+            _refuse_twice(requested.name, twice)
+            if requested.name in RESERVED:
+                raise RequestError(ErrorCode.INVALID_REQUEST, f"the topic name {requested.name} is reserved")
             plan = self._partitions.plan_topic
-            if not isinstance(asked, KafkaNewTopic):
-                if asked.replication_factor is UNSET:
-                    return plan(asked.name, asked.partitions, asked.configs)
-                factor = self._factor(asked.replication_factor)
-                return plan(asked.name, asked.partitions, asked.configs, replication_factor=factor)
-            planned = plan(asked.name, 1, asked.configs, replication_factor=1)  # name and settings are checked first
-            if asked.null_configs:
-                names = ", ".join(asked.null_configs)
+            if not isinstance(requested, KafkaNewTopic):
+                if requested.replication_factor is UNSET:
+                    return plan(requested.name, requested.partitions, requested.configs)
+                factor = self._factor(requested.replication_factor)
+                return plan(requested.name, requested.partitions, requested.configs, replication_factor=factor)
+            planned = plan(
+                requested.name, 1, requested.configs, replication_factor=1
+            )  # name and settings are checked first
+            if requested.null_configs:
+                names = ", ".join(requested.null_configs)
                 raise RequestError(ErrorCode.INVALID_CONFIG, f"settings without a value: {names}")
-            if asked.assignments:
-                assignment = await self._assignment(asked, context)
-                return plan(asked.name, len(assignment), asked.configs, assignment=assignment)
-            factor = self._factor(asked.replication_factor)
-            if (asked.partitions, factor) == (1, 1):
+            if requested.assignments:
+                assignment = await self._assignment(requested, context)
+                return plan(requested.name, len(assignment), requested.configs, assignment=assignment)
+            factor = self._factor(requested.replication_factor)
+            if (requested.partitions, factor) == (1, 1):
                 return planned
-            return plan(asked.name, asked.partitions, asked.configs, replication_factor=factor)
+            return plan(requested.name, requested.partitions, requested.configs, replication_factor=factor)
         except EXPECTED as error:
             return error.with_traceback(None)  # the traceback refers to this frame: a cycle for each topic
 
-    def _created(self, asked: NewTopic, plan: Topic | Exception, *, failures: Mapping[str, Exception]) -> CreatedTopic:
+    def _created(
+        self, requested: NewTopic, plan: Topic | Exception, *, failures: Mapping[str, Exception]
+    ) -> CreatedTopic:
         outcome = plan if isinstance(plan, Exception) else failures.get(plan.name, plan)
         if isinstance(outcome, Exception):
             code, message = describe(outcome)
-            return CreatedTopic(name=asked.name, error=code, message=message)
+            return CreatedTopic(name=requested.name, error=code, message=message)
         topic_id = encode_topic_id(outcome.id)
-        if not isinstance(asked, KafkaNewTopic):
+        if not isinstance(requested, KafkaNewTopic):
             return CreatedTopic(name=outcome.name, topic_id=topic_id, partitions=outcome.partitions)
         replicas = 1 if outcome.assignment is None else len(outcome.assignment[0])
         return KafkaCreatedTopic(
@@ -162,17 +170,17 @@ class TopicsApi:
             f"brokers, {brokers}",
         )
 
-    async def _assignment(self, asked: KafkaNewTopic, context: Context) -> Assignment:
+    async def _assignment(self, requested: KafkaNewTopic, context: Context) -> Assignment:
         """Return the replicas of each partition, by number. Raises RequestError for impossible assignments."""
-        if asked.replication_factor != _BROKER_CHOOSES or asked.partitions != _BROKER_CHOOSES:
+        if requested.replication_factor != _BROKER_CHOOSES or requested.partitions != _BROKER_CHOOSES:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST, "with assignments, partitions and replication factor must be -1"
             )
         by_index: dict[int, tuple[int, ...]] = {}
-        for index, brokers in asked.assignments:
+        for index, brokers in requested.assignments:
             by_index[index] = brokers
             await context.checkpoint()
-        count = len(asked.assignments)
+        count = len(requested.assignments)
         if len(by_index) != count or min(by_index) != 0 or max(by_index) != count - 1:
             raise RequestError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -240,20 +248,20 @@ class TopicsApi:
             await context.checkpoint()
         return AlterTopicsResponse(topics=tuple(altered))
 
-    async def _altered(self, asked: TopicAlteration, context: Context) -> TopicResult:
+    async def _altered(self, requested: TopicAlteration, context: Context) -> TopicResult:
         def change(own: Mapping[str, str]) -> Mapping[str, str]:
-            return {name: text for name, text in {**own, **asked.configs}.items() if text is not None}
+            return {name: text for name, text in {**own, **requested.configs}.items() if text is not None}
 
         try:
-            for name in asked.configs:
+            for name in requested.configs:
                 check_setting_name(name)
-            topic = self._partitions.topic(asked.name)
-            if topic is not None and asked.partitions is not None:
-                self._grow_within_quota(asked.partitions - topic.partitions, context)
-            await context.wait(self._partitions.alter(asked.name, change, asked.partitions))
+            topic = self._partitions.topic(requested.name)
+            if topic is not None and requested.partitions is not None:
+                self._grow_within_quota(requested.partitions - topic.partitions, context)
+            await context.wait(self._partitions.alter(requested.name, change, requested.partitions))
         except EXPECTED as error:
-            return _failed(asked.name, error)
-        return TopicResult(name=asked.name)
+            return _failed(requested.name, error)
+        return TopicResult(name=requested.name)
 
     async def create_partitions(self, request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
         """Increase the partition count of each topic."""
@@ -265,19 +273,21 @@ class TopicsApi:
             await context.checkpoint()
         return CreatePartitionsResponse(topics=tuple(grown))
 
-    async def _grown(self, asked: NewPartitions, twice: set[str], validate_only: bool, context: Context) -> TopicResult:
+    async def _grown(
+        self, requested: NewPartitions, twice: set[str], validate_only: bool, context: Context
+    ) -> TopicResult:
         try:
-            _refuse_twice(asked.name, twice)
-            self._require(asked.name)
+            _refuse_twice(requested.name, twice)
+            self._require(requested.name)
             alter = self._partitions.alter
-            topic = await context.wait(alter(asked.name, partitions=asked.count, validate_only=True))
-            await self._check_new_assignments(asked, asked.count - topic.partitions, context)
-            self._grow_within_quota(asked.count - topic.partitions, context)
+            topic = await context.wait(alter(requested.name, partitions=requested.count, validate_only=True))
+            await self._check_new_assignments(requested, requested.count - topic.partitions, context)
+            self._grow_within_quota(requested.count - topic.partitions, context)
             if not validate_only:
-                await context.wait(alter(asked.name, partitions=asked.count, assignment=asked.assignments))
+                await context.wait(alter(requested.name, partitions=requested.count, assignment=requested.assignments))
         except EXPECTED as error:
-            return _failed(asked.name, error)
-        return TopicResult(name=asked.name)
+            return _failed(requested.name, error)
+        return TopicResult(name=requested.name)
 
     def _grow_within_quota(self, added: int, context: Context) -> None:
         """Record partitions that are added. Raises RequestError if the quota does not allow it."""
@@ -295,15 +305,15 @@ class TopicsApi:
         if self._partitions.topic(name) is None:
             raise UnknownTopicError(f"no topic {name!r}")
 
-    async def _check_new_assignments(self, asked: NewPartitions, added: int, context: Context) -> None:
-        if asked.assignments is None:
+    async def _check_new_assignments(self, requested: NewPartitions, added: int, context: Context) -> None:
+        if requested.assignments is None:
             return
-        if len(asked.assignments) != added:
+        if len(requested.assignments) != added:
             raise RequestError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{added} partitions are added, but assignments given for {len(asked.assignments)}",
+                f"{added} partitions are added, but assignments given for {len(requested.assignments)}",
             )
-        await self._check_assignment(asked.assignments, context)
+        await self._check_assignment(requested.assignments, context)
 
 
 def _deleted(name: str, *, twice: set[str], failures: Mapping[str, Exception]) -> TopicResult:

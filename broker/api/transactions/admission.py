@@ -32,12 +32,12 @@ Admit: TypeAlias = Callable[
     Awaitable[Mapping[TopicPartition, ErrorCode]],
 ]
 
-PLACES_PER_STEP = 1000
+PARTITIONS_PER_STEP = 1000
 
 
-def has_transaction(asked: PartitionRecords) -> bool:
+def has_transaction(requested: PartitionRecords) -> bool:
     """Return whether a batch belongs to a transaction. Batches after an invalid one are not checked."""
-    records = asked.records
+    records = requested.records
     for position, _ in batch_spans(records):
         if records[position + MAGIC_POSITION] != MAGIC:
             break
@@ -51,11 +51,11 @@ def support_of(api: str, context: Context) -> TransactionSupport:
     return TransactionSupport.ADDING if context.session.is_native else kafka_support(api, context.version)
 
 
-def needs_admission(asked: PartitionRecords, partition: Partition | None) -> bool:
+def needs_admission(requested: PartitionRecords, partition: Partition | None) -> bool:
     """Return whether a batch belongs to a transaction that is not open in its partition."""
-    if partition is None or not has_transaction(asked):
+    if partition is None or not has_transaction(requested):
         return False
-    header = read_header(asked.records)
+    header = read_header(requested.records)
     return not continues_transaction(partition.log.producers.get(header.producer_id), header.producer_epoch)
 
 
@@ -76,25 +76,27 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
     by_producer: dict[Producer, dict[TopicPartition, int]] = {}  # the first sequence for each partition
     guards: dict[TopicPartition, int] = {}
     refused: dict[TopicPartition, ErrorCode] = {}
-    for asked in request.partitions:
-        partition = partitions.get(asked.topic, asked.partition)
-        if partition is not None and needs_admission(asked, partition):
-            header, place = read_header(asked.records), (asked.topic, asked.partition)
+    for requested in request.partitions:
+        partition = partitions.get(requested.topic, requested.partition)
+        if partition is not None and needs_admission(requested, partition):
+            header, topic_partition = read_header(requested.records), (requested.topic, requested.partition)
             state = partition.log.producers.get(header.producer_id)
             if state is not None and header.producer_epoch < state.epoch:
-                refused[place] = ErrorCode.INVALID_PRODUCER_EPOCH
+                refused[topic_partition] = ErrorCode.INVALID_PRODUCER_EPOCH
             else:
                 sequences = by_producer.setdefault(Producer(header.producer_id, header.producer_epoch), {})
-                sequences[place] = header.base_sequence
+                sequences[topic_partition] = header.base_sequence
         await context.checkpoint()
     support = support_of("produce", context)
     for producer, sequences in by_producer.items():
         remaining = iter(sequences.items())
-        while step := dict(islice(remaining, PLACES_PER_STEP)):
+        while step := dict(islice(remaining, PARTITIONS_PER_STEP)):
             opened = OpenGuards(partitions, producer, step, restarts=support is TransactionSupport.ADDING)
             admitted = admit(request.transactional_id, producer, [*step], support, opened)
             errors = await context.wait(admitted)
-            refused.update({place: produce_error(error, support) for place, error in errors.items()})
+            refused.update(
+                {topic_partition: produce_error(error, support) for topic_partition, error in errors.items()}
+            )
             guards.update(opened.numbers)
             await context.checkpoint()
     return Admission(refused, guards)
@@ -121,19 +123,23 @@ class OpenGuards:
     def open(self) -> None:
         """Open them, or again those that were invalidated."""
         producer = self._producer
-        for place, sequence in self._sequences.items():
-            partition = self._partitions.get(*place)
+        for topic_partition, sequence in self._sequences.items():
+            partition = self._partitions.get(*topic_partition)
             if partition is not None:
-                self.numbers[place] = partition.log.producers.guards.open(
+                self.numbers[topic_partition] = partition.log.producers.guards.open(
                     producer.id, producer.epoch, sequence, restarts=self._restarts
                 )
 
     def lapsed(self) -> list[TopicPartition]:
         """Return the partitions where a guard is invalid, and no transaction of the producer is open."""
-        return [place for place, number in self.numbers.items() if self._has_lapsed(place, number)]
+        return [
+            topic_partition
+            for topic_partition, number in self.numbers.items()
+            if self._has_lapsed(topic_partition, number)
+        ]
 
-    def _has_lapsed(self, place: TopicPartition, number: int) -> bool:
-        partition, producer = self._partitions.get(*place), self._producer
+    def _has_lapsed(self, topic_partition: TopicPartition, number: int) -> bool:
+        partition, producer = self._partitions.get(*topic_partition), self._producer
         if partition is None:  # or led elsewhere now
             return False
         producers = partition.log.producers

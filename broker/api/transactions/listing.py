@@ -75,14 +75,14 @@ class ListTransactionsApi:
     ) -> list[ListedTransaction]:
         listed: list[ListedTransaction] = []
         unmatched: list[ListedTransaction] = []
-        for found in self._coordinator.select(
+        for selected in self._coordinator.select(
             self._transactions.now_ms(),
             producer_ids=producer_ids,
             states=states,
             min_duration_ms=request.min_duration_ms,
         ):
-            if found is not None:
-                (listed if matches is None else unmatched).append(_listed(*found))
+            if selected is not None:
+                (listed if matches is None else unmatched).append(_listed(*selected))
             if matches is not None and len(unmatched) >= IDS_PER_SLICE:
                 listed += await _matching(matches, unmatched, context)
                 unmatched = []
@@ -101,9 +101,9 @@ def _listed(transactional_id: str, metadata: Metadata) -> ListedTransaction:
 async def _matching(
     matches: Matches, candidates: Sequence[ListedTransaction], context: Context
 ) -> list[ListedTransaction]:
-    ids = [one.transactional_id for one in candidates]
+    ids = [transaction.transactional_id for transaction in candidates]
     results = await context.in_worker(partial(matches, ids), len(ids))
-    return [one for one, is_match in zip(candidates, results, strict=True) if is_match]
+    return [transaction for transaction, is_match in zip(candidates, results, strict=True) if is_match]
 
 
 def compiled(pattern: str) -> Matches:
@@ -118,4 +118,4 @@ def compiled(pattern: str) -> Matches:
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"Transaction ID pattern `{pattern[:100]}` is not a valid regular expression: {error}.",
         ) from None
-    return lambda ids: [program.fullmatch(one) is not None for one in ids]
+    return lambda ids: [program.fullmatch(transactional_id) is not None for transactional_id in ids]

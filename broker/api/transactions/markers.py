@@ -46,20 +46,20 @@ class TransactionMarkersApi:
     async def write(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
         """Write markers, and respond once every partition has written or rejected its marker, or the time is over."""
         latest = self._latest_coordinator()
-        writes = [await self._begin(asked, latest, context) for asked in request.markers]
+        writes = [await self._begin(requested, latest, context) for requested in request.markers]
         with trio.move_on_after(LIMIT_S):
             for write in writes:
                 await context.wait(write.done.wait())
         results = []
-        for asked, write in zip(request.markers, writes, strict=True):
+        for requested, write in zip(request.markers, writes, strict=True):
             errors = write.errors
 
-            def result(one: PartitionEntry, errors: Mapping[TopicPartition, ErrorCode] = errors) -> AddedPartition:
-                error = errors.get(_place(one), ErrorCode.REQUEST_TIMED_OUT)
-                return AddedPartition(topic=one.topic, partition=one.partition, error=error)
+            def result(entry: PartitionEntry, errors: Mapping[TopicPartition, ErrorCode] = errors) -> AddedPartition:
+                error = errors.get(_topic_partition(entry), ErrorCode.REQUEST_TIMED_OUT)
+                return AddedPartition(topic=entry.topic, partition=entry.partition, error=error)
 
-            written = await context.map(result, asked.partitions)
-            results.append(WrittenMarkers(producer_id=asked.producer_id, partitions=written))
+            written = await context.map(result, requested.partitions)
+            results.append(WrittenMarkers(producer_id=requested.producer_id, partitions=written))
             await context.empty(errors)
         return WriteTxnMarkersResponse(markers=tuple(results))
 
@@ -76,33 +76,37 @@ class TransactionMarkersApi:
             return UNKNOWN_EPOCH
         return max(catalog.partition(topic, index).leader_epoch for index in range(topic.partitions))
 
-    def _is_invented(self, asked: MarkersOfTransaction, place: TopicPartition) -> bool:
+    def _is_invented(self, requested: MarkersOfTransaction, topic_partition: TopicPartition) -> bool:
         """Whether no coordinator has had this epoch, nor the last marker of the producer in a partition."""
-        partition = self._partitions.get(*place)
-        state = None if partition is None else partition.log.producers.get(asked.producer_id)
-        return state is None or state.coordinator_epoch < asked.coordinator_epoch
+        partition = self._partitions.get(*topic_partition)
+        state = None if partition is None else partition.log.producers.get(requested.producer_id)
+        return state is None or state.coordinator_epoch < requested.coordinator_epoch
 
-    async def _begin(self, asked: MarkersOfTransaction, latest: float, context: Context) -> "_Write":
+    async def _begin(self, requested: MarkersOfTransaction, latest: float, context: Context) -> "_Write":
         """Begin to write a marker to its partitions. `latest`: the latest epoch of a coordinator."""
-        places: set[TopicPartition] = set()
-        for one in asked.partitions:
-            places.add(_place(one))
+        partitions: set[TopicPartition] = set()
+        for entry in requested.partitions:
+            partitions.add(_topic_partition(entry))
             await context.checkpoint()
-        write = _Write(len(places))
+        write = _Write(len(partitions))
         marker = Marker(
-            Producer(asked.producer_id, asked.producer_epoch),
-            Outcome.COMMIT if asked.commits else Outcome.ABORT,
-            asked.coordinator_epoch,
-            TransactionVersion(min(max(asked.version, 0), max(TransactionVersion))),
+            Producer(requested.producer_id, requested.producer_epoch),
+            Outcome.COMMIT if requested.commits else Outcome.ABORT,
+            requested.coordinator_epoch,
+            TransactionVersion(min(max(requested.version, 0), max(TransactionVersion))),
         )
-        if asked.coordinator_epoch > latest:  # or this broker does not see the election yet: the coordinator retries
-            invented = {place for place in places if self._is_invented(asked, place)}
+        if (
+            requested.coordinator_epoch > latest
+        ):  # or this broker does not see the election yet: the coordinator retries
+            invented = {
+                topic_partition for topic_partition in partitions if self._is_invented(requested, topic_partition)
+            }
             write.written(dict.fromkeys(invented, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            places -= invented
+            partitions -= invented
         if marker.producer.id < 0 or marker.producer.epoch < 0:  # no producer has these: they mean "none" in a log
-            write.written(dict.fromkeys(places, ErrorCode.INVALID_REQUEST))
-        elif places:
-            self._markers.write(marker, places, write.written)
+            write.written(dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST))
+        elif partitions:
+            self._markers.write(marker, partitions, write.written)
         return write
 
 
@@ -123,5 +127,5 @@ class _Write:
             self.done.set()
 
 
-def _place(one: PartitionEntry) -> TopicPartition:
-    return one.topic, one.partition
+def _topic_partition(entry: PartitionEntry) -> TopicPartition:
+    return entry.topic, entry.partition

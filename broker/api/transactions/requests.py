@@ -57,7 +57,7 @@ from warmlog.protocol.transactions import (
 
 FIRST_EPOCH = 0
 FIRST_END_THAT_BUMPS = 5
-PLACES_PER_STEP = 1000
+PARTITIONS_PER_STEP = 1000
 TRANSACTIONS_PER_STEP = 50  # added at the same time: each waits until its record is stored
 
 
@@ -139,49 +139,53 @@ class TransactionsApi:
             results: list[AddedPartitions | None] = [None] * len(step)
 
             async def add(
-                number: int, asked: PartitionsOfTransaction, results: list[AddedPartitions | None] = results
+                number: int, requested: PartitionsOfTransaction, results: list[AddedPartitions | None] = results
             ) -> None:
-                results[number] = await self._add(asked, context, is_batched=request.is_batched)
+                results[number] = await self._add(requested, context, is_batched=request.is_batched)
 
             async with trio.open_nursery() as nursery:
-                for number, asked in enumerate(step):
-                    nursery.start_soon(add, number, asked)
-            added += [one for one in results if one is not None]
+                for number, requested in enumerate(step):
+                    nursery.start_soon(add, number, requested)
+            added += [result for result in results if result is not None]
         return AddPartitionsToTxnResponse(transactions=tuple(added))
 
-    async def _add(self, asked: PartitionsOfTransaction, context: Context, *, is_batched: bool) -> AddedPartitions:
-        places = await context.map(_place, asked.partitions)
-        errors: Mapping[TopicPartition, ErrorCode] = await self._refused(places, context, is_client=not is_batched)
-        producer = Producer(asked.producer_id, asked.producer_epoch)
+    async def _add(self, requested: PartitionsOfTransaction, context: Context, *, is_batched: bool) -> AddedPartitions:
+        partitions = await context.map(_topic_partition, requested.partitions)
+        errors: Mapping[TopicPartition, ErrorCode] = await self._refused(partitions, context, is_client=not is_batched)
+        producer = Producer(requested.producer_id, requested.producer_epoch)
         others = ErrorCode.OPERATION_NOT_ATTEMPTED  # all or none
-        if not errors and asked.verify_only:
-            errors = await self._verify(asked.transactional_id, producer, places, context)
+        if not errors and requested.verify_only:
+            errors = await self._verify(requested.transactional_id, producer, partitions, context)
         elif not errors:
             version = TransactionVersion.TV_2 if is_batched else TransactionVersion.TV_0
-            added = self._transactions.add_partitions(asked.transactional_id, producer, places, version)
+            added = self._transactions.add_partitions(requested.transactional_id, producer, partitions, version)
             others = await context.wait(added)
 
-        def result(place: TopicPartition) -> AddedPartition:
-            return AddedPartition(topic=place[0], partition=place[1], error=errors.get(place, others))
+        def result(topic_partition: TopicPartition) -> AddedPartition:
+            return AddedPartition(
+                topic=topic_partition[0], partition=topic_partition[1], error=errors.get(topic_partition, others)
+            )
 
-        return AddedPartitions(transactional_id=asked.transactional_id, partitions=await context.map(result, places))
+        return AddedPartitions(
+            transactional_id=requested.transactional_id, partitions=await context.map(result, partitions)
+        )
 
     async def _verify(
-        self, transactional_id: str, producer: Producer, places: Sequence[TopicPartition], context: Context
+        self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition], context: Context
     ) -> Mapping[TopicPartition, ErrorCode]:
         errors: dict[TopicPartition, ErrorCode] = {}
-        for start in range(0, len(places), PLACES_PER_STEP):
-            step = places[start : start + PLACES_PER_STEP]
+        for start in range(0, len(partitions), PARTITIONS_PER_STEP):
+            step = partitions[start : start + PARTITIONS_PER_STEP]
             errors.update(self._coordinator.verify_partitions(transactional_id, producer, step))
             await context.checkpoint()
         return errors
 
     async def _refused(
-        self, places: Sequence[TopicPartition], context: Context, *, is_client: bool
+        self, partitions: Sequence[TopicPartition], context: Context, *, is_client: bool
     ) -> dict[TopicPartition, ErrorCode]:
         """Return the partitions that do not exist or that a client may not add, with the reasons."""
         refused = {}
-        for topic, index in places:
+        for topic, index in partitions:
             if is_client and is_internal(topic):
                 refused[topic, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif (partition := self._partitions.get(topic, index)) is None:
@@ -214,13 +218,15 @@ class TransactionsApi:
         producer = Producer(request.producer_id, request.producer_epoch)
         error = ErrorCode.NONE if request.group else ErrorCode.INVALID_GROUP_ID
         error = error or await context.wait(self._groups.ensure())
-        place = (OFFSETS_TOPIC, self._groups.partition_of(request.group))
-        guards = OpenGuards(self._partitions, producer, {place: NO_SEQUENCE}, restarts=False)
+        topic_partition = (OFFSETS_TOPIC, self._groups.partition_of(request.group))
+        guards = OpenGuards(self._partitions, producer, {topic_partition: NO_SEQUENCE}, restarts=False)
         if error is ErrorCode.NONE:
-            admitted = self._transactions.admission.admit(request.transactional_id, producer, [place], support, guards)
+            admitted = self._transactions.admission.admit(
+                request.transactional_id, producer, [topic_partition], support, guards
+            )
             refusals = await context.wait(admitted)
-            error = offset_commit_error(refusals.get(place, ErrorCode.NONE), support)
-            if error is ErrorCode.NONE and place not in guards.numbers:
+            error = offset_commit_error(refusals.get(topic_partition, ErrorCode.NONE), support)
+            if error is ErrorCode.NONE and topic_partition not in guards.numbers:
                 error = ErrorCode.NOT_COORDINATOR  # it has become one meanwhile, at the earliest
         if error is not ErrorCode.NONE:
             refused = await context.map(_refusal, existing, [error] * len(existing))
@@ -235,7 +241,7 @@ class TransactionsApi:
             ),
             request.partitions,
             retention_ms=None,
-            producer=LogProducer(*producer, guards.numbers.get(place, 0)),
+            producer=LogProducer(*producer, guards.numbers.get(topic_partition, 0)),
             checkpoint=context.checkpoint,
         )
         errors = await context.wait(commit)
@@ -266,28 +272,28 @@ class TransactionsApi:
         )
 
     async def _describe(self, transactional_id: str, context: Context) -> DescribedTransaction:
-        found = self._coordinator.describe(transactional_id)
-        if not isinstance(found, Metadata):
+        described = self._coordinator.describe(transactional_id)
+        if not isinstance(described, Metadata):
             if context.session.is_native and not self._transactions.runtime.partition_count:
-                found = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND  # nobody has used transactions yet
-            return DescribedTransaction(transactional_id=transactional_id, error=found)
+                described = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND  # nobody has used transactions yet
+            return DescribedTransaction(transactional_id=transactional_id, error=described)
         by_topic: dict[str, list[PartitionEntry]] = {}  # the codec groups neighbours of the same topic
-        for topic, index in found.partitions:
+        for topic, index in described.partitions:
             by_topic.setdefault(topic, []).append(PartitionEntry(topic=topic, partition=index))
             await context.checkpoint()
         return DescribedTransaction(
             transactional_id=transactional_id,
-            state=found.state.label,
-            timeout_ms=found.timeout_ms,
-            started_ms=found.started_ms,
-            producer_id=found.producer_id,
-            producer_epoch=found.producer_epoch,
+            state=described.state.label,
+            timeout_ms=described.timeout_ms,
+            started_ms=described.started_ms,
+            producer_id=described.producer_id,
+            producer_epoch=described.producer_epoch,
             partitions=tuple(chain.from_iterable([by_topic[topic] for topic in sorted(by_topic)])),
         )
 
 
-def _place(asked: PartitionEntry) -> TopicPartition:
-    return asked.topic, asked.partition
+def _topic_partition(requested: PartitionEntry) -> TopicPartition:
+    return requested.topic, requested.partition
 
 
 def _refusal(exists: bool, error: ErrorCode) -> ErrorCode:

@@ -37,7 +37,7 @@ cdef extern from *:
         long ru_minflt, ru_majflt
     int RUSAGE_THREAD
     int getrusage(int who, rusage *used) nogil
-    long syscall(long number, int fd, warmlog_range *asked, warmlog_pages *pages, unsigned int flags) nogil
+    long syscall(long number, int fd, warmlog_range *range, warmlog_pages *pages, unsigned int flags) nogil
     ssize_t warmlog_has_byte(int fd, int64_t position) nogil
 
 cdef enum:
@@ -51,10 +51,10 @@ def missing_pages(int64_t trusted, int fd, int64_t position, int64_t length):
 
     The last byte of a range longer than `trusted` is read with RWF_NOWAIT, too.
     """
-    cdef warmlog_range asked = warmlog_range(position, length)
+    cdef warmlog_range range = warmlog_range(position, length)
     cdef warmlog_pages pages
     cdef int64_t missing
-    if syscall(CACHESTAT, fd, &asked, &pages, 0):
+    if syscall(CACHESTAT, fd, &range, &pages, 0):
         raise OSError(errno, os.strerror(errno))
     missing = -<int64_t>pages.cached
     if length > 0:

@@ -236,7 +236,7 @@ cdef inline bint is_among_last(Seen *seen, int *used, int64_t producer_id) noexc
 
 
 cdef Py_ssize_t find_producers(
-    const uint8_t *at, Py_ssize_t size, int64_t left, int64_t start, int64_t end, int32_t *found, Py_ssize_t *count
+    const uint8_t *at, Py_ssize_t size, int64_t left, int64_t start, int64_t end, int32_t *positions, Py_ssize_t *count
 ) noexcept nogil:
     """Find the positions of producers' batches with offsets in [start, end); return that of the next batch."""
     cdef Py_ssize_t position = 0, length
@@ -249,21 +249,21 @@ cdef Py_ssize_t find_producers(
         first_offset = int64_at(at + position)
         last_offset = first_offset + int32_at(at + position + 23)
         if int64_at(at + position + 43) >= 0 and first_offset < end and last_offset >= start:
-            found[count[0]] = position
+            positions[count[0]] = position
             count[0] += 1
         position += length + LOG_OVERHEAD
     return position
 
 
-cdef void keep_last(const uint8_t *at, int32_t *found, Py_ssize_t count, Seen *seen) noexcept nogil:
+cdef void keep_last(const uint8_t *at, int32_t *positions, Py_ssize_t count, Seen *seen) noexcept nogil:
     """Replace by -1 the positions of batches that no state depends on, because of later ones of the same producer."""
     cdef int used = 0
     cdef Py_ssize_t index
     cdef const uint8_t *batch
     for index in range(count - 1, -1, -1):
-        batch = at + found[index]
+        batch = at + positions[index]
         if not is_among_last(seen, &used, int64_at(batch + 43)) and not batch[22] & TRANSACTION_BITS:
-            found[index] = -1
+            positions[index] = -1
 
 
 def producer_batches(chunk, int64_t left, int64_t start, int64_t end):
@@ -274,21 +274,21 @@ def producer_batches(chunk, int64_t left, int64_t start, int64_t end):
     """
     cdef Py_buffer view
     cdef Py_ssize_t index, count = 0, following
-    cdef int32_t *found
+    cdef int32_t *positions
     cdef Seen *seen
     PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
-    found = <int32_t *>malloc((view.len // HEADER_SIZE + 1) * sizeof(int32_t))
+    positions = <int32_t *>malloc((view.len // HEADER_SIZE + 1) * sizeof(int32_t))
     seen = <Seen *>malloc(SLOTS * sizeof(Seen))
     try:
-        if found == NULL or seen == NULL:
+        if positions == NULL or seen == NULL:
             raise MemoryError
         with nogil:
-            following = find_producers(<const uint8_t *>view.buf, view.len, left, start, end, found, &count)
+            following = find_producers(<const uint8_t *>view.buf, view.len, left, start, end, positions, &count)
             if count > KEPT:
                 memset(seen, 0, SLOTS * sizeof(Seen))
-                keep_last(<const uint8_t *>view.buf, found, count, seen)
-        return [found[index] for index in range(count) if found[index] >= 0], following
+                keep_last(<const uint8_t *>view.buf, positions, count, seen)
+        return [positions[index] for index in range(count) if positions[index] >= 0], following
     finally:
-        free(found)
+        free(positions)
         free(seen)
         PyBuffer_Release(&view)

@@ -61,7 +61,7 @@ cdef extern from "Python.h":
     double PyFloat_AsDouble(object number) except? -1
     double PyFloat_Unpack8(const char *data, int little) except? -1
     int PyFloat_Pack8(double number, char *data, int little) except -1
-    PyObject *borrowed "PyTuple_GET_ITEM" (object values, Py_ssize_t place)
+    PyObject *borrowed "PyTuple_GET_ITEM" (object values, Py_ssize_t slot)
 
 cdef extern from "structmember.h":
     ctypedef struct PyMemberDef:
@@ -453,59 +453,59 @@ cdef object read_step(ReadStep step, Cursor *c):
 
 
 cdef object read_array(ReadStep step, Cursor *c):
-    cdef Py_ssize_t count = read_count(c, step.nullable), place
+    cdef Py_ssize_t count = read_count(c, step.nullable), slot
     cdef object values, value
     if count < 0:
         return step.null
     if step.code == FLAT:
         return read_groups(step.of, count, c)
     values = PyTuple_New(count)
-    for place in range(count):
+    for slot in range(count):
         element(c)
         if step.of is None:
             value = read_primitive(c, step.element, False, None, False)
         else:
             value = read_struct(step.of, c, NULL)
         Py_INCREF(value)
-        PyTuple_SET_ITEM(values, place, value)
+        PyTuple_SET_ITEM(values, slot, value)
     return values
 
 
 cdef object read_groups(ReadPlan plan, Py_ssize_t count, Cursor *c):
     """The elements of all groups, each with the fields of its group."""
     cdef PyObject *arguments[MOST_ARGUMENTS]
-    cdef Py_ssize_t place, filled = plan.size
+    cdef Py_ssize_t slot, filled = plan.size
     cdef object values = ()
-    cdef list found
-    for place in range(filled):
-        arguments[place] = NULL
+    cdef list joined
+    for slot in range(filled):
+        arguments[slot] = NULL
     try:
-        for place in range(count):
+        for slot in range(count):
             element(c)
             read_steps(plan, c, arguments)
             elements = read_elements(plan.inner.of, c, arguments)
             if plan.has_tags:
                 read_tags(plan, c, arguments)
-            if place == 0:
+            if slot == 0:
                 values = elements
             else:
-                if place == 1:
-                    found = list(values)
-                found.extend(elements)
+                if slot == 1:
+                    joined = list(values)
+                joined.extend(elements)
     finally:
-        for place in range(filled):
-            Py_XDECREF(arguments[place])
-    return values if count < 2 else tuple(found)
+        for slot in range(filled):
+            Py_XDECREF(arguments[slot])
+    return values if count < 2 else tuple(joined)
 
 
 cdef object read_elements(ReadPlan plan, Cursor *c, PyObject **group):
-    cdef Py_ssize_t place, count = read_count(c, False)
+    cdef Py_ssize_t slot, count = read_count(c, False)
     cdef object values = PyTuple_New(count), value
-    for place in range(count):
+    for slot in range(count):
         element(c)
         value = read_struct(plan, c, group)
         Py_INCREF(value)
-        PyTuple_SET_ITEM(values, place, value)
+        PyTuple_SET_ITEM(values, slot, value)
     return values
 
 
@@ -519,9 +519,9 @@ cdef inline int put(PyObject **arguments, int slot, object value) except -1:
 cdef int read_steps(ReadPlan plan, Cursor *c, PyObject **arguments) except -1:
     cdef ReadStep step
     cdef object value, name
-    cdef Py_ssize_t place
-    for place in range(PyTuple_GET_SIZE(plan.steps)):
-        step = <ReadStep>PyTuple_GET_ITEM(plan.steps, place)
+    cdef Py_ssize_t slot
+    for slot in range(PyTuple_GET_SIZE(plan.steps)):
+        step = <ReadStep>PyTuple_GET_ITEM(plan.steps, slot)
         if step.size:
             need(c, step.size)
             if step.slot >= 0:
@@ -548,16 +548,16 @@ cdef inline object number_at(const uint8_t *at, int size):
 
 cdef object read_struct(ReadPlan plan, Cursor *c, PyObject **group):
     cdef PyObject *arguments[MOST_ARGUMENTS]
-    cdef Py_ssize_t place, size = plan.size, first = plan.first_constant, last = size - plan.inherited
+    cdef Py_ssize_t slot, size = plan.size, first = plan.first_constant, last = size - plan.inherited
     cdef dict mapping
-    for place in range(first):
-        arguments[place] = NULL
-    for place in range(first, last):
-        arguments[place] = borrowed(plan.constants, place - first)
-        Py_INCREF(<object>arguments[place])
-    for place in range(last, size):
-        arguments[place] = group[place - last]
-        Py_INCREF(<object>arguments[place])
+    for slot in range(first):
+        arguments[slot] = NULL
+    for slot in range(first, last):
+        arguments[slot] = borrowed(plan.constants, slot - first)
+        Py_INCREF(<object>arguments[slot])
+    for slot in range(last, size):
+        arguments[slot] = group[slot - last]
+        Py_INCREF(<object>arguments[slot])
     try:
         read_steps(plan, c, arguments)
         if plan.has_tags:
@@ -565,12 +565,12 @@ cdef object read_struct(ReadPlan plan, Cursor *c, PyObject **group):
         if plan.into is not None:
             return PyObject_Vectorcall(plan.into, arguments, 0, <PyObject *>plan.names)
         mapping = {}
-        for place in range(size):
-            PyDict_SetItem(mapping, plan.names[place], <object>arguments[place])
+        for slot in range(size):
+            PyDict_SetItem(mapping, plan.names[slot], <object>arguments[slot])
         return mapping
     finally:
-        for place in range(size):
-            Py_XDECREF(arguments[place])
+        for slot in range(size):
+            Py_XDECREF(arguments[slot])
 
 
 cdef int read_tags(ReadPlan plan, Cursor *c, PyObject **arguments) except -1:
@@ -656,7 +656,7 @@ cdef class MessageReader:
             PyBuffer_Release(&view)
 
 
-cdef class _Found:
+cdef class _RequestPlan:
     """The plan by which messages of an API in one version are read or written."""
 
     cdef object api
@@ -674,7 +674,7 @@ cdef class RequestDecoder:
     cdef object make_call
     cdef object refuse
     cdef object names
-    cdef dict found
+    cdef dict plans
 
     def __init__(self, find, unserved, make_call, refuse, names):
         self.find = find
@@ -682,7 +682,7 @@ cdef class RequestDecoder:
         self.make_call = make_call
         self.refuse = refuse
         self.names = names
-        self.found = {}
+        self.plans = {}
 
     def decode(self, frame, Py_ssize_t limit=NO_LIMIT):
         """Read the call in a frame without its length."""
@@ -695,42 +695,42 @@ cdef class RequestDecoder:
 
     cdef object decode_view(self, object frame, Py_buffer *view, Py_ssize_t limit):
         cdef Cursor c
-        cdef _Found found
+        cdef _RequestPlan plan
         cdef int32_t correlation_id
         set_up(&c, view, frame, self.names, limit)
         if c.end < 8:
             raise MalformedError(f"a frame of {c.end} bytes holds no request header")
         correlation_id = int32_at(c.start + 4)
         kind = int32_at(c.start)  # key and version
-        found = self.found.get(kind)
-        if found is None:
-            found = self.look_up(kind, int16_at(c.start), int16_at(c.start + 2))
-            if found is None:
+        plan = self.plans.get(kind)
+        if plan is None:
+            plan = self.look_up(kind, int16_at(c.start), int16_at(c.start + 2))
+            if plan is None:
                 return self.unserved(int16_at(c.start), int16_at(c.start + 2), correlation_id)
         c.at = 8
-        c.flexible = found.flexible_header
+        c.flexible = plan.flexible_header
         try:
             client_id = read_classic_string(&c) or ""
             if c.flexible:
                 read_tags(NO_STEPS, &c, NULL)
-            c.flexible = found.reader.flexible
-            request = read_message(found.reader.steps, &c)
+            c.flexible = plan.reader.flexible
+            request = read_message(plan.reader.steps, &c)
         except InvalidRequestError as problem:
-            call = self.make_call(found.api, found.version, correlation_id, client_id, problem.request)
+            call = self.make_call(plan.api, plan.version, correlation_id, client_id, problem.request)
             self.refuse(call, problem)
         except (MalformedError, UnicodeDecodeError) as problem:
-            raise MalformedError(f"no {found.api.name} request of version {found.version}: {problem}") from None
-        return self.make_call(found.api, found.version, correlation_id, client_id, request)
+            raise MalformedError(f"no {plan.api.name} request of version {plan.version}: {problem}") from None
+        return self.make_call(plan.api, plan.version, correlation_id, client_id, request)
 
-    cdef _Found look_up(self, kind, int key, int version):
-        cdef _Found found
+    cdef _RequestPlan look_up(self, kind, int key, int version):
+        cdef _RequestPlan plan
         row = self.find(key, version)
         if row is None:
             return None
-        found = _Found()
-        found.api, found.version, found.reader, found.flexible_header = row
-        self.found[kind] = found
-        return found
+        plan = _RequestPlan()
+        plan.api, plan.version, plan.reader, plan.flexible_header = row
+        self.plans[kind] = plan
+        return plan
 
 
 cdef ReadPlan NO_STEPS = ReadPlan(PlanOfNothing("header", flexible=True, has_tags=True, steps=()))
@@ -758,7 +758,7 @@ cdef class WriteStep:
     cdef int64_t tag
     cdef int version
     cdef object per_reply
-    cdef Py_ssize_t reply_slot  # place of its value among those of the reply
+    cdef Py_ssize_t reply_slot  # slot of its value among those of the reply
     cdef bint is_number  # an attribute of so many bytes, and nothing to decide
     cdef int64_t lowest
     cdef int64_t highest
@@ -852,7 +852,7 @@ cdef class Output:
         if self.data != self.first:
             PyMem_Free(self.data)
 
-    cdef inline uint8_t *room(self, Py_ssize_t size) except NULL:
+    cdef inline uint8_t *reserve(self, Py_ssize_t size) except NULL:
         """Reserve the next bytes and return their address; the caller fills all of them."""
         if self.capacity - self.size < size:
             self.grow(size)
@@ -890,11 +890,11 @@ cdef class Output:
         return 0 if self.is_limited else self.work(1)
 
     cdef inline int raw(self, const void *data, Py_ssize_t size) except -1:
-        memcpy(self.room(size), data, size)
+        memcpy(self.reserve(size), data, size)
         return 0
 
     cdef inline int byte(self, uint8_t value) except -1:
-        self.room(1)[0] = value
+        self.reserve(1)[0] = value
         return 0
 
     cdef int uvarint(self, uint64_t value) except -1:
@@ -908,7 +908,7 @@ cdef class Output:
         """Of data, or the count of an array; -1 for null."""
         if self.flexible:
             return self.uvarint(<uint64_t>(length + 1))
-        put_int32(self.room(4), length)
+        put_int32(self.reserve(4), length)
         return 0
 
     cdef int count(self, Py_ssize_t count) except -1:
@@ -921,7 +921,7 @@ cdef class Output:
         cdef int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow)
         if overflow or number < lowest or number > highest:
             raise UnwritableError(f"a value that its field cannot hold: {value}")
-        cdef uint8_t *at = self.room(size)
+        cdef uint8_t *at = self.reserve(size)
         if size == 4:
             put_int32(at, number)
         elif size == 8:
@@ -942,7 +942,7 @@ cdef class Output:
         if self.flexible:
             self.uvarint(<uint64_t>size + 1)
         else:
-            put_int16(self.room(2), size)
+            put_int16(self.reserve(2), size)
         return self.raw(encoded, size)
 
     cdef int bytes_(self, object data) except -1:
@@ -973,7 +973,7 @@ cdef class Output:
 
     cdef int null(self, int code) except -1:
         if code == STRING and not self.flexible:
-            put_int16(self.room(2), -1)
+            put_int16(self.reserve(2), -1)
             return 0
         if code == STRUCT:
             return self.byte(0xFF)
@@ -1001,12 +1001,12 @@ cdef class Output:
 
     cdef list pieces(self):
         """The bytes between slices, and the slices."""
-        cdef Py_ssize_t start = 0, end, place
+        cdef Py_ssize_t start = 0, end, slot
         cdef list pieces = []
-        for place in range(0, len(self.cuts), 2):
-            end = self.cuts[place]
+        for slot in range(0, len(self.cuts), 2):
+            end = self.cuts[slot]
             pieces.append(PyBytes_FromStringAndSize(<const char *>self.data + start, end - start))
-            pieces.append(self.cuts[place + 1])
+            pieces.append(self.cuts[slot + 1])
             start = end
         if start < self.size:
             pieces.append(PyBytes_FromStringAndSize(<const char *>self.data + start, self.size - start))
@@ -1030,10 +1030,10 @@ cdef int find_slot(WriteStep step, object owner_type) except -1:
     step.slot_changes += 1
     step.slot_type = None
     for base in owner_type.__mro__:
-        found = base.__dict__.get(step.attr)
-        if found is not None:
-            if type(found) is MemberDescriptorType:
-                member = (<PyMemberDescrObject *><PyObject *>found).d_member
+        member_of_base = base.__dict__.get(step.attr)
+        if member_of_base is not None:
+            if type(member_of_base) is MemberDescriptorType:
+                member = (<PyMemberDescrObject *><PyObject *>member_of_base).d_member
                 if member.type == T_OBJECT_EX:
                     step.slot_offset = member.offset
                     step.slot_type = owner_type
@@ -1084,7 +1084,7 @@ cdef int write_primitive(int code, Output out, object value) except -1:
     if code == UINT16:
         return out.number(value, 0, (1 << 16) - 1, 2)
     # FLOAT64
-    return PyFloat_Pack8(PyFloat_AsDouble(value), <char *>out.room(8), 0)
+    return PyFloat_Pack8(PyFloat_AsDouble(value), <char *>out.reserve(8), 0)
 
 
 cdef int write_step(WriteStep step, Output out, object owner, bint unknown) except -1:
@@ -1093,14 +1093,14 @@ cdef int write_step(WriteStep step, Output out, object owner, bint unknown) exce
     if code == CONSTANT:
         return out.raw(PyBytes_AS_STRING(step.constant), PyBytes_GET_SIZE(step.constant))
     if code == THROTTLE:
-        put_int32(out.room(4), out.throttle_ms)
+        put_int32(out.reserve(4), out.throttle_ms)
         return 0
     value = value_of(step, out, owner)
     if value is None and step.nullable:
         return out.null(code)
     if code == ERROR:
         if unknown:
-            put_int16(out.room(2), UNKNOWN_TOPIC_ID)
+            put_int16(out.reserve(2), UNKNOWN_TOPIC_ID)
             return 0
         if step.replaced is not None:
             value = step.replaced.get(value, value)
@@ -1117,24 +1117,24 @@ cdef int write_step(WriteStep step, Output out, object owner, bint unknown) exce
 
 cdef int write_array(WriteStep step, Output out, object value) except -1:
     cdef tuple values = value if type(value) is tuple else tuple(value)
-    cdef Py_ssize_t count = PyTuple_GET_SIZE(values), place
+    cdef Py_ssize_t count = PyTuple_GET_SIZE(values), slot
     out.count(count)
-    for place in range(count):
+    for slot in range(count):
         out.element()
         if step.of is None:
-            write_primitive(step.element, out, <object>PyTuple_GET_ITEM(values, place))
+            write_primitive(step.element, out, <object>PyTuple_GET_ITEM(values, slot))
         else:
-            write_struct(step.of, out, <object>PyTuple_GET_ITEM(values, place), False)
+            write_struct(step.of, out, <object>PyTuple_GET_ITEM(values, slot), False)
     return 0
 
 
 cdef int write_groups(WriteStep step, Output out, object value, object owner) except -1:
     """Values in groups; `ends` has where each group ends."""
     cdef WritePlan plan = step.of
-    cdef WriteStep one
+    cdef WriteStep step_of_topic
     cdef tuple values = value if type(value) is tuple else tuple(value)
     cdef tuple keys = values
-    cdef Py_ssize_t count = PyTuple_GET_SIZE(values), place, start = 0, end, groups
+    cdef Py_ssize_t count = PyTuple_GET_SIZE(values), slot, start = 0, end, groups
     cdef bint unknown = False
     cdef Py_ssize_t *ends
     if out.is_limited:
@@ -1149,13 +1149,13 @@ cdef int write_groups(WriteStep step, Output out, object value, object owner) ex
     try:
         groups = find_groups(plan.group_attrs, keys, count, ends)
         out.count(groups)
-        for place in range(groups):
-            end = ends[place]
+        for slot in range(groups):
+            end = ends[slot]
             key = <object>PyTuple_GET_ITEM(keys, start)
             if step.keys is not None:
                 unknown = key.topic == ""
-            for one in plan.steps:
-                write_step(one, out, key, False)
+            for step_of_topic in plan.steps:
+                write_step(step_of_topic, out, key, False)
             out.length(end - start)
             while start < end:
                 out.element()
@@ -1169,18 +1169,18 @@ cdef int write_groups(WriteStep step, Output out, object value, object owner) ex
 
 
 cdef Py_ssize_t find_groups(tuple attrs, tuple keys, Py_ssize_t count, Py_ssize_t *ends) except -1:
-    cdef Py_ssize_t place, groups = 0
-    cdef object found, last = None
-    for place in range(count):
-        key = <object>PyTuple_GET_ITEM(keys, place)
+    cdef Py_ssize_t slot, groups = 0
+    cdef object topic, last = None
+    for slot in range(count):
+        key = <object>PyTuple_GET_ITEM(keys, slot)
         if PyTuple_GET_SIZE(attrs) == 1:
-            found = getattr(key, <object>PyTuple_GET_ITEM(attrs, 0))
+            topic = getattr(key, <object>PyTuple_GET_ITEM(attrs, 0))
         else:
-            found = tuple([getattr(key, attr) for attr in attrs])
-        if place and found is not last and found != last:
-            ends[groups] = place
+            topic = tuple([getattr(key, attr) for attr in attrs])
+        if slot and topic is not last and topic != last:
+            ends[groups] = slot
             groups += 1
-        last = found
+        last = topic
     if count:
         ends[groups] = count
         groups += 1
@@ -1188,10 +1188,10 @@ cdef Py_ssize_t find_groups(tuple attrs, tuple keys, Py_ssize_t count, Py_ssize_
 
 
 cdef int write_struct(WritePlan plan, Output out, object owner, bint unknown) except -1:
-    cdef Py_ssize_t place
+    cdef Py_ssize_t slot
     cdef WriteStep step
-    for place in range(PyTuple_GET_SIZE(plan.steps)):
-        step = <WriteStep>PyTuple_GET_ITEM(plan.steps, place)
+    for slot in range(PyTuple_GET_SIZE(plan.steps)):
+        step = <WriteStep>PyTuple_GET_ITEM(plan.steps, slot)
         if step.is_number and not (unknown and step.code == ERROR):
             out.number(attribute(step, owner), step.lowest, step.highest, step.size)
         else:
@@ -1219,7 +1219,7 @@ cdef int write_tagged(WritePlan plan, Output out, object owner) except -1:
         head = 1
         while size >> 7 * head:
             head += 1
-        out.room(head)
+        out.reserve(head)
         memmove(out.data + start + head, out.data + start, size)
         out.size = start
         out.uvarint(<uint64_t>size)
@@ -1263,18 +1263,18 @@ cdef class ReplyEncoder:
 
     cdef object find
     cdef object failure_type
-    cdef dict found
+    cdef dict plans
 
     def __init__(self, find, failure_type):
         self.find = find
         self.failure_type = failure_type
-        self.found = {}
+        self.plans = {}
 
     def encode(
         self, call, response, int throttle_ms=0, Py_ssize_t limit=NO_LIMIT, Py_ssize_t max_bytes=NO_LIMIT
     ):
         """Write the whole reply frame: bytes, and slices as they were given."""
-        cdef _Found found
+        cdef _RequestPlan plan
         cdef Output out
         cdef uint8_t *at
         cdef Py_ssize_t version = call.version
@@ -1282,20 +1282,20 @@ cdef class ReplyEncoder:
         if type(response) is self.failure_type:
             response = api.failed(call.request, response)
         kind = <int64_t>api.key << 16 | version
-        found = self.found.get(kind)
-        if found is None:
-            found = _Found()
-            found.writer, found.flexible_header = self.find(api, version)
-            self.found[kind] = found
+        plan = self.plans.get(kind)
+        if plan is None:
+            plan = _RequestPlan()
+            plan.writer, plan.flexible_header = self.find(api, version)
+            self.plans[kind] = plan
         out = Output()
         out.is_limited = limit != NO_LIMIT
         out.work_left = limit if out.is_limited else BREATH
         out.max_size = max(max_bytes, out.capacity)
         out.throttle_ms = throttle_ms
         out.request = call.request
-        at = out.room(8)
+        at = out.reserve(8)
         put_int32(at + 4, <int64_t>call.correlation_id)
-        if found.flexible_header:
+        if plan.flexible_header:
             out.byte(0)
-        found.writer.run(out, response)
+        plan.writer.run(out, response)
         return out.finish_frame()

@@ -180,13 +180,13 @@ class _Resolver:
     def read_struct(self, table: Struct, into: Callable[..., Any] | None, inherited: tuple[str, ...] = ()) -> ReadPlan:
         """Resolve a struct."""
         plain, tagged = self._present(table)
-        steps = tuple([self._read_step(one) for one in plain])
-        by_tag = {one.tag or 0: self._read_step(one) for one in tagged}
+        steps = tuple([self._read_step(each) for each in plain])
+        by_tag = {each.tag or 0: self._read_step(each) for each in tagged}
         into = into if self._bound else None
         constants = self._constants(table, into, {*_arguments(steps), *inherited})
-        for one, step in zip(tagged, by_tag.values(), strict=True):
+        for each, step in zip(tagged, by_tag.values(), strict=True):
             if step.to is not None:
-                constants[step.to] = self._absent(one)
+                constants[step.to] = self._absent(each)
         return ReadPlan(
             title=self._title,
             flexible=self._flexible,
@@ -200,7 +200,9 @@ class _Resolver:
 
     def _constants(self, table: Struct, into: Callable[..., Any] | None, filled: set[str]) -> dict[str, Any]:
         """Arguments of fields that the version lacks, unless they have the same default there."""
-        absent = {self._target(one) or "": self._absent(one) for one in table.fields if not one.is_in(self._version)}
+        absent = {
+            self._target(each) or "": self._absent(each) for each in table.fields if not each.is_in(self._version)
+        }
         if self._bound and table.given is not None:
             absent |= table.given(self._version)
         known = _defaults(into)
@@ -250,7 +252,7 @@ class _Resolver:
         *group, inner = plain
         if tagged or not isinstance(inner.kind, Array):
             raise TypeError(f"{self._title}: the last field of a flat array's groups must be an array, and none tagged")
-        steps = tuple([self._read_step(one) for one in group])
+        steps = tuple([self._read_step(each) for each in group])
         of = inner.kind.of
         if isinstance(of, Struct):
             plan = self.read_struct(of, kind.into, _arguments(steps))
@@ -277,9 +279,9 @@ class _Resolver:
     def write_struct(self, table: Struct) -> WritePlan:
         """Resolve a struct."""
         plain, tagged = self._present(table)
-        steps = [self._write_step(one) for one in plain]
+        steps = [self._write_step(each) for each in plain]
         if self._bound:
-            tagged = [one for one in tagged if one.get is not None or one.target is not None]
+            tagged = [each for each in tagged if each.get is not None or each.target is not None]
         if self._flexible and not tagged:
             steps.append(_constant("tags", b"\0"))
         return WritePlan(
@@ -287,7 +289,7 @@ class _Resolver:
             flexible=self._flexible,
             has_tags=self._flexible,
             steps=_merged(steps),
-            tagged=tuple([replace(self._write_step(one), tag=one.tag, default=one.absent) for one in tagged]),
+            tagged=tuple([replace(self._write_step(each), tag=each.tag, default=each.absent) for each in tagged]),
         )
 
     def _write_step(self, one: Field) -> WriteStep:
@@ -338,11 +340,11 @@ class _Resolver:
             title=self._title,
             flexible=self._flexible,
             has_tags=self._flexible,
-            steps=tuple([self._write_step(one) for one in group]),
+            steps=tuple([self._write_step(each) for each in group]),
             inner=WriteStep(name=inner.name, code=Code.ARRAY, of=element),
-            group_attrs=tuple([one.target for one in group if one.target]),
+            group_attrs=tuple([each.target for each in group if each.target]),
         )
-        return plan, any(one.kind is TOPIC_ID for one in group)
+        return plan, any(each.kind is TOPIC_ID for each in group)
 
     def _default_bytes(self, one: Field, step: WriteStep) -> bytes:
         """Return the bytes of a field that is the same in every message."""
@@ -372,9 +374,9 @@ class _Resolver:
 
     def _present(self, table: Struct) -> tuple[list[Field], list[Field]]:
         """List the fields of the version in order, and its tagged ones by tag."""
-        present = [one for one in table.fields if one.is_in(self._version)]
-        tagged = sorted((one for one in present if one.tag is not None), key=lambda one: one.tag or 0)
-        return [one for one in present if one.tag is None], tagged
+        present = [each for each in table.fields if each.is_in(self._version)]
+        tagged = sorted((each for each in present if each.tag is not None), key=lambda each: each.tag or 0)
+        return [each for each in present if each.tag is None], tagged
 
     def _is_nullable(self, one: Field) -> bool:
         nullable = one.is_nullable(self._version)

@@ -69,7 +69,7 @@ class RequestDecoder:
         self._make_call = make_call
         self._refuse = refuse
         self._names = names
-        self._found: dict[tuple[int, int], Any] = {}
+        self._plans: dict[tuple[int, int], Any] = {}
 
     def decode(self, frame: memoryview, limit: int = NO_LIMIT) -> Any:
         """Decode the call that a frame (without its length) holds. Records are views of the frame.
@@ -83,13 +83,13 @@ class RequestDecoder:
             key, version, correlation_id = _HEADER.unpack_from(frame)
         except error:
             raise MalformedError(f"a frame of {len(frame)} bytes holds no request header") from None
-        found = self._found.get((key, version))
-        if found is None:
-            found = self._find(key, version)
-            if found is None:
+        plan = self._plans.get((key, version))
+        if plan is None:
+            plan = self._find(key, version)
+            if plan is None:
                 return self._unserved(key, version, correlation_id)
-            self._found[key, version] = found
-        api, version, message, is_flexible = found
+            self._plans[key, version] = plan
+        api, version, message, is_flexible = plan
         reader = (FlexibleReader if is_flexible else Reader)(frame, _HEADER.size, self._names, limit)
         try:
             client_id = reader.classic_string() or ""
@@ -112,7 +112,7 @@ class ReplyEncoder:
     def __init__(self, find: Callable[[Any, int], Any], failure_type: type) -> None:
         self._find = find
         self._failure_type = failure_type
-        self._found: dict[tuple[int, int], Any] = {}
+        self._plans: dict[tuple[int, int], Any] = {}
 
     def encode(
         self, call: Any, response: Any, throttle_ms: int = 0, limit: int = NO_LIMIT, max_bytes: int = NO_LIMIT
@@ -123,10 +123,10 @@ class ReplyEncoder:
         ReplyTooLargeError.
         """
         api, version = call.api, call.version
-        found = self._found.get((api.key, version))
-        if found is None:
-            found = self._found[api.key, version] = self._find(api, version)
-        message, is_flexible = found
+        plan = self._plans.get((api.key, version))
+        if plan is None:
+            plan = self._plans[api.key, version] = self._find(api, version)
+        message, is_flexible = plan
         if type(response) is self._failure_type:
             response = api.failed(call.request, response)
         start = _REPLY_START.pack(0, call.correlation_id) + (b"\0" if is_flexible else b"")

@@ -70,12 +70,12 @@ class Source:
 
     def fresh(self, name: str) -> str:
         """Return a local name that is not in use yet."""
-        found, number = name, 1
-        while found in self._taken or found in self.names or found in {"r", "w", "request"}:
+        unused, number = name, 1
+        while unused in self._taken or unused in self.names or unused in {"r", "w", "request"}:
             number += 1
-            found = f"{name}_{number}"
-        self._taken.add(found)
-        return found
+            unused = f"{name}_{number}"
+        self._taken.add(unused)
+        return unused
 
     def layout(self, layout: str) -> str:
         """Name a Struct."""
@@ -131,9 +131,9 @@ class _ReaderSource:
                 continue
             self._fixed(run, arguments)
             run = []
-            found = self._field(step)
+            value = self._field(step)
             if step.to is not None:
-                arguments[step.to] = found
+                arguments[step.to] = value
         self._fixed(run, arguments)
 
     def _fixed(self, run: Sequence[ReadStep], arguments: dict[str, str]) -> None:
@@ -213,31 +213,31 @@ class _ReaderSource:
             out.line(f"{name} = {self._primitives(step.element, count)}")
             return
         assert step.of is not None
-        found = out.fresh(f"{name}_found")
-        out.line(f"{found} = []")
+        elements = out.fresh(f"{name}_elements")
+        out.line(f"{elements} = []")
         with out.block(f"for _ in range({count}):"):
             if step.code is Code.FLAT:
-                self._group(step.of, found)
+                self._group(step.of, elements)
             else:
-                out.line(f"{found}.append({self._struct(step.of)})")
-        out.line(f"{name} = tuple({found})")
+                out.line(f"{elements}.append({self._struct(step.of)})")
+        out.line(f"{name} = tuple({elements})")
 
-    def _group(self, plan: ReadPlan, found: str) -> None:
+    def _group(self, plan: ReadPlan, elements: str) -> None:
         assert plan.inner is not None
         assert plan.inner.of is not None
         out = self.source
         arguments: dict[str, str] = {}
         self._steps(plan.steps, arguments)
         with out.block("for _ in range(r.count()):"):
-            out.line(f"{found}.append({self._struct(plan.inner.of, arguments)})")
+            out.line(f"{elements}.append({self._struct(plan.inner.of, arguments)})")
         if plan.has_tags:
             out.line("r.tags()")
 
     def _primitives(self, code: Code, count: str) -> str:
         if code in _NUMBERS:
             return f"r.numbers({count}, {FIXED[code]!r}, {calcsize('>' + FIXED[code])})"
-        one = f"r.fixed({self.source.layout('>16s')})[0]" if code in FIXED else f"r.{_READ_METHODS[code]}()"
-        return f"tuple([{one} for _ in range({count})])"
+        read = f"r.fixed({self.source.layout('>16s')})[0]" if code in FIXED else f"r.{_READ_METHODS[code]}()"
+        return f"tuple([{read} for _ in range({count})])"
 
     def _tags(self, plan: ReadPlan, arguments: dict[str, str]) -> None:
         out = self.source
@@ -246,8 +246,8 @@ class _ReaderSource:
             return
         with out.block("for _ in range(r.tag_count()):"):
             out.line("tag, tag_end = r.tag()")
-            for place, (tag, step) in enumerate(plan.tagged.items()):
-                with out.block(f"{'elif' if place else 'if'} tag == {tag}:"):
+            for slot, (tag, step) in enumerate(plan.tagged.items()):
+                with out.block(f"{'elif' if slot else 'if'} tag == {tag}:"):
                     out.line("tag_start = r.position")
                     read: dict[str, str] = {}
                     self._steps((step,), read)
@@ -359,18 +359,18 @@ class _WriterSource:
             self._flat(step, name, owner, w)
             return
         out.line(f"{w}.count(len({name}))")
-        one = out.fresh("one")
+        element = out.fresh("element")
         if step.element is not None and step.element in _NUMBERS:
             out.line(f"{w}.raw(packed(Struct(f'>{{len({name})}}{FIXED[step.element]}'), *{name}))")
             return
-        with out.block(f"for {one} in {name}:"):
+        with out.block(f"for {element} in {name}:"):
             if step.element is None:
                 assert step.of is not None
-                self._struct(step.of, one, w)
+                self._struct(step.of, element, w)
             elif step.element in FIXED:
-                out.line(f"{w}.raw(topic_id_bytes({one}))")
+                out.line(f"{w}.raw(topic_id_bytes({element}))")
             else:
-                out.line(f"{w}.{_WRITE_METHODS[step.element]}({one})")
+                out.line(f"{w}.{_WRITE_METHODS[step.element]}({element})")
 
     def _flat(self, step: WriteStep, name: str, owner: str, w: str) -> None:
         assert step.of is not None
@@ -378,7 +378,7 @@ class _WriterSource:
         assert step.of.inner.of is not None
         out = self.source
         keys = name if step.keys is None else f"{out.given(step.keys, 'keys_of')}({owner}, request)"
-        runs, key, run, one = (out.fresh(hint) for hint in ("runs", "key", "run", "one"))
+        runs, key, run, element = (out.fresh(hint) for hint in ("runs", "key", "run", "element"))
         by = out.given(attrgetter(*step.of.group_attrs), f"by_{'_and_'.join(step.of.group_attrs)}")
         out.line(f"{w}.work(len({name}))")
         out.line(f"{runs} = groups({name}, {keys}, {by})")
@@ -390,8 +390,8 @@ class _WriterSource:
                 out.line(f'{unknown} = {key}.topic == ""')
             self._struct(WritePlan("", self._flexible, has_tags=False, steps=step.of.steps), key, w)
             out.line(f"{w}.length(len({run}))")
-            with out.block(f"for {one} in {run}:"):
-                self._struct(step.of.inner.of, one, w, unknown)
+            with out.block(f"for {element} in {run}:"):
+                self._struct(step.of.inner.of, element, w, unknown)
             if step.of.has_tags:
                 out.line(f"{w}.tags()")
 

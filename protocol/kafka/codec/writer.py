@@ -215,13 +215,13 @@ def groups(values: Sequence[Any], keys: Sequence[Any], key: Callable[[Any], Any]
         raise ValueError(f"{len(values)} values for {len(keys)} keys")
     runs: list[tuple[Any, Sequence[Any]]] = []
     start, last = 0, None
-    for place, entry in enumerate(keys):
-        found = key(entry)
-        if place == 0:
-            last = found
-        elif found != last:
-            runs.append((keys[start], values[start:place]))
-            start, last = place, found
+    for number, entry in enumerate(keys):
+        topic = key(entry)
+        if number == 0:
+            last = topic
+        elif topic != last:
+            runs.append((keys[start], values[start:number]))
+            start, last = number, topic
     if values:
         runs.append((keys[start], values[start:]))
     return runs
@@ -231,7 +231,7 @@ def topic_id_bytes(topic_id: str | bytes | None) -> bytes:
     """Return the sixteen bytes of a topic id that may be text (`values.topic_id_text`), or None."""
     if topic_id is None:
         return NO_TOPIC_ID
-    found = urlsafe_b64decode(topic_id + "==") if isinstance(topic_id, str) else topic_id
-    if len(found) != len(NO_TOPIC_ID):
-        raise UnwritableError(f"an id of {len(found)} bytes")
-    return found
+    decoded = urlsafe_b64decode(topic_id + "==") if isinstance(topic_id, str) else topic_id
+    if len(decoded) != len(NO_TOPIC_ID):
+        raise UnwritableError(f"an id of {len(decoded)} bytes")
+    return decoded

@@ -79,7 +79,7 @@ FAILURE = (ERROR_CODE, ERROR_MESSAGE)
 OPTIONAL_MESSAGE = replace(ERROR_MESSAGE, default=None)
 OPTIONAL_FAILURE = (ERROR_CODE, OPTIONAL_MESSAGE)
 NO_CURRENT_LEADER = {"leader_id": -1, "leader_epoch": -1}
-NOT_ASKED = -(1 << 31)  # authorized operations, where nobody asked or nothing is authorized
+NOT_REQUESTED = -(1 << 31)  # authorized operations that were not requested, or of nothing
 
 
 def since(version: int, field: Field) -> Field:

@@ -291,7 +291,7 @@ failed_markers = refused_each(
 # -- TxnOffsetCommit --
 
 
-def _asked(_: TxnOffsetCommitResponse, request: TxnOffsetCommitRequest) -> Sequence[Any]:
+def _requested(_: TxnOffsetCommitResponse, request: TxnOffsetCommitRequest) -> Sequence[Any]:
     return request.partitions
 
 
@@ -336,7 +336,7 @@ OFFSETS_RESPONSE = Struct(
                     Field("error_code", ERROR, attr="error", before=_BEFORE_LOADING),
                 ),
             ),
-            keys=_asked,
+            keys=_requested,
         ),
         attr="partitions",
     ),

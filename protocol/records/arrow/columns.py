@@ -120,13 +120,13 @@ class ColumnBuilder:
         if self.size + end - start > MAX_INT32:
             raise ValueError("the columns would exceed 2 GiB; call take() first")
         records = decode_records(buffer, start, end, count, base_offset, base_timestamp, append_time)
-        found = [(record, append_time is not None) for record in records if _is_wanted(record, wanted)]
-        size = self.size + sum(self._size_of(record) for record, _ in found)
+        chosen = [(record, append_time is not None) for record in records if _is_wanted(record, wanted)]
+        size = self.size + sum(self._size_of(record) for record, _ in chosen)
         if size > MAX_INT32:  # invalid header keys may have grown: see _text
             raise ValueError("the columns would exceed 2 GiB; call take() first")
-        self._records += found
+        self._records += chosen
         self.size = size
-        return len(found)
+        return len(chosen)
 
     def _size_of(self, record: Record) -> int:
         size = len(record.key or b"") if self._with_keys else 0

@@ -78,9 +78,9 @@ def _lenient_parts(data: memoryview) -> Iterator[bytes]:
         if size & _STORED:
             part = bytes(block)
         else:
-            room = min(block_size, len(block) * _MAX_RATIO)
+            max_bytes = min(block_size, len(block) * _MAX_RATIO)
             try:
-                part = lz4.decompress(block, uncompressed_size=room, **({"dict": history} if linked else {}))
+                part = lz4.decompress(block, uncompressed_size=max_bytes, **({"dict": history} if linked else {}))
             except lz4.LZ4BlockError as error:
                 raise CompressionError(f"invalid lz4 block: {error}") from None
         if linked:

@@ -34,7 +34,7 @@ def response_to(api: Api, request: Any, source: random.Random) -> Any:
     for field in msgspec.structs.fields(kind):
         asked = getattr(request, ANSWERS.get(field.name, "none"), None)
         arguments = typing.get_args(field.type)
-        if field.name == "asked":
+        if field.name == "requested":
             values[field.name] = None
         elif asked is not None and arguments and _is_struct(arguments[0]):
             values[field.name] = tuple(_answers(asked, arguments[0], source))

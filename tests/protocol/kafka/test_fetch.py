@@ -70,7 +70,7 @@ def test_a_response_in_a_session_holds_its_changed_partitions(version: int) -> N
         KafkaFetchPartition(topic="", partition=2, offset=0, topic_id=b"c" * 16),
     )
     found = tuple(FetchedPartition(topic=one.topic, partition=one.partition) for one in changed)
-    response = KafkaFetchResponse(partitions=found, session_id=9, asked=changed)
+    response = KafkaFetchResponse(partitions=found, session_id=9, requested=changed)
     pieces = Codec().encode(Call(FETCH, version, 7, "", request), response)
     reply = parsed("FetchResponse", FETCH, version, reply_body(FETCH, version, pieces))
     assert reply["session_id"] == 9

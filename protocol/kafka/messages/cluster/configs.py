@@ -188,7 +188,7 @@ _source, _type = _known(ConfigSource), _known(ConfigType)
 def _synonyms(entry: ConfigEntry, *_: Any) -> tuple[ConfigSynonym, ...]:
     if not entry.is_sensitive:
         return entry.synonyms
-    return tuple([ConfigSynonym(name=one.name, value=None, source=one.source) for one in entry.synonyms])
+    return tuple([ConfigSynonym(name=synonym.name, value=None, source=synonym.source) for synonym in entry.synonyms])
 
 
 DESCRIBE_REQUEST = Struct(

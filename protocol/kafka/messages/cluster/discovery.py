@@ -8,7 +8,7 @@ from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, INT16, INT32, INT
 from warmlog.protocol.kafka.messages.common import (
     CLUSTER_OPERATIONS,
     ERROR_CODE,
-    NOT_ASKED,
+    NOT_REQUESTED,
     OPTIONAL_MESSAGE,
     THROTTLE_TIME,
     KafkaBrokerMetadata,
@@ -118,11 +118,11 @@ def _versions_request(
 def _supported(response: ApiVersionsResponse, _: Any, version: int) -> tuple[FeatureRange, ...]:
     """Return the features; version 3 cannot name those that are supported from level 0 on (KAFKA-17011)."""
     lowest = 0 if version >= _FIRST_WITH_FEATURES_FROM_ZERO else 1
-    return tuple([one for one in response.features if one.first >= lowest])
+    return tuple([feature for feature in response.features if feature.first >= lowest])
 
 
 def _finalized(response: ApiVersionsResponse, *_: Any) -> tuple[FeatureRange, ...]:
-    return tuple([one for one in response.features if one.level > 0])
+    return tuple([feature for feature in response.features if feature.level > 0])
 
 
 VERSIONS_REQUEST = Struct(
@@ -182,7 +182,7 @@ failed_versions = refused(ApiVersionsResponse, apis=())
 
 def _operations(response: DescribeClusterResponse, request: DescribeClusterRequest, _: int) -> int:
     if not request.operations or response.error is not ErrorCode.NONE:
-        return NOT_ASKED
+        return NOT_REQUESTED
     return response.authorized if isinstance(response, AuthorizedCluster) else CLUSTER_OPERATIONS
 
 
@@ -213,6 +213,6 @@ CLUSTER_RESPONSE = Struct(
             Field("is_fenced", BOOLEAN, since=2, default=False, get=_is_fenced),
         ),
     ),
-    Field("cluster_authorized_operations", INT32, default=NOT_ASKED, get=_operations),
+    Field("cluster_authorized_operations", INT32, default=NOT_REQUESTED, get=_operations),
 )
 failed_cluster = refused(DescribeClusterResponse, cluster_id="", controller=-1, brokers=())

@@ -19,7 +19,7 @@ from warmlog.protocol.groups import (
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, BYTES, ERROR, INT32, STRING, Array, Field, Struct, array
 from warmlog.protocol.kafka.messages.common import (
     ERROR_CODE,
-    NOT_ASKED,
+    NOT_REQUESTED,
     OPTIONAL_MESSAGE,
     THROTTLE_TIME,
     refused,
@@ -66,7 +66,7 @@ class AuthorizedGroup(DescribedGroup, frozen=True, kw_only=True, gc=False):
 def _operations(group: DescribedGroup, request: DescribeGroupsRequest, version: int) -> int:
     is_sound = group.error is ErrorCode.NONE or (version < _FIRST_WITH_UNKNOWN_GROUP and group.error in _KNOWN_AS_DEAD)
     if not request.include_authorized_operations or not is_sound:
-        return NOT_ASKED
+        return NOT_REQUESTED
     return group.operations if isinstance(group, AuthorizedGroup) else GROUP_OPERATIONS
 
 
@@ -97,7 +97,7 @@ DESCRIBE_RESPONSE = Struct(
                     Field("member_assignment", BYTES, attr="assignment"),
                 ),
             ),
-            Field("authorized_operations", INT32, since=3, default=NOT_ASKED, get=_operations),
+            Field("authorized_operations", INT32, since=3, default=NOT_REQUESTED, get=_operations),
         ),
     ),
 )

@@ -5,7 +5,7 @@ from typing import ClassVar
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT8, INT32, STRING, UUID, Array, Field, Struct, array
 from warmlog.protocol.kafka.messages.common import (
-    NOT_ASKED,
+    NOT_REQUESTED,
     OPTIONAL_FAILURE,
     THROTTLE_TIME,
     ignored,
@@ -50,7 +50,7 @@ class ConsumerGroupDescribeResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 _UNCHANGED = -1
-_NOT_TOLD = -1
+_NOT_REPORTED = -1
 _PARTITIONS = (Field("topic_id", UUID), Field("partitions", Array(INT32)))
 
 HEARTBEAT_REQUEST = Struct(
@@ -98,7 +98,7 @@ _MEMBER = (
     Field("subscribed_topic_regex", STRING, nullable=0, default=None),
     Field("assignment", _ASSIGNMENT),
     Field("target_assignment", _ASSIGNMENT),
-    Field("member_type", INT8, since=1, default=_NOT_TOLD),
+    Field("member_type", INT8, since=1, default=_NOT_REPORTED),
 )
 DESCRIBE_REQUEST = Struct(
     Field("group_ids", Array(STRING), attr="groups"),
@@ -117,7 +117,7 @@ DESCRIBE_RESPONSE = Struct(
             Field("assignment_epoch", INT32, attr=None),
             Field("assignor_name", STRING, attr=None),
             Field("members", array(*_MEMBER), attr=None),
-            Field("authorized_operations", INT32, default=NOT_ASKED, attr=None),
+            Field("authorized_operations", INT32, default=NOT_REQUESTED, attr=None),
         ),
     ),
 )

@@ -78,7 +78,7 @@ _TOPIC_ID = Field("topic_id", TOPIC_ID, since=10)
 # -- OffsetCommit --
 
 
-def _asked(_: OffsetCommitResponse, request: OffsetCommitRequest) -> Sequence[Any]:
+def _requested(_: OffsetCommitResponse, request: OffsetCommitRequest) -> Sequence[Any]:
     return request.partitions
 
 
@@ -136,7 +136,7 @@ COMMIT_RESPONSE = Struct(
                     ),
                 ),
             ),
-            keys=_asked,
+            keys=_requested,
         ),
         attr="partitions",
     ),
@@ -151,7 +151,7 @@ class _Answer(NamedTuple):
 
     group: str
     partitions: Sequence[FetchedOffset]
-    asked: Sequence[Any]
+    requested: Sequence[Any]
     error: ErrorCode
 
 
@@ -168,13 +168,13 @@ def _answers(response: OffsetFetchResponse, request: OffsetFetchRequest, version
     if version < _FIRST_WITH_TOPIC_ID:
         return response.groups
     answers = []
-    for asked, found in zip(request.groups, response.groups, strict=True):
-        if asked.partitions is None:
-            named = [one for one in found.partitions if one.topic_id is not None]
-            answers.append(_Answer(found.group, named, named, found.error))
+    for requested, fetched in zip(request.groups, response.groups, strict=True):
+        if requested.partitions is None:
+            named = [offset for offset in fetched.partitions if offset.topic_id is not None]
+            answers.append(_Answer(fetched.group, named, named, fetched.error))
         else:
-            keys = asked.partitions if found.partitions else ()
-            answers.append(_Answer(found.group, found.partitions, keys, found.error))
+            keys = requested.partitions if fetched.partitions else ()
+            answers.append(_Answer(fetched.group, fetched.partitions, keys, fetched.error))
     return answers
 
 
@@ -183,18 +183,18 @@ _FAILED_OFFSETS = Outcomes("partitions", FetchedOffset, "topic", "partition")
 
 def _only_offsets(response: OffsetFetchResponse, request: OffsetFetchRequest, version: int) -> Sequence[FetchedOffset]:
     """Return the offsets of the only group. Version 1 has no place for its error but each of them."""
-    (found,), (asked,) = response.groups, request.groups
-    if version >= _FIRST_FETCH_WITH_GROUP_ERROR or found.error is ErrorCode.NONE:
-        return found.partitions
-    return _FAILED_OFFSETS.refuse(asked, ErrorResponse(error=found.error))
+    (fetched,), (requested,) = response.groups, request.groups
+    if version >= _FIRST_FETCH_WITH_GROUP_ERROR or fetched.error is ErrorCode.NONE:
+        return fetched.partitions
+    return _FAILED_OFFSETS.refuse(requested, ErrorResponse(error=fetched.error))
 
 
 def _only_error(response: OffsetFetchResponse, *_: Any) -> ErrorCode:
     return response.groups[0].error
 
 
-def _asked_of(answer: _Answer, _: OffsetFetchRequest) -> Sequence[Any]:
-    return answer.asked
+def _requested_of(answer: _Answer, _: OffsetFetchRequest) -> Sequence[Any]:
+    return answer.requested
 
 
 def _offsets(first_with_epoch: int) -> Flat:
@@ -213,7 +213,7 @@ def _offsets(first_with_epoch: int) -> Flat:
             ),
         ),
         into=FetchedOffset,
-        keys=_asked_of,
+        keys=_requested_of,
     )
 
 

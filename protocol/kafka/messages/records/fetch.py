@@ -145,13 +145,13 @@ class PeerFetchResponse(Value, frozen=True, kw_only=True, gc=False):
 class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
     """A fetch response with an error for the session or the whole request.
 
-    `asked` lists the partitions to which `partitions` correspond if they are a session's and not the request's. `nodes`
-    has the addresses of the leaders that they name.
+    `requested` lists the partitions to which `partitions` correspond if they are a session's and not the request's.
+    `nodes` has the addresses of the leaders that they name.
     """
 
     error: ErrorCode = ErrorCode.NONE
     session_id: int = NO_SESSION
-    asked: tuple[KafkaFetchPartition, ...] | None = None
+    requested: tuple[KafkaFetchPartition, ...] | None = None
     nodes: tuple[KafkaBrokerMetadata, ...] = ()
 
 
@@ -251,9 +251,9 @@ def _session_id(response: Any, *_: Any) -> int:
     return getattr(response, "session_id", NO_SESSION)
 
 
-def _asked(response: Any, request: FetchRequest) -> Sequence[Any]:
-    asked: Sequence[Any] | None = getattr(response, "asked", None)
-    return request.partitions if asked is None else asked
+def _requested(response: Any, request: FetchRequest) -> Sequence[Any]:
+    requested: Sequence[Any] | None = getattr(response, "requested", None)
+    return request.partitions if requested is None else requested
 
 
 def _diverging(partition: FetchedPartition, *_: Any) -> Any:
@@ -326,7 +326,7 @@ RESPONSE = Struct(
                 ),
             ),
             into=_received,
-            keys=_asked,
+            keys=_requested,
         ),
         attr="partitions",
     ),

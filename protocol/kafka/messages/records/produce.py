@@ -69,7 +69,7 @@ _ACKS = Only((-1, 0, 1), ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or
 _NO_RECORDS = memoryview(b"")
 
 
-def _asked(_: ProduceResponse, request: Any) -> Any:
+def _requested(_: ProduceResponse, request: Any) -> Any:
     return request.partitions
 
 
@@ -122,7 +122,7 @@ RESPONSE = Struct(
                 ),
             ),
             into=ProducedPartition,
-            keys=_asked,
+            keys=_requested,
         ),
         attr="partitions",
     ),

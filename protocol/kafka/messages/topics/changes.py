@@ -139,10 +139,10 @@ CREATE_REQUEST = Struct(
 
 def _each_once(response: Any, *_: Any) -> list[Any]:
     """Return one outcome of each name: of one that stands twice in the request, both are the same error."""
-    found: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     for topic in response.topics:
-        found.setdefault(topic.name, topic)
-    return list(found.values())
+        outcomes.setdefault(topic.name, topic)
+    return list(outcomes.values())
 
 
 CREATE_RESPONSE = Struct(
@@ -206,23 +206,23 @@ def _to_delete(name: str | None, topic_id: bytes, topic: str) -> tuple[str | Non
 def _delete_request(
     *, topics: tuple[tuple[str | None, bytes], ...], topic_names: tuple[str, ...], timeout_ms: int
 ) -> KafkaDeleteTopicsRequest:
-    asked = [*topics, *[(name, NO_TOPIC_ID) for name in topic_names]]
+    requested = [*topics, *[(name, NO_TOPIC_ID) for name in topic_names]]
     return KafkaDeleteTopicsRequest(
-        topics=tuple([name or UNKNOWN_TOPIC_NAME for name, _ in asked]),
-        topic_ids=tuple([topic_id for _, topic_id in asked]),
+        topics=tuple([name or UNKNOWN_TOPIC_NAME for name, _ in requested]),
+        topic_ids=tuple([topic_id for _, topic_id in requested]),
         timeout_ms=timeout_ms,
     )
 
 
 def _deleted(response: DeleteTopicsResponse, request: KafkaDeleteTopicsRequest, _: int) -> list[_Deleted]:
     """Return one outcome of each name, and of each unknown id."""
-    found: dict[str | bytes, _Deleted] = {}
+    outcomes: dict[str | bytes, _Deleted] = {}
     for topic_id, topic in zip(request.topic_ids, response.topics, strict=True):
         if topic.name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID:
-            found[topic_id] = _Deleted(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            outcomes[topic_id] = _Deleted(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
         else:
-            found.setdefault(topic.name, _Deleted(topic.name, topic_id, topic.error, topic.message))
-    return list(found.values())
+            outcomes.setdefault(topic.name, _Deleted(topic.name, topic_id, topic.error, topic.message))
+    return list(outcomes.values())
 
 
 DELETE_REQUEST = Struct(

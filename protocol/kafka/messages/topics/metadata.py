@@ -16,7 +16,7 @@ from warmlog.protocol.kafka.codec.schema import BOOLEAN, INT16, INT32, STRING, T
 from warmlog.protocol.kafka.messages.common import (
     CLUSTER_OPERATIONS,
     ERROR_CODE,
-    NOT_ASKED,
+    NOT_REQUESTED,
     THROTTLE_TIME,
     TOPIC_OPERATIONS,
     UNKNOWN_TOPIC_NAME,
@@ -59,7 +59,7 @@ class KafkaMetadataRequest(MetadataRequest, frozen=True, kw_only=True, gc=False)
     cluster_operations: bool = False
 
 
-def asked_topics(request: MetadataRequest) -> Iterator[tuple[str, bytes]]:
+def requested_topics(request: MetadataRequest) -> Iterator[tuple[str, bytes]]:
     """Yield the requested topics as (name, id); the name is UNKNOWN_TOPIC_NAME for an unknown id."""
     names = request.topics or ()
     topic_ids = request.topic_ids if isinstance(request, KafkaMetadataRequest) else None
@@ -91,7 +91,7 @@ _FIRST_WITH_ALL_AS_NULL = 1
 _FIRST_WITH_TOPIC_ID = 12
 
 
-class _Asked(Value, frozen=True, kw_only=True, gc=False):
+class _RequestedTopic(Value, frozen=True, kw_only=True, gc=False):
     """A topic that is asked for: `topic` is the name that its id has now."""
 
     name: str | None
@@ -99,26 +99,26 @@ class _Asked(Value, frozen=True, kw_only=True, gc=False):
     topic: str = ""
 
 
-def _topics(request: KafkaMetadataRequest, *_: Any) -> list[_Asked] | None:
+def _topics(request: KafkaMetadataRequest, *_: Any) -> list[_RequestedTopic] | None:
     if request.topics is None:
         return None
-    return [_Asked(name=name or None, topic_id=topic_id) for name, topic_id in asked_topics(request)]
+    return [_RequestedTopic(name=name or None, topic_id=topic_id) for name, topic_id in requested_topics(request)]
 
 
-def _request(*, topics: tuple[_Asked, ...] | None, version: int, **wishes: Any) -> KafkaMetadataRequest:
+def _request(*, topics: tuple[_RequestedTopic, ...] | None, version: int, **wishes: Any) -> KafkaMetadataRequest:
     if topics is None or (version < _FIRST_WITH_ALL_AS_NULL and not topics):
         return KafkaMetadataRequest(**wishes)
     by_id = version >= _FIRST_WITH_TOPIC_ID
-    names = [one.topic if by_id and one.topic_id != NO_TOPIC_ID else one.name for one in topics]
+    names = [topic.topic if by_id and topic.topic_id != NO_TOPIC_ID else topic.name for topic in topics]
     request = KafkaMetadataRequest(
         topics=tuple([name or UNKNOWN_TOPIC_NAME for name in names]),
-        topic_ids=tuple([one.topic_id for one in topics]),
+        topic_ids=tuple([topic.topic_id for topic in topics]),
         **wishes,
     )
-    for one in topics:
-        if one.name is None and one.topic_id == NO_TOPIC_ID:
+    for topic in topics:
+        if topic.name is None and topic.topic_id == NO_TOPIC_ID:
             raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, "a topic with neither name nor id")
-        if not by_id and (one.name is None or one.topic_id != NO_TOPIC_ID):
+        if not by_id and (topic.name is None or topic.topic_id != NO_TOPIC_ID):
             raise InvalidRequestError(request, ErrorCode.INVALID_REQUEST, "a topic id before version 12")
     return request
 
@@ -135,19 +135,19 @@ def _is_internal(topic: TopicMetadata, *_: Any) -> bool:
 
 def _topic_operations(topic: TopicMetadata, request: KafkaMetadataRequest, _: int) -> int:
     if not request.topic_operations or _name(topic) is None or topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return NOT_ASKED
+        return NOT_REQUESTED
     return topic.operations if isinstance(topic, AuthorizedTopic) else TOPIC_OPERATIONS
 
 
 def _page_operations(topic: TopicMetadata, *_: Any) -> int:
     if topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return NOT_ASKED
+        return NOT_REQUESTED
     return topic.operations if isinstance(topic, AuthorizedTopic) else TOPIC_OPERATIONS
 
 
 def _cluster_operations(response: MetadataResponse, request: KafkaMetadataRequest, _: int) -> int:
     if not request.cluster_operations:
-        return NOT_ASKED
+        return NOT_REQUESTED
     return response.operations if isinstance(response, AuthorizedMetadata) else CLUSTER_OPERATIONS
 
 
@@ -165,7 +165,7 @@ def _eligible(partition: PartitionMetadata, *_: Any) -> tuple[int, ...]:
 REQUEST = Struct(
     Field(
         "topics",
-        array(Field("topic_id", TOPIC_ID, since=10), Field("name", STRING, nullable=10), into=_Asked),
+        array(Field("topic_id", TOPIC_ID, since=10), Field("name", STRING, nullable=10), into=_RequestedTopic),
         nullable=1,
         get=_topics,
     ),
@@ -227,7 +227,9 @@ RESPONSE = Struct(
                 "partitions",
                 array(*_LEADER, since(7, _EPOCH), *_REPLICAS, since(5, _OFFLINE_REPLICAS), into=PartitionMetadata),
             ),
-            Field("topic_authorized_operations", INT32, since=8, default=NOT_ASKED, attr=None, get=_topic_operations),
+            Field(
+                "topic_authorized_operations", INT32, since=8, default=NOT_REQUESTED, attr=None, get=_topic_operations
+            ),
             into=_topic,
         ),
     ),
@@ -236,7 +238,7 @@ RESPONSE = Struct(
         INT32,
         since=8,
         until=10,
-        default=NOT_ASKED,
+        default=NOT_REQUESTED,
         attr=None,
         get=_cluster_operations,
     ),
@@ -249,7 +251,7 @@ def failed(request: MetadataRequest, error: ErrorResponse) -> MetadataResponse:
     """Answer a request that failed as a whole: no brokers, and each topic with the error."""
     topics = [
         TopicMetadata(name=name, topic_id=topic_id_text(topic_id), error=error.error)
-        for name, topic_id in asked_topics(request)
+        for name, topic_id in requested_topics(request)
     ]
     return MetadataResponse(cluster_id="", controller=-1, brokers=(), topics=tuple(topics))
 
@@ -292,7 +294,7 @@ PAGE_RESPONSE = Struct(
                     _OFFLINE_REPLICAS,
                 ),
             ),
-            Field("topic_authorized_operations", INT32, default=NOT_ASKED, get=_page_operations),
+            Field("topic_authorized_operations", INT32, default=NOT_REQUESTED, get=_page_operations),
         ),
     ),
     Field(

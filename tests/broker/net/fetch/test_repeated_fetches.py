@@ -164,7 +164,7 @@ async def made(tmp_path: Path) -> AsyncIterator[tuple[Rig, Fetches]]:
 def pending(fetches: Fetches, of: Context) -> list[int]:
     """The partitions that the connection's next fetch would look at, were it like the one before."""
     session = fetches.sessions.own._sessions[of.session]
-    return [entry.asked.partition for entry in session.pending]
+    return [entry.requested.partition for entry in session.pending]
 
 
 async def test_only_what_has_changed_is_looked_at(made: tuple[Rig, Fetches]) -> None:
@@ -217,7 +217,7 @@ async def test_nothing_of_an_answer_keeps_a_file_open(made: tuple[Rig, Fetches])
     found = fetches.begin(request(0, 0, 0), consumer)
     assert len(found.partitions[0].records) > 0
     session = fetches.sessions.own._sessions[consumer.session]
-    assert all(entry.found is None or not len(entry.found.records) for entry in session.order)
+    assert all(entry.result is None or not len(entry.result.records) for entry in session.order)
 
 
 async def test_a_connection_that_has_gone_leaves_nothing_behind(made: tuple[Rig, Fetches]) -> None:

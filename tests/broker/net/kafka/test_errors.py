@@ -12,7 +12,7 @@ from warmlog.protocol.records.builder import build_batch
 
 SOME_ID = bytes(range(1, 17))
 NO_ID = bytes(16)
-NOT_ASKED = -(1 << 31)
+NOT_REQUESTED = -(1 << 31)
 GROUP_OPERATIONS = 3400  # as Kafka 4.3.1 says it without an authorizer
 CONTROL_CHARACTERS = "\x01" * 20_000
 MAX_CLASSIC_STRING = 32_767
@@ -36,10 +36,10 @@ async def test_operations_on_groups_are_told_to_who_asks(kafka: KafkaClient, nat
     asked = {"groups": ("readers", "nobody"), "include_authorized_operations": True}
     known, unknown = (await kafka.ask("DescribeGroups", version, **asked))["groups"]
     assert known["authorized_operations"] == GROUP_OPERATIONS
-    assert unknown["authorized_operations"] == (NOT_ASKED if version >= 6 else GROUP_OPERATIONS)
+    assert unknown["authorized_operations"] == (NOT_REQUESTED if version >= 6 else GROUP_OPERATIONS)
     asked["include_authorized_operations"] = False
     reply = await kafka.ask("DescribeGroups", version, **asked)
-    assert {group["authorized_operations"] for group in reply["groups"]} == {NOT_ASKED}
+    assert {group["authorized_operations"] for group in reply["groups"]} == {NOT_REQUESTED}
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ async def test_metadata_of_a_topic_without_name_and_id_is_refused(kafka: KafkaCl
 
 @pytest.mark.parametrize("version", range(14))
 async def test_a_topic_without_a_name_is_invalid_and_not_unknown(kafka: KafkaClient, version: int) -> None:
-    asked: list[dict[str, Any]] = [{"topic_id": NO_ID, "name": ""}]
+    requested: list[dict[str, Any]] = [{"topic_id": NO_ID, "name": ""}]
     if version >= 12:
-        asked.append({"topic_id": SOME_ID, "name": None})
-    reply = await kafka.ask("Metadata", version, topics=asked)
+        requested.append({"topic_id": SOME_ID, "name": None})
+    reply = await kafka.ask("Metadata", version, topics=requested)
     empty, *unknown = reply["topics"]
     assert (empty["error_code"], empty["name"]) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "")
     for topic in unknown:

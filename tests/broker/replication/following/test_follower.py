@@ -254,13 +254,15 @@ async def test_what_a_leader_sent_in_an_earlier_epoch_is_dropped() -> None:
 
 
 FAULTS: dict[str, KafkaFetchResponse] = {
-    "an error of the whole": KafkaFetchResponse(partitions=(), asked=(), error=ErrorCode.UNKNOWN_SERVER_ERROR),
-    "a session that is gone": KafkaFetchResponse(partitions=(), asked=(), error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
-    "no partition": KafkaFetchResponse(partitions=(), asked=()),
+    "an error of the whole": KafkaFetchResponse(partitions=(), requested=(), error=ErrorCode.UNKNOWN_SERVER_ERROR),
+    "a session that is gone": KafkaFetchResponse(
+        partitions=(), requested=(), error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    ),
+    "no partition": KafkaFetchResponse(partitions=(), requested=()),
     "another partition": KafkaFetchResponse(partitions=(FetchedPartition(topic="orders", partition=7),)),
     "a partition twice": KafkaFetchResponse(
         partitions=(FetchedPartition(topic="orders", partition=0),) * 2,
-        asked=(KafkaFetchPartition(topic="orders", partition=0, offset=0),) * 2,
+        requested=(KafkaFetchPartition(topic="orders", partition=0, offset=0),) * 2,
     ),
     "an error that time cures": KafkaFetchResponse(
         partitions=(FetchedPartition(topic="orders", partition=0, error=ErrorCode.OFFSET_NOT_AVAILABLE),)

@@ -36,4 +36,4 @@ def kind_of(request: FetchRequest) -> Hashable:
 
 def refused(error: FetchSessionError) -> KafkaFetchResponse:
     """Return the response to a request that its session refuses."""
-    return KafkaFetchResponse(partitions=(), error=error.code, asked=())
+    return KafkaFetchResponse(partitions=(), error=error.code, requested=())
