@@ -162,7 +162,9 @@ class Broker:
         self._tokens = listening.tokens
         self._directories = stack.enter_context(self._open_directories(settings))
         self._metadata = MetadataFile(
-            settings.data_paths[0] / METADATA_FILE, settings.node_id, make_room=self._directories.first.make_room
+            settings.data_paths[0] / METADATA_FILE,
+            settings.node_id,
+            release_reserve=self._directories.first.release_reserve,
         )
         stack.callback(self._metadata.close)
         alone = self._lone_node()
@@ -414,8 +416,8 @@ class Broker:
     def _transactions(self, partitions: Partitions, writer: Writer, groups: GroupService) -> TransactionService:
         ids = ProducerIds(self._node, lambda: largest_producer_id(partitions))
 
-        def written(place: TopicPartition, marker: Marker, offset: int) -> None:
-            groups.end_transaction(place, marker.producer.id, offset, marker.outcome)
+        def written(topic_partition: TopicPartition, marker: Marker, offset: int) -> None:
+            groups.end_transaction(topic_partition, marker.producer.id, offset, marker.outcome)
 
         markers = MarkerWriter(partitions, writer, append_marker, written)
         return TransactionService(

@@ -20,7 +20,7 @@ import trio
 from warmlog.broker.api.records.producers import largest_producer_id
 from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.controller import Controller, Rebalancing
-from warmlog.broker.cluster.history import FoundDirectory, history_of
+from warmlog.broker.cluster.history import ScannedDirectory, history_of
 from warmlog.broker.cluster.image import BROKER_DEFAULTS
 from warmlog.broker.cluster.node import ClusterNode, Identity
 from warmlog.broker.cluster.rules import SHARED
@@ -68,17 +68,17 @@ class Reachable:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return what to register. Raises ClusterStartError for an address that others cannot use."""
-        found = []
+        present = []
         for listener, (host, port) in self.addresses.items():
             if host in WILDCARDS:
                 raise ClusterStartError(
                     f"{listener} listener: other brokers cannot connect to {host or '*'}:{port}; "
                     f"set advertised.listeners={listener}://HOST:PORT"
                 )
-            found.append(Endpoint(listener=listener, host=host, port=port))
-        if not any(endpoint.listener == self.peers for endpoint in found):
+            present.append(Endpoint(listener=listener, host=host, port=port))
+        if not any(endpoint.listener == self.peers for endpoint in present):
             raise ClusterStartError("a broker of a cluster needs a Kafka listener: followers fetch over it")
-        return tuple(found)
+        return tuple(present)
 
 
 class ClusterMember:
@@ -248,14 +248,14 @@ class ClusterMember:
     def _continued(self) -> int:
         """Return the first epoch of the history that the data here continues, NO_EPOCH if it may have lost some."""
         node, directories = self.node, self._directories
-        found = [
-            FoundDirectory(each.path, decode_topic_id(each.directory_id), each.closed_in, not each.partitions())
+        present = [
+            ScannedDirectory(each.path, decode_topic_id(each.directory_id), each.closed_in, not each.partitions())
             for each in directories.live
         ]
         missing = {decode_topic_id(directory_id): what for directory_id, what in directories.gone.items()}
         names, held = node.image.names, node.image.held.get(node.id, ())
         replicas = [(names[key.topic_id], key.partition) for key in held if key.topic_id in names]
-        since, objections = history_of(node.image.known.get(node.id), self._state.epoch, found, missing)
+        since, objections = history_of(node.image.known.get(node.id), self._state.epoch, present, missing)
         objections = [
             *objections,
             *[f"{path} is offline" for path in directories.offline],

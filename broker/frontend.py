@@ -280,8 +280,8 @@ class Frontend:
             TransactionsApi(transactions, groups.registry.runtime, groups.commits, partitions, transactional_ids),
             ListTransactionsApi(transactions),
             TransactionMarkersApi(transactions.markers, partitions),
-            *(asked := group_families(groups, transactions, partitions, advertised)),
-            NativeGroupsApi(asked, partitions),
+            *(families := group_families(groups, transactions, partitions, advertised)),
+            NativeGroupsApi(families, partitions),
             NativeProducersApi(partitions),
             MirrorsApi(partitions, core.mirror, core.node),
         ]
@@ -336,9 +336,9 @@ def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
             "this broker with --secure, or with the settings that it had"
         )
     is_known = str(ANONYMOUS) in parse_super_users(settings.super_users)
-    if found is not None and not node.is_alone and not is_known:
+    if chosen is not None and not node.is_alone and not is_known:
         _warn_of_anonymous_brokers(settings)
-    return found
+    return chosen
 
 
 def new_authorizer(settings: Settings, node: StoreNode) -> Authorizer | None:
@@ -398,16 +398,16 @@ def client_quotas(settings: Settings, node: StoreNode, metrics: Metrics) -> Clie
 
 def _login_rules(settings: Settings, bound: Bound) -> LoginRules | None:
     """Return how the clients of a listener have to log in; None without SASL."""
-    found = sasl_settings(settings, bound.plan.name)
-    if found is None:
+    chosen = sasl_settings(settings, bound.plan.name)
+    if chosen is None:
         return None
     return LoginRules(
-        mechanisms=found.mechanisms,
-        is_encrypted=found.is_encrypted,
-        max_frame_bytes=found.max_frame_bytes,
-        timeout_s=found.timeout_ms / 1000,
-        failure_delay_s=found.failure_delay_ms / 1000,
-        session_s=found.session_ms / 1000,
+        mechanisms=chosen.mechanisms,
+        is_encrypted=chosen.is_encrypted,
+        max_frame_bytes=chosen.max_frame_bytes,
+        timeout_s=chosen.timeout_ms / 1000,
+        failure_delay_s=chosen.failure_delay_ms / 1000,
+        session_s=chosen.session_ms / 1000,
         clock=perf_counter,
         tokens=bound.tokens,
     )

@@ -74,7 +74,7 @@ def leader_epochs(directories: DataDirectories, own: ClusterImage) -> Mapping[To
             raise CannotJoinError(
                 f"{each.path} was not closed cleanly: start this broker once without warmlog.cluster.etcd, and stop it"
             )
-    disk, found = Disk(), dict[TopicPartition, int]()
+    disk, latest_epochs = Disk(), dict[TopicPartition, int]()
     live = [(name, topic) for name, topic in own.topics.items() if topic.is_live]
     for name, index in ((name, index) for name, topic in live for index in range(topic.partitions)):
         holder = directories.holder(name, index)
@@ -84,5 +84,5 @@ def leader_epochs(directories: DataDirectories, own: ClusterImage) -> Mapping[To
             )
         path = holder.partition_path(partition_directory(name, index))
         epochs = read_epochs(disk, os.path.join(path, LEADER_EPOCHS))
-        found[name, index] = max([epoch for epoch, _ in epochs], default=NO_LEADER_EPOCH)
-    return found
+        latest_epochs[name, index] = max([epoch for epoch, _ in epochs], default=NO_LEADER_EPOCH)
+    return latest_epochs

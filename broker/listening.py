@@ -128,8 +128,8 @@ async def _tokens(
     settings: Settings, plans: Iterable[ListenerPlan], of_http: OAuthSettings | None
 ) -> "tuple[TokenSources, dict[str, TokenChecker]] | None":
     """Return what checks the tokens of listeners that accept them, None without any. Raises StartError."""
-    found = [(plan.name, sasl_settings(settings, plan.name)) for plan in plans]
-    wanted = [(name, sasl.oauth) for name, sasl in found if sasl is not None and sasl.oauth is not None]
+    by_listener = [(plan.name, sasl_settings(settings, plan.name)) for plan in plans]
+    wanted = [(name, sasl.oauth) for name, sasl in by_listener if sasl is not None and sasl.oauth is not None]
     if of_http is not None:
         wanted.append((HTTP, of_http))
     return await trio.to_thread.run_sync(_token_sources, wanted) if wanted else None

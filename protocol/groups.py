@@ -52,7 +52,7 @@ class FindCoordinatorRequest(Value, frozen=True, kw_only=True, gc=False):
     key_type: int = CoordinatorType.GROUP
 
 
-class FoundCoordinator(Value, frozen=True, kw_only=True, gc=False):
+class CoordinatorLocation(Value, frozen=True, kw_only=True, gc=False):
     """The coordinator of one key."""
 
     key: str
@@ -66,7 +66,7 @@ class FoundCoordinator(Value, frozen=True, kw_only=True, gc=False):
 class FindCoordinatorResponse(Value, frozen=True, kw_only=True, gc=False):
     """Results of FindCoordinatorRequest."""
 
-    coordinators: tuple[FoundCoordinator, ...]
+    coordinators: tuple[CoordinatorLocation, ...]
 
 
 class GroupProtocol(Value, frozen=True, kw_only=True, gc=False):

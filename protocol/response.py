@@ -234,7 +234,7 @@ class FetchResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[FetchedPartition, ...]
 
 
-class FoundOffset(Value, frozen=True, kw_only=True, gc=False):
+class ListedOffset(Value, frozen=True, kw_only=True, gc=False):
     """The offset and timestamp of the first matching record; both are -1 if there is none."""
 
     topic: str
@@ -249,7 +249,7 @@ class FoundOffset(Value, frozen=True, kw_only=True, gc=False):
 class ListOffsetsResponse(Value, frozen=True, kw_only=True, gc=False):
     """Results of ListOffsetsRequest."""
 
-    partitions: tuple[FoundOffset, ...]
+    partitions: tuple[ListedOffset, ...]
 
 
 Response: TypeAlias = (

@@ -30,7 +30,7 @@ from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchResponse
 from warmlog.protocol.response import (
     BrokerMetadata,
     FetchedPartition,
-    FoundOffset,
+    ListedOffset,
     ListOffsetsResponse,
     MetadataResponse,
     PartitionMetadata,
@@ -99,7 +99,7 @@ def list_offsets(partitions: int) -> dict[str, Any]:
 
 def listed(partitions: int) -> ListOffsetsResponse:
     return ListOffsetsResponse(
-        partitions=tuple([FoundOffset(topic="orders", partition=one, offset=5) for one in range(partitions)])
+        partitions=tuple([ListedOffset(topic="orders", partition=one, offset=5) for one in range(partitions)])
     )
 
 

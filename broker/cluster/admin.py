@@ -92,8 +92,8 @@ async def create_topic(node: StoreNode, name: str, topic: TopicState, assignment
     """Create a topic. Raises RefusedError if it exists."""
 
     def begin(image: ClusterImage) -> Decision | None:
-        found = image.topics.get(name)
-        if found is not None and found.id == topic.id:
+        existing = image.topics.get(name)
+        if existing is not None and existing.id == topic.id:
             return None  # the answer to an earlier attempt was lost
         return topics.create(image, name, topic, assignment, node.me)
 
@@ -103,11 +103,11 @@ async def create_topic(node: StoreNode, name: str, topic: TopicState, assignment
 
 async def grow_topic(node: StoreNode, name: str, topic_id: UUID, assignment: Assignment, first: int) -> None:
     """Add partitions to a topic, the first of which is number `first`. Raises RefusedError."""
-    found = node.image.topics.get(name)
-    if found is None or found.id != topic_id or found.status is not TopicStatus.LIVE:
+    topic = node.image.topics.get(name)
+    if topic is None or topic.id != topic_id or topic.status is not TopicStatus.LIVE:
         raise RefusedError(f"no topic {name!r}")
-    if found.partitions != first:
-        raise RefusedError(f"topic {name!r} has {found.partitions} partitions, not {first}")
+    if topic.partitions != first:
+        raise RefusedError(f"topic {name!r} has {topic.partitions} partitions, not {first}")
     await _add_rest(node, name, topic_id, assignment, first=first)
 
 
@@ -115,11 +115,11 @@ async def _add_rest(node: StoreNode, name: str, topic_id: UUID, assignment: Assi
     """Add those partitions of an assignment, the first of which is number `first`, that are missing in the store."""
 
     def step(image: ClusterImage) -> Decision | None:
-        found = image.topics.get(name)
-        if found is None or found.id != topic_id:
+        topic = image.topics.get(name)
+        if topic is None or topic.id != topic_id:
             return Refusal(f"topic {name!r} was deleted meanwhile")
         known = image.counts[topic_id]
-        is_whole = known >= first + len(assignment) and found.status is not TopicStatus.CREATING
+        is_whole = known >= first + len(assignment) and topic.status is not TopicStatus.CREATING
         return None if is_whole else topics.add_partitions(image, name, assignment[known - first :])
 
     for _ in range(len(assignment) // PARTITIONS_PER_STEP + 1):
@@ -128,34 +128,34 @@ async def _add_rest(node: StoreNode, name: str, topic_id: UUID, assignment: Assi
 
 async def delete_topic(node: StoreNode, name: str) -> None:
     """Delete a topic. Raises RefusedError if there is none."""
-    found = node.image.topics.get(name)
-    if found is None:
+    topic = node.image.topics.get(name)
+    if topic is None:
         raise RefusedError(f"no topic {name!r}")
 
     def step(image: ClusterImage) -> Decision | None:
         there = image.topics.get(name)
-        return topics.delete(image, name) if there is not None and there.id == found.id else None
+        return topics.delete(image, name) if there is not None and there.id == topic.id else None
 
-    while (there := node.image.topics.get(name)) is not None and there.id == found.id:
+    while (there := node.image.topics.get(name)) is not None and there.id == topic.id:
         await node.commit(step)
 
 
 async def finish_topic(node: StoreNode, name: str) -> None:
     """Finish creating or deleting a topic that another broker began, or promoting one. Raises RefusedError."""
-    found = node.image.topics.get(name)
-    if found is None:
+    topic = node.image.topics.get(name)
+    if topic is None:
         return
-    if found.status is TopicStatus.DELETING:
+    if topic.status is TopicStatus.DELETING:
         await delete_topic(node, name)
         return
-    if found.status is TopicStatus.LIVE:
+    if topic.status is TopicStatus.LIVE:
         await node.commit(lambda image: topics.finish_promotion(image, name))
         return
-    image, known = node.image, node.image.counts[found.id]
-    factor = len(image.partitions[TopicIdPartition(found.id, 0)].replicas)
-    missing = found.partitions - known
+    image, known = node.image, node.image.counts[topic.id]
+    factor = len(image.partitions[TopicIdPartition(topic.id, 0)].replicas)
+    missing = topic.partitions - known
     placed = place(image, missing, factor, node.random, first_partition=known) if missing else ()
-    await _add_rest(node, name, found.id, placed, first=known)
+    await _add_rest(node, name, topic.id, placed, first=known)
 
 
 async def create_local(node: StoreNode, wanted: Mapping[str, TopicState]) -> Failures:
@@ -215,8 +215,8 @@ async def begin_promotion(node: StoreNode, name: str) -> None:
     """Ask the leaders of a mirrored topic's partitions to promote these. Raises RefusedError."""
 
     def make(image: ClusterImage) -> Decision | None:
-        found = image.topics.get(name)
-        is_begun = found is not None and found.mirror is not None and found.mirror.is_promoting
+        topic = image.topics.get(name)
+        is_begun = topic is not None and topic.mirror is not None and topic.mirror.is_promoting
         return None if is_begun else topics.begin_promotion(image, name)
 
     await node.commit(make)
@@ -226,8 +226,8 @@ async def set_topic_configs(node: StoreNode, name: str, change: Callable[[Config
     """Replace the settings of a topic by what `change` makes of them. Raises RefusedError, and what `change` raises."""
 
     def make(image: ClusterImage) -> Decision | None:
-        found = image.topics.get(name)
-        return topics.set_topic_configs(image, name, change(found.configs if found is not None else {}))
+        topic = image.topics.get(name)
+        return topics.set_topic_configs(image, name, change(topic.configs if topic is not None else {}))
 
     await node.commit(make)
 
@@ -236,8 +236,8 @@ async def set_configs(node: StoreNode, scope: str, change: Callable[[Configs], C
     """Replace the settings of a key of `ClusterImage.configs`; see `set_topic_configs`."""
 
     def old(image: ClusterImage) -> Configs:
-        found = image.configs.get(scope)
-        return {} if found is None else found.values
+        config = image.configs.get(scope)
+        return {} if config is None else config.values
 
     await node.commit(lambda image: topics.set_configs(image, scope, change(old(image))))
 

@@ -92,8 +92,8 @@ class Controller:
     @property
     def is_active(self) -> bool:
         """Whether this broker is the controller, as far as is known here."""
-        found = self._node.image.controller
-        return found is not None and Member(found.broker, found.epoch) == self._node.me
+        controller = self._node.image.controller
+        return controller is not None and Member(controller.broker, controller.epoch) == self._node.me
 
     def _note(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Remember the partitions to look at."""
@@ -132,8 +132,10 @@ class Controller:
                     await self._wanted.wait()
 
     def _is_anybody_active(self) -> bool:
-        found = self._node.image.controller
-        return found is not None and self._node.image.current(found.broker) == Member(found.broker, found.epoch)
+        controller = self._node.image.controller
+        return controller is not None and self._node.image.current(controller.broker) == Member(
+            controller.broker, controller.epoch
+        )
 
     async def _take_over(self) -> None:
         node = self._node

@@ -30,7 +30,7 @@ from warmlog.protocol.kafka.peer_apis import API_VERSIONS
 from warmlog.protocol.version import VERSION
 
 SUSPECT_PAUSE_S = 0.2  # between two suspicions of the same broker
-LOOK_AGAIN_S = 0.02  # a process that dies may lose its connections before its ports
+RECHECK_S = 0.02  # a process that dies may lose its connections before its ports
 CONNECT_WAIT_S = 0.1  # how long requests wait for attempts to connect: a refusal is quick
 STORE_WAIT_S = 0.5  # how long requests wait for the end of a registration
 SILENT_WAIT_S = 1.5  # how long requests wait for a verdict about a broker that is silent
@@ -156,8 +156,8 @@ class Failover:
     async def _end(self, registration: Registration, why: str) -> None:
         """End a registration, unless the broker has registered again meanwhile."""
         node, broker = self._node, registration.broker
-        found = node.image.brokers.get(broker)
-        if found is not None and found.epoch == registration.epoch:
+        known = node.image.brokers.get(broker)
+        if known is not None and known.epoch == registration.epoch:
             logger.warning("broker %d %s; ending its registration", broker, why)
             self._wait_until[broker] = trio.current_time() + STORE_WAIT_S
             await node.attempt(end_registration(node.image, broker))
@@ -172,7 +172,7 @@ async def _is_dead(endpoints: Sequence[Endpoint]) -> bool:
     """Return whether the ports of a broker refuse connections, twice in a row."""
     if not await listens(endpoints):
         return True
-    await trio.sleep(LOOK_AGAIN_S)
+    await trio.sleep(RECHECK_S)
     return not await listens(endpoints)
 
 

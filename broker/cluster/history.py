@@ -18,7 +18,7 @@ from uuid import UUID
 from warmlog.broker.cluster.values import NO_EPOCH, Registration
 
 
-class FoundDirectory(NamedTuple):
+class ScannedDirectory(NamedTuple):
     """A data directory as a start finds it. `epoch`: in its clean shutdown marker, None without one."""
 
     path: str
@@ -28,7 +28,7 @@ class FoundDirectory(NamedTuple):
 
 
 def history_of(
-    known: Registration | None, epoch: int, directories: Sequence[FoundDirectory], missing: Mapping[UUID, str]
+    known: Registration | None, epoch: int, directories: Sequence[ScannedDirectory], missing: Mapping[UUID, str]
 ) -> tuple[int, Sequence[str]]:
     """Return the first epoch of the history that the data continues; or NO_EPOCH, and why it does not continue it.
 
@@ -43,7 +43,7 @@ def history_of(
 
 
 def _objections(
-    known: Registration, epoch: int, directories: Sequence[FoundDirectory], missing: Mapping[UUID, str]
+    known: Registration, epoch: int, directories: Sequence[ScannedDirectory], missing: Mapping[UUID, str]
 ) -> Iterator[str]:
     latest = f"the broker's latest registration is {known.epoch}"
     if epoch == NO_EPOCH:

@@ -88,7 +88,7 @@ class ClusterImage:
         self._apply(contents.items, ImageDelta())
 
     @classmethod
-    def of_one(cls, contents: Range, broker: int) -> Self:
+    def of_broker(cls, contents: Range, broker: int) -> Self:
         """Return the image of a store that only one broker uses: it is registered, and the controller, for good."""
         image = cls(contents)
         image.brokers[broker] = image.known[broker] = Registration(broker=broker, since=0, epoch=0)
@@ -139,8 +139,8 @@ class ClusterImage:
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
         """Return the state of a partition by its topic's name."""
-        found = self.topics.get(topic)
-        return None if found is None else self.partitions.get(TopicIdPartition(found.id, index))
+        entry = self.topics.get(topic)
+        return None if entry is None else self.partitions.get(TopicIdPartition(entry.id, index))
 
     def keys_of(self, topic: TopicState) -> list[TopicIdPartition]:
         """Return the keys of a topic's partitions that are in the store."""
@@ -248,13 +248,13 @@ class ClusterImage:
             self.configs[scope] = msgspec.structs.replace(_decode(value, Configs), revision=revision)
 
     def _take_features(self, _: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
-        found = Features() if value is None else _decode(value, Features)
-        self.features = msgspec.structs.replace(found, revision=revision)
+        features = Features() if value is None else _decode(value, Features)
+        self.features = msgspec.structs.replace(features, revision=revision)
         delta.have_features_changed = True
 
     def _take_producer_ids(self, _: str, value: bytes | None, revision: int, __: ImageDelta) -> None:
-        found = ProducerIds() if value is None else _decode(value, ProducerIds)
-        self.producer_ids = msgspec.structs.replace(found, revision=revision)
+        producer_ids = ProducerIds() if value is None else _decode(value, ProducerIds)
+        self.producer_ids = msgspec.structs.replace(producer_ids, revision=revision)
 
     def _take_acl(self, rest: str, value: bytes | None, _: int, __: ImageDelta) -> None:
         acl_id = UUID(hex=rest)

@@ -111,8 +111,8 @@ class ClusterNode(StoreNode):
     @property
     def is_registered(self) -> bool:
         """Whether the cluster knows that this broker is alive, as far as is known here."""
-        found = self.image.brokers.get(self.id)
-        return found is not None and found.epoch == self.epoch
+        registration = self.image.brokers.get(self.id)
+        return registration is not None and registration.epoch == self.epoch
 
     @property
     def is_fenced(self) -> bool:
@@ -122,8 +122,8 @@ class ClusterNode(StoreNode):
     @property
     def latest_epoch(self) -> int:
         """Return the epoch of the latest registration, which may be in the image before its answer has arrived."""
-        found = self.image.brokers.get(self.id)
-        return self.epoch if found is None else max(self.epoch, found.epoch)
+        registration = self.image.brokers.get(self.id)
+        return self.epoch if registration is None else max(self.epoch, registration.epoch)
 
     @property
     def silence_s(self) -> float:
@@ -255,23 +255,23 @@ class ClusterNode(StoreNode):
         """
         reason = f"node.id {self.id} is in use"
         with trio.move_on_after(self._lease_s * LEASES_UNTIL_REFUSED) as scope:
-            while (found := self.image.brokers.get(self.id)) is not None:
-                rival = await self._rival(found, wanted)
+            while (registration := self.image.brokers.get(self.id)) is not None:
+                rival = await self._rival(registration, wanted)
                 if rival is None:
                     return
                 reason = rival
                 logger.warning("waiting for an earlier registration to end: %s", reason)
-                renews = await self.failover.renews_lease(found, trio.current_time())
+                renews = await self.failover.renews_lease(registration, trio.current_time())
                 if renews:
                     raise UsedIdError(reason)
-                if renews is False and not await listens(found.endpoints):
+                if renews is False and not await listens(registration.endpoints):
                     await self.attempt(end_registration(self.image, self.id))
-                while self.image.brokers.get(self.id) == found:
+                while self.image.brokers.get(self.id) == registration:
                     await self._advanced.wait()
         if scope.cancelled_caught:
             raise UsedIdError(reason)
 
-    async def _rival(self, found: Registration, wanted: Registration) -> str | None:
+    async def _rival(self, registered: Registration, wanted: Registration) -> str | None:
         """Return why the broker registered under this id is another one, or None if it is this one, or an earlier run.
 
         Directory ids do not tell them apart if a data directory was copied. Then the other one listens, elsewhere.
@@ -279,9 +279,9 @@ class ClusterNode(StoreNode):
         decision = register(self.image, wanted, NO_LEASE)
         if isinstance(decision, Refusal):
             return decision.reason
-        if set(found.endpoints) & set(wanted.endpoints) or not await listens(found.endpoints):
+        if set(registered.endpoints) & set(wanted.endpoints) or not await listens(registered.endpoints):
             return None
-        return f"node.id {self.id} is in use by a broker with a copy of these data directories, at {found.where}"
+        return f"node.id {self.id} is in use by a broker with a copy of these data directories, at {registered.where}"
 
     def _registration(self, identity: Identity) -> Registration:
         return Registration(

@@ -92,6 +92,6 @@ async def _change_some(
     return changed, refused
 
 
-def _has_become(found: PartitionState | None, wanted: PartitionState | None) -> bool:
+def _has_become(current: PartitionState | None, wanted: PartitionState | None) -> bool:
     """Whether a partition is in a wanted state, whatever its revision."""
-    return found is not None and wanted is not None and replace(found, revision=wanted.revision) == wanted
+    return current is not None and wanted is not None and replace(current, revision=wanted.revision) == wanted

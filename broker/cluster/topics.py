@@ -58,9 +58,9 @@ def register(image: ClusterImage, registration: Registration, lease: int) -> Dec
     `registration.since` is NO_EPOCH after an unclean start.
     """
     broker = registration.broker
-    found = image.brokers.get(broker)
-    if found is not None and not set(found.directories) & set(registration.directories):
-        return Refusal(f"node.id {broker} is in use by a broker with other data directories, at {found.where}")
+    known = image.brokers.get(broker)
+    if known is not None and not set(known.directories) & set(registration.directories):
+        return Refusal(f"node.id {broker} is in use by a broker with other data directories, at {known.where}")
     key, value = broker_key(broker), encode(replace(registration, lease=lease, epoch=NO_EPOCH))
     puts = Put(key, value, lease), Put(known_key(broker), value)
     return Transaction((Compare(key, image.revision_of(key)),), (*puts, Delete(draining_key(broker))))
@@ -94,9 +94,9 @@ def drain(image: ClusterImage, me: Member, lease: int) -> Decision:
 
 def take_control(image: ClusterImage, me: Member, lease: int) -> Decision:
     """Become the controller if there is none, or if it is gone."""
-    found = image.controller
-    if found is not None and image.current(found.broker) == Member(found.broker, found.epoch):
-        return Refusal(f"broker {found.broker} is the controller")
+    controller = image.controller
+    if controller is not None and image.current(controller.broker) == Member(controller.broker, controller.epoch):
+        return Refusal(f"broker {controller.broker} is the controller")
     key = broker_key(me.broker)
     compares = (Compare(CONTROLLER_KEY, image.revision_of(CONTROLLER_KEY)), Compare(key, image.revision_of(key)))
     return Transaction(
@@ -106,17 +106,17 @@ def take_control(image: ClusterImage, me: Member, lease: int) -> Decision:
 
 def resign_control(image: ClusterImage, me: Member) -> Decision:
     """Stop being the controller, so that another one takes over at once."""
-    found = image.controller
-    if found is None or found.broker != me.broker:
+    controller = image.controller
+    if controller is None or controller.broker != me.broker:
         return Refusal(f"broker {me.broker} is not the controller")
     return Transaction((Compare(CONTROLLER_KEY, image.revision_of(CONTROLLER_KEY)),), (Delete(CONTROLLER_KEY),))
 
 
 def take_mirroring(image: ClusterImage, me: Member, lease: int) -> Decision:
     """Become the broker that changes mirrored topics if there is none, or if it is gone."""
-    found = image.mirror_keeper
-    if found is not None and image.current(found.broker) == Member(found.broker, found.epoch):
-        return Refusal(f"broker {found.broker} keeps the mirrored topics")
+    keeper = image.mirror_keeper
+    if keeper is not None and image.current(keeper.broker) == Member(keeper.broker, keeper.epoch):
+        return Refusal(f"broker {keeper.broker} keeps the mirrored topics")
     key = broker_key(me.broker)
     compares = (Compare(MIRROR_KEY, image.revision_of(MIRROR_KEY)), Compare(key, image.revision_of(key)))
     return Transaction(compares, (Put(MIRROR_KEY, encode(ActiveController(broker=me.broker, epoch=me.epoch)), lease),))
@@ -124,8 +124,8 @@ def take_mirroring(image: ClusterImage, me: Member, lease: int) -> Decision:
 
 def resign_mirroring(image: ClusterImage, me: Member) -> Decision:
     """Let another broker change mirrored topics, since this one cannot reach their source."""
-    found = image.mirror_keeper
-    if found is None or found.broker != me.broker:
+    keeper = image.mirror_keeper
+    if keeper is None or keeper.broker != me.broker:
         return Refusal(f"broker {me.broker} does not keep the mirrored topics")
     return Transaction((Compare(MIRROR_KEY, image.revision_of(MIRROR_KEY)),), (Delete(MIRROR_KEY),))
 
@@ -166,8 +166,8 @@ def _new_partitions(image: ClusterImage, topic: UUID, assignment: Assignment, fi
     """
     operations: list[Operation] = []
     for index, replicas in enumerate(assignment, first):
-        found = [image.current(broker) for broker in replicas if broker not in image.draining]
-        alive = tuple([member for member in found if member is not None])
+        live = [image.current(broker) for broker in replicas if broker not in image.draining]
+        alive = tuple([member for member in live if member is not None])
         state = PartitionState(
             replicas=tuple(replicas),
             leader=alive[0] if alive else None,
@@ -248,17 +248,17 @@ def grow_local(image: ClusterImage, name: str, partitions: int) -> Decision:
 
 def begin_local_deletion(image: ClusterImage, names: Sequence[str]) -> Decision:
     """Mark topics as being deleted: users do not see them any more, though there may be data of them."""
-    found = {name: image.topics[name] for name in names if name in image.topics}
-    puts = [Put(topic_key(name), encode(replace(each, status=TopicStatus.DELETING))) for name, each in found.items()]
-    return Transaction(tuple(Compare(topic_key(name), each.revision) for name, each in found.items()), tuple(puts))
+    topics = {name: image.topics[name] for name in names if name in image.topics}
+    puts = [Put(topic_key(name), encode(replace(each, status=TopicStatus.DELETING))) for name, each in topics.items()]
+    return Transaction(tuple(Compare(topic_key(name), each.revision) for name, each in topics.items()), tuple(puts))
 
 
 def finish_local_deletion(image: ClusterImage, names: Sequence[str], left: Container[str], broker: int) -> Decision:
     """Forget topics whose data was removed, and mark those in `left` that have some, as of this broker."""
-    found = {name: image.topics[name] for name in names if name in image.topics}
-    operations: list[Operation] = [Delete(topic_key(name)) for name in found]
-    operations += [Put(gone_key(each.id, broker), b"") for name, each in found.items() if name in left]
-    compares = tuple(Compare(topic_key(name), each.revision) for name, each in found.items())
+    topics = {name: image.topics[name] for name in names if name in image.topics}
+    operations: list[Operation] = [Delete(topic_key(name)) for name in topics]
+    operations += [Put(gone_key(each.id, broker), b"") for name, each in topics.items() if name in left]
+    compares = tuple(Compare(topic_key(name), each.revision) for name, each in topics.items())
     return Transaction(compares, tuple(operations))
 
 

@@ -104,7 +104,7 @@ async def _next_read(visit: Visit, position: GroupPosition) -> tuple[str | None,
     if offset >= offsets.high_watermark:
         return "end", 0, 0
     try:
-        found = partition.read(offset, NEXT_READ_BYTES, min_one_message=False)
+        found = partition.read(offset, NEXT_READ_BYTES, min_one_batch=False)
     except ColdReadError:
         return "disk", None, None
     except EXPECTED:  # a damaged index of one partition must not hide all others

@@ -135,12 +135,12 @@ def _decode(decode: Decode[R], piece: Iterable[tuple[bytes, Latest]]) -> _Decode
     decoded: _Decoded[R] = _Decoded()
     for key, (offset, value) in piece:
         try:
-            found = decode(key, value)
+            outcome = decode(key, value)
         except MalformedError as error:
             decoded.malformed[key] = offset, str(error)
             continue
-        if found is None:
+        if outcome is None:
             decoded.foreign += 1
         else:
-            decoded.rows.append((*found, offset))
+            decoded.rows.append((*outcome, offset))
     return decoded

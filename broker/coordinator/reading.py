@@ -46,8 +46,8 @@ async def read_partition(
     """
     replay = Replay(partition.log.offsets.log_end_offset if end is None else end)
     async with aclosing(_batches_of(partition, replay.end)) as batches:
-        async for header, found in batches:
-            records = found if takes is _any or header.is_control else [each for each in found if takes(each)]
+        async for header, batch in batches:
+            records = batch if takes is _any or header.is_control else [each for each in batch if takes(each)]
             for start in range(0, len(records), PIECE):
                 replay.take(header, records[start : start + PIECE])
                 await trio.lowlevel.checkpoint()
@@ -72,16 +72,16 @@ async def _batches_of(partition: Partition, end: int) -> AsyncGenerator[tuple[Ba
     offset = partition.log.offsets.log_start_offset
     while offset < end:
         try:
-            found = partition.read(offset, READ_BYTES, min_one_message=True, to_log_end=True)
+            read = partition.read(offset, READ_BYTES, min_one_batch=True, to_log_end=True)
         except ColdReadError as cold:
             await trio.to_thread.run_sync(cold.job)
             continue
-        if found is None:  # its index is being rebuilt
+        if read is None:  # its index is being rebuilt
             await _change_of(partition)
             continue
-        if found.slice is None:
+        if read.slice is None:
             return
-        loaded = await trio.to_thread.run_sync(_load, found.slice, partition.log)
+        loaded = await trio.to_thread.run_sync(_load, read.slice, partition.log)
         if not loaded:
             raise StorageError(f"no batch can be read at offset {offset}")
         for header, records in loaded:

@@ -256,16 +256,16 @@ class CoordinatorRuntime(Generic[S]):
     async def _try_to_load(self, shard: S) -> bool:
         """Load a partition; return False if it cannot be served."""
         term, keeps = shard.term, self._topic.keeps
-        place = f"{self._topic.name}-{term.index}"
+        name = f"{self._topic.name}-{term.index}"
         try:
             await ShardLoad(self._topic, shard, self.partition_of).run()
             if term.is_over:
                 return False  # ended while a worker could not be cancelled
             await in_steps(self._bound.loaded(shard))
         except (OSError, LogError, ProtocolError, StorageError) as error:
-            logger.error("%s: reading failed; no %s in it is served: %s", place, keeps, error)  # noqa: TRY400  # no traceback
+            logger.error("%s: reading failed; no %s in it is served: %s", name, keeps, error)  # noqa: TRY400  # no traceback
         except Exception:  # a defect that one partition triggers must not stop the others
-            logger.exception("%s: loading failed; no %s in it is served", place, keeps)
+            logger.exception("%s: loading failed; no %s in it is served", name, keeps)
         else:
             return True
         return False

@@ -64,13 +64,13 @@ class Timers(Generic[T]):
             self._is_earlier = trio.Event()
             piece_end = perf_counter() + PIECE_S
             for item in self._take_due():
-                self._expire_one(item)
+                self._expire_item(item)
                 if perf_counter() >= piece_end:
                     await trio.lowlevel.checkpoint()
                     piece_end = perf_counter() + PIECE_S
             await trio.lowlevel.checkpoint()
 
-    def _expire_one(self, item: T) -> None:
+    def _expire_item(self, item: T) -> None:
         """Expire an automaton. A defect that it triggers must not stop the timers of the others."""
         try:
             self._expire(item)

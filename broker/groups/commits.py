@@ -169,9 +169,9 @@ class OffsetCommits:
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
         growth = 0
-        for one in offsets:
-            known = shard.offsets.get(group.group_id, one.topic, one.partition)
-            growth += ENTRY_BYTES + len(one.metadata) - held_bytes(known)
+        for offset in offsets:
+            known = shard.offsets.get(group.group_id, offset.topic, offset.partition)
+            growth += ENTRY_BYTES + len(offset.metadata) - held_bytes(known)
         if not self._groups.holdings.admit(group.owner or committer.holder, growth):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         group.owner = group.owner or committer.holder  # it was loaded

@@ -75,7 +75,7 @@ class GroupCoordinator:
         group = self._groups.get(request.group)
         if error is not ErrorCode.NONE or group is None:
             return SyncGroupResponse(error=error or ErrorCode.UNKNOWN_MEMBER_ID)
-        size = sum([len(one.assignment) for one in request.assignments])
+        size = sum([len(assignment.assignment) for assignment in request.assignments])
         if size > self._groups.max_record_bytes(request.group):
             logger.warning(
                 "group %.200r: an assignment of %s bytes is too large to be stored", request.group, f"{size:,}"
@@ -183,8 +183,8 @@ class GroupCoordinator:
 def _growth(group: Group, request: SyncGroupRequest) -> Iterable[tuple[str, int]]:
     """Return by how many bytes the assignments of a leader let each holder grow."""
     growth: Counter[str] = Counter()
-    for one in request.assignments:
-        member = group.members.get(one.member_id)
+    for assignment in request.assignments:
+        member = group.members.get(assignment.member_id)
         if member is not None:
-            growth[member.holder] += len(one.assignment) - len(member.assignment)
+            growth[member.holder] += len(assignment.assignment) - len(member.assignment)
     return growth.items()

@@ -35,8 +35,8 @@ class Offsets:
 
     def get(self, group: str, topic: str, partition: int) -> OffsetAndMetadata | None:
         """Return a group's committed offset for a partition, or None."""
-        found = self._groups.get(group, {}).get(topic, {}).get(partition)
-        return None if found is None else found.value
+        offset = self._groups.get(group, {}).get(topic, {}).get(partition)
+        return None if offset is None else offset.value
 
     def of(self, group: str) -> Iterator[tuple[str, int, OffsetAndMetadata]]:
         """Yield (topic, partition, offset) for everything that a group has committed, in order."""

@@ -20,7 +20,7 @@ from warmlog.protocol.kafka.group_records import OffsetAndMetadata
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 
-_Place: TypeAlias = tuple[str, str, int]  # group, topic, partition
+_Key: TypeAlias = tuple[str, str, int]  # group, topic, partition
 
 
 class PendingOffset(NamedTuple):
@@ -39,7 +39,7 @@ class Transaction:
     __slots__ = ("offsets",)
 
     def __init__(self) -> None:
-        self.offsets: dict[_Place, PendingOffset] = {}
+        self.offsets: dict[_Key, PendingOffset] = {}
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -101,14 +101,14 @@ class PendingOffsets:
         transaction = self._open.get(producer_id)
         if transaction is None:
             transaction = self._open[producer_id] = Transaction()
-        place = (pending.group, pending.topic, pending.partition)
-        known = transaction.offsets.get(place)
+        key = (pending.group, pending.topic, pending.partition)
+        known = transaction.offsets.get(key)
         if known is not None and known.record_offset > pending.record_offset:
             return
-        transaction.offsets[place] = pending
+        transaction.offsets[key] = pending
         self._bytes[pending.group] += held_bytes(pending.value) - held_bytes(known and known.value)
         if known is None:
-            group, topic, partition = place
+            group, topic, partition = key
             self._groups.setdefault(group, {}).setdefault(topic, {}).setdefault(partition, set()).add(transaction)
             self._count += 1
 
@@ -132,21 +132,21 @@ class PendingOffsets:
 
     def remove(self, group: str, topic: str, partition: int, record_offset: int) -> None:
         """Remove the offsets that a tombstone at `record_offset` follows."""
-        place = (group, topic, partition)
+        key = (group, topic, partition)
         for transaction in list(self._groups.get(group, {}).get(topic, {}).get(partition, ())):
-            if transaction.offsets[place].record_offset < record_offset:
-                self._remove(transaction, place)
+            if transaction.offsets[key].record_offset < record_offset:
+                self._remove(transaction, key)
 
     def remove_topic(self, topic: str, end: int) -> Iterator[tuple[str, list[int]]]:
         """Remove the offsets of a deleted topic, those of records before `end`; yield each group and its partitions."""
         for group in [name for name, topics in self._groups.items() if topic in topics]:
-            found = list(self._groups.get(group, {}).get(topic, {}).items())
-            for partition, transactions in found:
+            offsets = list(self._groups.get(group, {}).get(topic, {}).items())
+            for partition, transactions in offsets:
                 for transaction in list(transactions):
                     if transaction.offsets[group, topic, partition].record_offset < end:
                         self._remove(transaction, (group, topic, partition))
             # Not of one with a later offset: its tombstone would remove that, too, when the log is read again.
-            yield group, [partition for partition, _ in found if not self.is_pending(group, topic, partition)]
+            yield group, [partition for partition, _ in offsets if not self.is_pending(group, topic, partition)]
 
     def forget(self, count: int) -> bool:
         """Forget `count` offsets of one transaction; return whether any are left."""
@@ -181,10 +181,10 @@ class PendingOffsets:
 
     # -- inside --
 
-    def _remove(self, transaction: Transaction, place: _Place) -> None:
-        removed = transaction.offsets.pop(place)
+    def _remove(self, transaction: Transaction, key: _Key) -> None:
+        removed = transaction.offsets.pop(key)
         self._count -= 1
-        group, topic, partition = place
+        group, topic, partition = key
         self._bytes[group] -= held_bytes(removed.value)
         topics = self._groups[group]
         partitions = topics[topic]

@@ -56,9 +56,9 @@ class GroupService:
         """Answer every waiting client with an error, and refuse further requests."""
         self.registry.runtime.stop()
 
-    def end_transaction(self, place: TopicPartition, producer_id: int, offset: int, outcome: Outcome) -> None:
+    def end_transaction(self, topic_partition: TopicPartition, producer_id: int, offset: int, outcome: Outcome) -> None:
         """Apply a marker that was written to a partition of any topic at `offset`."""
-        topic, index = place
+        topic, index = topic_partition
         if topic == TOPIC:
             self.registry.end_transaction(index, producer_id, offset, outcome)
 

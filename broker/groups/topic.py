@@ -33,11 +33,11 @@ GroupRow: TypeAlias = StoredGroup | StoredOffset
 
 
 def _decode(key: bytes, value: bytes) -> tuple[str, GroupRow] | None:
-    found = decode_key(key)
-    if isinstance(found, OffsetKey):
-        return found.group, StoredOffset(found.topic, found.partition, decode_offset(value))
-    if isinstance(found, GroupKey):
-        return found.group, decode_group(value)
+    decoded = decode_key(key)
+    if isinstance(decoded, OffsetKey):
+        return decoded.group, StoredOffset(decoded.topic, decoded.partition, decode_offset(value))
+    if isinstance(decoded, GroupKey):
+        return decoded.group, decode_group(value)
     return None  # of a newer group protocol
 
 

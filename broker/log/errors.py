@@ -110,7 +110,7 @@ class DirectoryFailedError(DataDirectoryError):
         self.reason = reason
 
 
-class NoRoomError(LogError):
+class NoSpaceError(LogError):
     """An append or a new log was rejected because the disk is full."""
 
 

@@ -266,36 +266,46 @@ class Cleaner:
 
 def _declare(metrics: Metrics, cleaner: Cleaner) -> None:
     """Declare the metrics of compaction."""
-    found = cleaner.statistics
+    statistics = cleaner.statistics
 
-    def one(read: Callable[[], float]) -> Callable[[], list[tuple[tuple[str, ...], float]]]:
+    def value_of(read: Callable[[], float]) -> Callable[[], list[tuple[tuple[str, ...], float]]]:
         return lambda: [((), read())]
 
     counter, gauge = metrics.counter, metrics.gauge
-    counter("warmlog_cleaner_runs_total", "Completed compactions of a log.", one(lambda: found.runs))
-    counter("warmlog_cleaner_read_bytes_total", "Bytes read by compaction.", one(lambda: found.read_bytes))
-    counter("warmlog_cleaner_written_bytes_total", "Bytes written by compaction.", one(lambda: found.written_bytes))
+    counter("warmlog_cleaner_runs_total", "Completed compactions of a log.", value_of(lambda: statistics.runs))
+    counter("warmlog_cleaner_read_bytes_total", "Bytes read by compaction.", value_of(lambda: statistics.read_bytes))
+    counter(
+        "warmlog_cleaner_written_bytes_total",
+        "Bytes written by compaction.",
+        value_of(lambda: statistics.written_bytes),
+    )
     counter(
         "warmlog_cleaner_failures_total",
         "Failed compactions, by reason.",
-        lambda: [((reason,), count) for reason, count in found.failures.items()],
+        lambda: [((reason,), count) for reason, count in statistics.failures.items()],
         ("reason",),
     )
-    gauge("warmlog_cleaner_running", "Compactions running now.", one(lambda: found.running))
-    gauge("warmlog_cleaner_max_dirty_ratio", "Highest dirty ratio of any log.", one(lambda: cleaner.dirty.max_ratio))
+    gauge("warmlog_cleaner_running", "Compactions running now.", value_of(lambda: statistics.running))
+    gauge(
+        "warmlog_cleaner_max_dirty_ratio", "Highest dirty ratio of any log.", value_of(lambda: cleaner.dirty.max_ratio)
+    )
     gauge(
         "warmlog_cleaner_max_delay_seconds",
         "Longest time by which a log exceeds max.compaction.lag.ms.",
-        one(lambda: cleaner.dirty.max_delay_ms / 1000),
+        value_of(lambda: cleaner.dirty.max_delay_ms / 1000),
     )
-    gauge("warmlog_cleaner_last_run_seconds", "Duration of the last compaction.", one(lambda: found.last_run_seconds))
+    gauge(
+        "warmlog_cleaner_last_run_seconds",
+        "Duration of the last compaction.",
+        value_of(lambda: statistics.last_run_seconds),
+    )
     gauge(
         "warmlog_cleaner_uncleanable_partitions",
         "Logs excluded from compaction because it failed.",
-        one(lambda: len(cleaner.uncleanable)),
+        value_of(lambda: len(cleaner.uncleanable)),
     )
     gauge(
         "warmlog_cleaner_heartbeat_age_seconds",
         "Time since the last sign of life of the cleaner; it is stuck if that is minutes longer than its backoff.",
-        lambda: [((), time.monotonic() - found.heard_at)] if cleaner.is_on else [],
+        lambda: [((), time.monotonic() - statistics.heard_at)] if cleaner.is_on else [],
     )

@@ -81,39 +81,39 @@ class DirtyLogs:
     async def _scan(self) -> None:
         """Examine all logs, and queue those that are due."""
         began_at = time.monotonic()
-        found: list[Due] = []
+        dirty: list[Due] = []
         left = iter(self._partitions)
         while turn := list(islice(left, PARTITIONS_PER_TURN)):
             candidates = iter([partition for partition in turn if self._may_be_cleaned(partition)])
             while together := list(islice(candidates, LOGS_PER_CALL)):
-                found += await self._find(together)
+                dirty += await self._find(together)
             await trio.lowlevel.checkpoint()
-        due = [each for each in found if each.cleanable.is_due(each.partition.log.config)]
+        due = [each for each in dirty if each.cleanable.is_due(each.partition.log.config)]
         due.sort(key=lambda each: each.cleanable.ratio, reverse=True)
         self._queue = deque(each.partition for each in due)
-        self.max_ratio = max((each.cleanable.ratio for each in found), default=0.0)
-        self.max_delay_ms = max((each.cleanable.delay_ms for each in found), default=0)
+        self.max_ratio = max((each.cleanable.ratio for each in dirty), default=0.0)
+        self.max_delay_ms = max((each.cleanable.delay_ms for each in dirty), default=0)
         ended_at = time.monotonic()
         self._next_scan_at = ended_at + (ended_at - began_at) / MAX_SHARE
 
     async def _find(self, partitions: Sequence[Partition]) -> list[Due]:
         """Examine logs in a worker thread, and report those that cannot be read."""
-        asked = [(partition.log, self._partitions.cleaned_up_to(partition)) for partition in partitions]
+        logs = [(partition.log, self._partitions.cleaned_up_to(partition)) for partition in partitions]
         with ExitStack() as stack:
             for partition in partitions:
                 stack.enter_context(partition.inside())
-            outcomes = await trio.to_thread.run_sync(_find_each, asked)
-        found = []
+            outcomes = await trio.to_thread.run_sync(_find_each, logs)
+        due = []
         for partition, outcome in zip(partitions, outcomes, strict=True):
             if isinstance(outcome, Cleanable):
-                found.append(Due(partition, outcome))
+                due.append(Due(partition, outcome))
             elif self._partitions.local(partition.topic, partition.index) is partition:  # else it was deleted meanwhile
                 self._failed(partition, outcome)
-        return found
+        return due
 
 
-def _find_each(asked: Sequence[tuple[PartitionLog, int | None]]) -> list[Cleanable | Exception]:
-    return [_find(log, checkpoint) for log, checkpoint in asked]
+def _find_each(logs: Sequence[tuple[PartitionLog, int | None]]) -> list[Cleanable | Exception]:
+    return [_find(log, checkpoint) for log, checkpoint in logs]
 
 
 def _find(log: PartitionLog, checkpoint: int | None) -> Cleanable | Exception:

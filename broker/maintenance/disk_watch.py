@@ -23,7 +23,7 @@ import trio
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.errors import DirectoryFailedError
-from warmlog.broker.log.io.disk import DiskSpace, is_disk_failure, is_out_of_room
+from warmlog.broker.log.io.disk import DiskSpace, is_disk_failure, is_out_of_space
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.maintenance.pieces import in_pieces
 from warmlog.broker.maintenance.wakeups import sleep_until_wakeup
@@ -106,7 +106,7 @@ def _measure(directory: DataDirectory, *, probe: bool) -> DiskSpace:
     try:
         space = directory.measure_space(probe=probe)
     except OSError as error:
-        if not is_out_of_room(error):
+        if not is_out_of_space(error):
             raise
         space = directory.measure_space(probe=False)  # too full for the probe file, which is no failure of the disk
     directory.reserve.settle(space.usable_bytes)

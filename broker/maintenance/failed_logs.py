@@ -59,10 +59,10 @@ class FailedLogs:
         """Begin the attempts that are due. Does not wait for them."""
         await self._find()
         now = trio.current_time()
-        for partition, one in self._attempts.items():
-            if one.is_failed and not one.is_running and one.due_at <= now:
-                one.is_running = True
-                nursery.start_soon(self._attempt, partition, one)
+        for partition, attempt in self._attempts.items():
+            if attempt.is_failed and not attempt.is_running and attempt.due_at <= now:
+                attempt.is_running = True
+                nursery.start_soon(self._attempt, partition, attempt)
 
     async def check(self) -> None:
         """Begin the attempts that are due, and wait for them."""
@@ -91,36 +91,36 @@ class FailedLogs:
                 )  # fmt: skip
         kept = set(failed)
         self._attempts = {
-            partition: one
-            for partition, one in self._attempts.items()
-            if one.is_running or partition in kept or (partition in sound and now < one.due_at + MAX_PAUSE_S)
+            partition: attempt
+            for partition, attempt in self._attempts.items()
+            if attempt.is_running or partition in kept or (partition in sound and now < attempt.due_at + MAX_PAUSE_S)
         }
 
-    async def _attempt(self, partition: Partition, one: _Attempts) -> None:
+    async def _attempt(self, partition: Partition, attempts: _Attempts) -> None:
         directory = partition.log.directory.parent
         try:
             async with self._limiters.setdefault(directory, trio.CapacityLimiter(MAX_AT_ONCE)):
-                await self._reopen(partition, one)
+                await self._reopen(partition, attempts)
         finally:
-            one.is_running = False
+            attempts.is_running = False
 
-    async def _reopen(self, partition: Partition, one: _Attempts) -> None:
+    async def _reopen(self, partition: Partition, attempts: _Attempts) -> None:
         started = trio.current_time()
         try:
             reopened = await partition.reopen()
         except (OSError, LogError, ProtocolError) as error:
-            one.postpone()
+            attempts.postpone()
             logger.error(  # noqa: TRY400  # the message is enough
                 "%s-%d: could not rebuild the failed log, retrying in %g s: %s",
-                partition.topic, partition.index, one.due_at - trio.current_time(), error,
+                partition.topic, partition.index, attempts.due_at - trio.current_time(), error,
             )  # fmt: skip
         except Exception:  # a defect in one log must not keep others from being rebuilt
-            one.postpone()
+            attempts.postpone()
             logger.exception("%s-%d: could not rebuild the failed log", partition.topic, partition.index)
         else:
             if reopened is not None:  # else its segments are being rearranged: try again next time
-                one.postpone()
-                one.is_failed = False
+                attempts.postpone()
+                attempts.is_failed = False
                 self._report_rebuilt(partition, reopened, trio.current_time() - started)
 
     def _report_rebuilt(self, partition: Partition, reopened: Reopened, seconds: float) -> None:

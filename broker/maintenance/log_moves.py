@@ -30,7 +30,7 @@ import trio
 
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.directory.data_directory import DataDirectory
-from warmlog.broker.log.errors import LogError, NoRoomError
+from warmlog.broker.log.errors import LogError, NoSpaceError
 from warmlog.broker.log.moving import LogMove
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.appends.writer import Writer
@@ -87,14 +87,14 @@ class LogMoves:
         """Move a partition to a live data directory. Never waits.
 
         Cancels a move of the partition to another directory. Does nothing else if the partition is already there.
-        Raises NoRoomError.
+        Raises NoSpaceError.
         """
         current = self._moves.get(partition)
         if current is not None and current.target is target:
             return
         holder = self._directories.holder(partition.topic, partition.index)
         if holder is not target and target.space_status.is_short:
-            raise NoRoomError(f"data directory {target.path} is full")
+            raise NoSpaceError(f"data directory {target.path} is full")
         if current is not None:
             current.scope.cancel()
             del self._moves[partition]
@@ -126,10 +126,10 @@ class LogMoves:
     async def _resume(self) -> None:
         """Restart the moves whose copies were left behind. The copies are removed, as they may be out of date."""
         for directory in list(self._directories.live):
-            for name, found in directory.future_directories():
+            for name, topic_partition in directory.future_directories():
                 path = directory.partition_path(name)
                 await trio.to_thread.run_sync(partial(shutil.rmtree, path, ignore_errors=True))
-                partition = self._partitions.local(found.topic, found.partition)
+                partition = self._partitions.local(topic_partition.topic, topic_partition.partition)
                 if partition is not None and partition not in self._moves:
                     self._restart(partition, directory)
 
@@ -186,7 +186,7 @@ class LogMoves:
             return False
         usable = (await trio.to_thread.run_sync(target.space)).usable_bytes
         if usable < partition.log.size:
-            raise NoRoomError(f"the log has {partition.log.size:,} bytes, and {usable:,} are free")
+            raise NoSpaceError(f"the log has {partition.log.size:,} bytes, and {usable:,} are free")
         while self._is_here(partition) and target in self._directories.live:
             await self._catch_up(move, log_move)
             is_close = log_move.has_sealed and log_move.remaining_bytes <= MUCH_BYTES

@@ -11,8 +11,8 @@ PIECE = 1000  # partitions; looking at one takes up to 1 us
 
 async def in_pieces(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:
     """Yield the items that exist now, `PIECE` at a time, and let other tasks run before each further piece."""
-    found = list(items)
-    for start in range(0, len(found), PIECE):
+    listed = list(items)
+    for start in range(0, len(listed), PIECE):
         if start:
             await trio.lowlevel.checkpoint()
-        yield found[start : start + PIECE]
+        yield listed[start : start + PIECE]

@@ -60,7 +60,7 @@ class ProducerUpkeep:
                     await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
 
-    async def make_room(self) -> None:
+    async def evict_idle(self) -> None:
         """Evict the longest idle producers if the limit is nearly reached; called every second."""
         budget = self._budget
         if budget.count >= HIGH * budget.limit and trio.current_time() >= self._next_eviction_at:

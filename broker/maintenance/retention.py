@@ -54,13 +54,13 @@ class Retention:
 
     async def _check_log(self, partition: Partition) -> None:
         log = partition.log
-        found = await trio.to_thread.run_sync(log.old_segments.find)
-        self._report_future(partition, found)
-        if not found.reasons:
+        old_segments = await trio.to_thread.run_sync(log.old_segments.find)
+        self._report_future(partition, old_segments)
+        if not old_segments.reasons:
             return
         with trio.CancelScope(shield=True):  # segments that are taken out must also be renamed
-            partition.advance_start(await self._new_start(partition, found))
-            await self._remove(partition, found.reasons)
+            partition.advance_start(await self._new_start(partition, old_segments))
+            await self._remove(partition, old_segments.reasons)
 
     async def _remove(self, partition: Partition, reasons: Sequence[RemovalReason]) -> None:
         log = partition.log
@@ -80,21 +80,21 @@ class Retention:
         names = await trio.to_thread.run_sync(log.old_segments.rename, removed)
         self._unlinking.add(log, names)
 
-    async def _new_start(self, partition: Partition, found: Removable) -> int:
+    async def _new_start(self, partition: Partition, removable: Removable) -> int:
         """Return the new log start offset. It includes the active segment only if that could be rolled while empty."""
-        if not found.with_active:
-            return found.end_offset
+        if not removable.with_active:
+            return removable.end_offset
         log = partition.log
-        if log.offsets.log_end_offset == found.end_offset and await partition.roll():
+        if log.offsets.log_end_offset == removable.end_offset and await partition.roll():
             self._metrics.rolls["time"].add()
-            return found.end_offset
-        return found.active_base_offset
+            return removable.end_offset
+        return removable.active_base_offset
 
-    def _report_future(self, partition: Partition, found: Removable) -> None:
+    def _report_future(self, partition: Partition, removable: Removable) -> None:
         """Log once that a segment's future timestamps keep it, and all later ones, beyond the retention time."""
-        if found.from_future is None:
+        if removable.from_future is None:
             return
-        segment = (partition.topic, partition.index, found.from_future)
+        segment = (partition.topic, partition.index, removable.from_future)
         if segment not in self._reported:
             self._reported.add(segment)
             logger.warning("%s-%d: segment %d has future timestamps and is kept until they have passed", *segment)

@@ -54,7 +54,7 @@ class Maintenance:
             nursery.start_soon(self._flush)
             nursery.start_soon(self._reopen_failed)
             nursery.start_soon(self._every, self._expiration_check_interval_s, self._producers.forget_expired)
-            nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._producers.make_room)
+            nursery.start_soon(self._every, REMOVAL_INTERVAL_S, self._producers.evict_idle)
             nursery.start_soon(self._clean)
             for directory in self._partitions.data_directories:
                 nursery.start_soon(self._every, self._checkpoint_interval_s, self._partitions.checkpoint, directory)

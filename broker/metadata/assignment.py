@@ -48,13 +48,13 @@ def assign_replicas(
     order = _alternating(brokers, rack_of)
     start, count = random.randrange(len(order)), len(order)
     rows: dict[tuple[int, int], tuple[int, ...]] = {}
-    found = []
+    assignment = []
     for partition in range(first_partition, first_partition + partitions):
-        place = (start + partition) % count, (partition // count) % max(1, len(known) - 1)
-        if place not in rows:
-            rows[place] = _row(_candidates(order, fenced, *place), rack_of, replication_factor)
-        found.append(rows[place])
-    return tuple(found)
+        rotation = (start + partition) % count, (partition // count) % max(1, len(known) - 1)
+        if rotation not in rows:
+            rows[rotation] = _row(_candidates(order, fenced, *rotation), rack_of, replication_factor)
+        assignment.append(rows[rotation])
+    return tuple(assignment)
 
 
 def _alternating(brokers: Sequence[int], rack_of: Mapping[int, str | None]) -> list[int]:

@@ -44,17 +44,17 @@ class Database:
         path: Path,
         layout: Layout,
         *,
-        make_room: Callable[[], bool] = lambda: False,
+        release_reserve: Callable[[], bool] = lambda: False,
         is_exclusive: bool = False,
     ) -> None:
         """Open or create the file at `path`, and migrate it.
 
-        `make_room` is called when the disk is full; it returns whether to try again, and may raise OSError.
+        `release_reserve` is called when the disk is full; it returns whether to try again, and may raise OSError.
         `is_exclusive`: lock the file against other processes, also those that read.
         """
         self.path = path
         self._layout = layout
-        self._make_room = make_room
+        self._release_reserve = release_reserve
         self._lock = Lock()
         with self._errors():
             _make_private(path)
@@ -113,7 +113,7 @@ class Database:
         try:
             return step()
         except sqlite3.Error as error:
-            if error.sqlite_errorcode & 0xFF not in _DISK_MAY_BE_FULL or not self._make_room():
+            if error.sqlite_errorcode & 0xFF not in _DISK_MAY_BE_FULL or not self._release_reserve():
                 raise
             return step()
 

@@ -73,10 +73,10 @@ class Metrics:
 
     def requests(self, api: str, listener: str) -> RequestMetrics:
         """Return the histograms of one API on one listener."""
-        found = self._requests.get((api, listener))
-        if found is None:
-            found = self._requests[api, listener] = RequestMetrics(self, api, listener)
-        return found
+        histograms = self._requests.get((api, listener))
+        if histograms is None:
+            histograms = self._requests[api, listener] = RequestMetrics(self, api, listener)
+        return histograms
 
     def scrape(self) -> tuple[str, bytes]:
         """Return the content type and the body for Prometheus. Call it in a worker thread."""
@@ -107,8 +107,8 @@ class Metrics:
 
     def read(self, name: str) -> list[tuple[tuple[str, ...], float]]:
         """Return label values and values of a metric that was declared with a function; nothing if it was not."""
-        found = [each for each in self._families if isinstance(each, ReadFamily) and each.name == name]
-        return [row for each in found for row in each.read()]
+        families = [each for each in self._families if isinstance(each, ReadFamily) and each.name == name]
+        return [row for each in families for row in each.read()]
 
     def _declare_traffic(self) -> None:
         self.bytes_in = self._add(CounterFamily("warmlog_bytes_in_total", "Bytes received from clients.")).labels()

@@ -85,15 +85,15 @@ class Copies:
     def _follow(self, topic: Topic, index: int) -> bool:
         """Follow a partition in the role that this broker has now; return False if it is not to be followed."""
         source, follower, key = self._source, self._follower, (topic.name, index)
-        found, copy = self._wanted(topic, index), self._copies.get(key)
-        if copy is not None and copy.wanted != found:
+        wanted, copy = self._wanted(topic, index), self._copies.get(key)
+        if copy is not None and copy.wanted != wanted:
             self._stop(key)
-        if found is None or source is None or follower is None:
+        if wanted is None or source is None or follower is None:
             return False
         if key not in self._copies:
-            self._copies[key] = _Copy(found, self._replica(source, topic, found))
-            if found.local is not None:
-                found.local.stop_source = partial(self._stop, key)
+            self._copies[key] = _Copy(wanted, self._replica(source, topic, wanted))
+            if wanted.local is not None:
+                wanted.local.stop_source = partial(self._stop, key)
         if not follower.follows(*key):  # also one that was given up: its problem may be solved
             follower.follow(self._copies[key].replica)
         return True
@@ -105,14 +105,14 @@ class Copies:
         local = self._own.copied(topic, index)
         return None if local is None else _Wanted(local.partition, local, local.leader_epoch)
 
-    def _replica(self, source: PeerCluster, topic: Topic, found: _Wanted) -> PartitionReplica:
+    def _replica(self, source: PeerCluster, topic: Topic, wanted: _Wanted) -> PartitionReplica:
         assert topic.mirror is not None
         topic_id = topic.id.bytes if topic.mirror.has_source_id else NO_TOPIC_ID
-        if found.local is None:
-            return PartitionReplica(found.partition, topic_id, source, self._partitions.checkpoint)
-        local = found.local
+        if wanted.local is None:
+            return PartitionReplica(wanted.partition, topic_id, source, self._partitions.checkpoint)
+        local = wanted.local
         return SourceCopy(
-            found.partition,
+            wanted.partition,
             topic_id,
             source,
             self._partitions.checkpoint,

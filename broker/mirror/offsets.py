@@ -33,65 +33,75 @@ class OffsetCopies:
         self._partitions = partitions
         self._cluster_id = cluster_id
 
-    async def copy(self, found: GroupOffsets) -> dict[TopicPartition, ErrorCode]:
+    async def copy(self, of_group: GroupOffsets) -> dict[TopicPartition, ErrorCode]:
         """Commit what has changed of a group's offsets; return the errors by topic and partition."""
-        if not self._is_free(found.group):
+        if not self._is_free(of_group.group):
             return {}
-        differing = [one for one in found.offsets if self._is_mirrored(one) and self._differs(found.group, one)]
+        differing = [
+            offset for offset in of_group.offsets if self._is_mirrored(offset) and self._differs(of_group.group, offset)
+        ]
         shown = await self._high_watermarks(differing)
-        changed = [self._to_commit(one, shown[one.topic, one.partition]) for one in differing if _key(one) in shown]
-        changed = [one for one in changed if self._differs(found.group, one)]
+        changed = [
+            self._to_commit(offset, shown[offset.topic, offset.partition])
+            for offset in differing
+            if _key(offset) in shown
+        ]
+        changed = [offset for offset in changed if self._differs(of_group.group, offset)]
         if not changed:
             return {}
-        codes = await self._groups.commits.commit(found.group, _OUTSIDE, changed, retention_ms=None)
-        places = [(one.topic, one.partition) for one in changed]
-        return {place: code for place, code in zip(places, codes, strict=True) if code is not ErrorCode.NONE}
+        codes = await self._groups.commits.commit(of_group.group, _OUTSIDE, changed, retention_ms=None)
+        partitions = [(offset.topic, offset.partition) for offset in changed]
+        return {
+            topic_partition: code
+            for topic_partition, code in zip(partitions, codes, strict=True)
+            if code is not ErrorCode.NONE
+        }
 
     def _is_free(self, group: str) -> bool:
         known = self._groups.registry.get(group)
         return known is None or known.state is GroupState.EMPTY
 
-    def _is_mirrored(self, one: FetchedOffset) -> bool:
+    def _is_mirrored(self, offset: FetchedOffset) -> bool:
         """Whether an offset is of a partition that follows the source."""
-        topic = self._partitions.topic(one.topic)
+        topic = self._partitions.topic(offset.topic)
         if topic is None or topic.mirror is None or topic.mirror.is_promoting:
             return False
-        is_there = one.partition < topic.partitions and one.offset != NO_OFFSET
+        is_there = offset.partition < topic.partitions and offset.offset != NO_OFFSET
         return is_there and topic.mirror_of == self._cluster_id
 
-    def _differs(self, group: str, one: FetchedOffset | OffsetToCommit) -> bool:
+    def _differs(self, group: str, offset: FetchedOffset | OffsetToCommit) -> bool:
         """Whether an offset is another one than that committed here."""
         shard = self._groups.registry.shard_of(group)
-        here = None if shard is None else shard.offsets.get(group, one.topic, one.partition)
-        return here is None or (here.offset, here.metadata) != (one.offset, one.metadata)
+        here = None if shard is None else shard.offsets.get(group, offset.topic, offset.partition)
+        return here is None or (here.offset, here.metadata) != (offset.offset, offset.metadata)
 
     async def _high_watermarks(self, offsets: Iterable[FetchedOffset]) -> Mapping[TopicPartition, int]:
         """Return how far the copies of partitions can be read. Partitions that cannot be asked now are left out."""
         shown: dict[TopicPartition, int] = {}
         others: list[TopicPartition] = []
-        for one in offsets:
-            partition = self._partitions.get(one.topic, one.partition)
+        for offset in offsets:
+            partition = self._partitions.get(offset.topic, offset.partition)
             if partition is not None:
-                shown[_key(one)] = partition.log.offsets.high_watermark
+                shown[_key(offset)] = partition.log.offsets.high_watermark
             else:
-                others.append(_key(one))
+                others.append(_key(offset))
         if self._own is not None and others:
             shown |= await self._own.high_watermarks(others)
         return shown
 
-    def _to_commit(self, one: FetchedOffset, shown: int) -> OffsetToCommit:
+    def _to_commit(self, offset: FetchedOffset, shown: int) -> OffsetToCommit:
         """Return what to commit. Clients take no metadata with an epoch below that of an offset."""
-        leader_epoch = one.leader_epoch
-        if self._own is not None and leader_epoch > self._own.leader_epoch(one.topic, one.partition):
+        leader_epoch = offset.leader_epoch
+        if self._own is not None and leader_epoch > self._own.leader_epoch(offset.topic, offset.partition):
             leader_epoch = -1
         return OffsetToCommit(
-            topic=one.topic,
-            partition=one.partition,
-            offset=min(one.offset, shown),
+            topic=offset.topic,
+            partition=offset.partition,
+            offset=min(offset.offset, shown),
             leader_epoch=leader_epoch,
-            metadata=one.metadata,
+            metadata=offset.metadata,
         )
 
 
-def _key(one: FetchedOffset) -> TopicPartition:
-    return one.topic, one.partition
+def _key(offset: FetchedOffset) -> TopicPartition:
+    return offset.topic, offset.partition

@@ -48,8 +48,8 @@ class OwnCluster:
     @property
     def is_keeper(self) -> bool:
         """Whether this broker changes the mirrored topics, as far as is known here."""
-        found = self.node.image.mirror_keeper
-        return found is not None and Member(found.broker, found.epoch) == self.node.me
+        keeper = self.node.image.mirror_keeper
+        return keeper is not None and Member(keeper.broker, keeper.epoch) == self.node.me
 
     async def keeps(self) -> bool:
         """Become the keeper if there is none; return whether this broker is it."""
@@ -76,7 +76,7 @@ class OwnCluster:
             state = self.node.image.partition(*key)
             if state is not None and state.leader_id not in {NO_LEADER, self.node.id}:
                 by_leader.setdefault(state.leader_id, []).append(key)
-        found: dict[TopicPartition, int] = {}
+        high_watermarks: dict[TopicPartition, int] = {}
         for leader, there in by_leader.items():
             queries = [
                 KafkaOffsetQuery(topic=topic, partition=index, timestamp=LATEST_TIMESTAMP) for topic, index in there
@@ -87,7 +87,7 @@ class OwnCluster:
                 )
             except PeerError:
                 continue
-            for one in response.partitions:
-                if one.error is ErrorCode.NONE:
-                    found[one.topic, one.partition] = one.offset
-        return found
+            for partition in response.partitions:
+                if partition.error is ErrorCode.NONE:
+                    high_watermarks[partition.topic, partition.partition] = partition.offset
+        return high_watermarks

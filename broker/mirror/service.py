@@ -242,11 +242,15 @@ class Mirror:
         if self._own is not None and groups:
             await self._groups.registry.runtime.ensure()
             groups = [group for group in groups if self._groups.registry.available(group) is ErrorCode.NONE]
-        for found in await source.committed(groups):
-            errors = await copies.copy(found)
+        for group_offsets in await source.committed(groups):
+            errors = await copies.copy(group_offsets)
             for (topic, partition), code in errors.items():
                 logger.warning(
-                    "group %s: cannot copy its committed offset of %s-%d: %s", found.group, topic, partition, code.name
+                    "group %s: cannot copy its committed offset of %s-%d: %s",
+                    group_offsets.group,
+                    topic,
+                    partition,
+                    code.name,
                 )
 
     def _note(self, problem: str | None) -> None:

@@ -71,14 +71,14 @@ class Source:
         """Return the settings of topics; topics whose settings are unavailable are left out."""
         queries = tuple([ConfigQuery(resource_type=ResourceType.TOPIC, name=name) for name in names])
         response = await self._cluster.ask_any(DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=queries))
-        found: dict[str, Mapping[str, str]] = {}
-        for one in response.resources:
-            if one.error is not ErrorCode.NONE:
-                self._tell(one.name, f"topic {one.name}: cannot get its settings: {one.error.name}")
+        configs: dict[str, Mapping[str, str]] = {}
+        for resource in response.resources:
+            if resource.error is not ErrorCode.NONE:
+                self._tell(resource.name, f"topic {resource.name}: cannot get its settings: {resource.error.name}")
                 continue
-            entries = [entry for entry in one.configs if entry.source is ConfigSource.TOPIC]
-            found[one.name] = {entry.name: entry.value for entry in entries if entry.value is not None}
-        return {name: found[name] for name in names if name in found}
+            entries = [entry for entry in resource.configs if entry.source is ConfigSource.TOPIC]
+            configs[resource.name] = {entry.name: entry.value for entry in entries if entry.value is not None}
+        return {name: configs[name] for name in names if name in configs}
 
     def _topic(self, known: KnownTopic, configs: Mapping[str, str]) -> SourceTopic:
         usable = usable_configs(configs, self._settings)
@@ -90,7 +90,7 @@ class Source:
 
     async def groups(self, is_chosen: Callable[[str], bool]) -> list[str]:
         """Return the chosen groups that have committed offsets, of all brokers that answer. Raises PeerError."""
-        found: set[str] = set()
+        groups: set[str] = set()
         failure: PeerError | None = None
         answered = 0
         for node_id in sorted(self._cluster.view.brokers):
@@ -103,10 +103,10 @@ class Source:
                 failure = PeerUnavailableError(f"broker {node_id} does not list its groups: {response.error.name}")
                 continue
             answered += 1
-            found.update(one.group for one in response.groups if one.type in _WITH_OFFSETS)
+            groups.update(listed.group for listed in response.groups if listed.type in _WITH_OFFSETS)
         if failure is not None and not answered:
             raise failure
-        return sorted(group for group in found if group and is_chosen(group))
+        return sorted(group for group in groups if group and is_chosen(group))
 
     async def committed(self, groups: Iterable[str]) -> list[GroupOffsets]:
         """Return the committed offsets of groups; groups whose offsets are unavailable or not stable are left out.
@@ -116,27 +116,27 @@ class Source:
         by_coordinator: dict[int, list[str]] = {}
         for group in groups:
             by_coordinator.setdefault(await self._cluster.coordinator_of(group), []).append(group)
-        found: list[GroupOffsets] = []
+        committed: list[GroupOffsets] = []
         for node_id, there in by_coordinator.items():
             for names in _portions(there, GROUPS_PER_REQUEST):
-                found += await self._committed_at(node_id, names)
-        return found
+                committed += await self._committed_at(node_id, names)
+        return committed
 
     async def _committed_at(self, node_id: int, groups: list[str]) -> list[GroupOffsets]:
-        asked = tuple([MemberOffsetFetchGroup(group=group) for group in groups])
-        request = OffsetFetchRequest(groups=asked, require_stable=True)
+        requested = tuple([MemberOffsetFetchGroup(group=group) for group in groups])
+        request = OffsetFetchRequest(groups=requested, require_stable=True)
         response = await self._cluster.ask(node_id, OFFSET_FETCH, request)
-        found: list[GroupOffsets] = []
-        for one in response.groups:
-            codes = {one.error, *[offset.error for offset in one.partitions]} - {ErrorCode.NONE}
+        committed: list[GroupOffsets] = []
+        for answer in response.groups:
+            codes = {answer.error, *[offset.error for offset in answer.partitions]} - {ErrorCode.NONE}
             if not codes:
-                found.append(GroupOffsets(one.group, one.partitions))
-                self._tell(one.group, "")
+                committed.append(GroupOffsets(answer.group, answer.partitions))
+                self._tell(answer.group, "")
                 continue
-            self._cluster.forget_coordinator(one.group)
+            self._cluster.forget_coordinator(answer.group)
             names = ", ".join(sorted(code.name for code in codes))
-            self._tell(one.group, f"group {one.group}: cannot get its committed offsets: {names}")
-        return [one for one in found if one.group in groups]
+            self._tell(answer.group, f"group {answer.group}: cannot get its committed offsets: {names}")
+        return [answer for answer in committed if answer.group in groups]
 
     def _tell(self, name: str, problem: str) -> None:
         """Log a problem of a topic or group once, until it is another one or gone."""

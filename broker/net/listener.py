@@ -75,8 +75,8 @@ class Limits:
 def bind(address: tuple[str, int], backlog: int) -> socket.socket:
     """Return a non-blocking listening socket; port 0 selects a free port, no host all addresses. Raises OSError."""
     host, port = address
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, resolved = found[0]
+    addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, resolved = addresses[0]
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -192,11 +192,11 @@ class MemoryBudget:
         try:
             while self._waiting or self._held_bytes > self._max_bytes:
                 await trio.sleep(CHECK_S)
-                self.make_room()
+                self.evict_slowest()
         finally:
             self._is_watched = False
 
-    def make_room(self) -> None:
+    def evict_slowest(self) -> None:
         """Close connections that are in the way of the first waiting share, see the table above."""
         first: Share | None = self._waiting[0] if self._waiting else None
         for victim, rate in self._victims(first)[:EVICTIONS]:
@@ -246,7 +246,7 @@ class MemoryBudget:
         for share in self._shares:
             held[share.address] = held.get(share.address, 0) + share.size
         fair, fair_of_address = self._max_bytes / len(self._shares), self._max_bytes / len(held)
-        found = []
+        victims = []
         for share in self._shares:
             moving_s = share.moving_s(now)
             if moving_s < UNFAIR_S or not share.size or share is first:
@@ -259,13 +259,13 @@ class MemoryBudget:
                 or (share.address != first.address and held[share.address] > fair_of_address)
             )
             if is_slow or (is_greedy and (rate < FAIR_RATE or now - share.progress.since >= LONG_S)):
-                found.append((share, rate))
-        return sorted(found, key=_rate)
+                victims.append((share, rate))
+        return sorted(victims, key=_rate)
 
 
 def _order(share: Share) -> tuple[int, float]:
     return share.total, share.waits_since
 
 
-def _rate(found: tuple[Share, float]) -> float:
-    return found[1]
+def _rate(victim: tuple[Share, float]) -> float:
+    return victim[1]

@@ -27,12 +27,12 @@ class PendingFetch:
         "_context",
         "_dispatcher",
         "_fetch",
-        "_found",
         "_is_closed",
         "_is_over",
         "_is_woken",
         "_max_wait_s",
         "_owner",
+        "_result",
         "_tick",
         "_turn",
         "_working",
@@ -47,7 +47,7 @@ class PendingFetch:
         self._dispatcher = dispatcher
         self._owner = owner
         self._turn = turn
-        self._found: Fetch | FetchReply | None = None  # result of the task
+        self._result: Fetch | FetchReply | None = None  # result of the task
         self._is_woken = False
         self._is_over = False  # the time to wait has passed
         self._max_wait_s = fetch.max_wait_ms / 1000
@@ -79,21 +79,21 @@ class PendingFetch:
         if not self._is_woken or self._working is not None:
             return None
         self._is_woken = False
-        found, self._found = self._found, None
-        if found is None or (self._is_over and isinstance(found, Fetch)):
-            found = self._dispatcher.fetch_again(self._fetch, self._context, is_over=self._is_over)
-        if isinstance(found, Fetch):
+        result, self._result = self._result, None
+        if result is None or (self._is_over and isinstance(result, Fetch)):
+            result = self._dispatcher.fetch_again(self._fetch, self._context, is_over=self._is_over)
+        if isinstance(result, Fetch):
             self._wait()
             return None
         self._end()
-        return found
+        return result
 
     def close(self) -> None:
         """Give up the fetch without a response."""
         self._end()
         if self._working is not None:
             self._working.cancel()
-        elif self._found is None or isinstance(self._found, Fetch):
+        elif self._result is None or isinstance(self._result, Fetch):
             self._fetch.abandon()
 
     def _end(self) -> None:
@@ -120,14 +120,14 @@ class PendingFetch:
     async def _work(self) -> None:
         """Run the part of the fetch that needs a task."""
         assert self._working is not None
-        found: Fetch | FetchReply | None = None
+        result: Fetch | FetchReply | None = None
         with self._working:
-            found = await self._dispatcher.fetch_work(self._fetch, self._context)
+            result = await self._dispatcher.fetch_work(self._fetch, self._context)
         self._working = None
         if not self._is_closed:
-            self._found = found
+            self._result = result
             self._wake()
             return
         self._context.end()
-        if isinstance(found, Fetch):
-            found.abandon()
+        if isinstance(result, Fetch):
+            result.abandon()

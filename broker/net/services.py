@@ -85,10 +85,10 @@ class Services:
 
     def api_metrics(self, api: str) -> RequestMetrics:
         """Return the histograms of an API on this listener."""
-        found = self._api_metrics.get(api)
-        if found is None:
-            found = self._api_metrics[api] = self.metrics.requests(api, self.name)
-        return found
+        histograms = self._api_metrics.get(api)
+        if histograms is None:
+            histograms = self._api_metrics[api] = self.metrics.requests(api, self.name)
+        return histograms
 
     def log_closed(self, session: Session, error: ProtocolError) -> None:
         """Log why a connection is closed. Rate-limited, since a peer may send invalid frames without end."""

@@ -197,7 +197,7 @@ class Partition:
         offset: int,
         max_bytes: int,
         *,
-        min_one_message: bool,
+        min_one_batch: bool,
         committed: bool = False,
         to_log_end: bool = False,
     ) -> LogRead | None:
@@ -217,8 +217,8 @@ class Partition:
             end = log.offsets.last_stable_offset if committed else log.offsets.high_watermark
             if to_log_end:
                 end = log.offsets.log_end_offset
-            found = log.reads.read(
-                offset, max_bytes, isolation_end=end, min_one_message=min_one_message, with_aborted=committed
+            result = log.reads.read(
+                offset, max_bytes, isolation_end=end, min_one_batch=min_one_batch, with_aborted=committed
             )
         except IndexCorruptError as error:
             self.rebuild(error)
@@ -228,15 +228,15 @@ class Partition:
                 return None
             raise
         else:
-            if found.section is not None:
-                faults.end(LOOKUP_FAULTS[found.section])
+            if result.section is not None:
+                faults.end(LOOKUP_FAULTS[result.section])
         finally:
             residency.leave()
             faults.leave()
-        if found.section is not None:
-            self._metrics.lookups[found.section].add()
+        if result.section is not None:
+            self._metrics.lookups[result.section].add()
             self._metrics.lookup_seconds.observe(time.perf_counter() - started)
-        return found
+        return result
 
     def is_in_memory(self, piece: FileSlice, length: int) -> bool:
         """Whether the first `length` bytes of a slice are resident, which the slice then records. Raises OSError."""

@@ -156,12 +156,12 @@ class Partitions:
 
     def readable(self, topic: str, partition: int) -> Partition | None:
         """Return a partition that consumers can read here, as this broker leads it or is in sync (KIP-392), or None."""
-        found = self._map.partitions.get((topic, partition))
-        if found is None:
+        partition_or_none = self._map.partitions.get((topic, partition))
+        if partition_or_none is None:
             local = self.local(topic, partition)
             if local is not None and local.readable_epoch != NOT_READABLE:
                 return local
-        return found
+        return partition_or_none
 
     def will_lead(self, topic: str, partition: int) -> bool:
         """Whether this broker has been elected to lead a partition that `get` does not find: it prepares the log."""
@@ -172,10 +172,10 @@ class Partitions:
 
     def require(self, topic: str, partition: int) -> Partition:
         """Return a partition. Raises OfflineError, NotReadyError, UnknownTopicError."""
-        found = self.get(topic, partition)
-        if found is None:
+        served = self.get(topic, partition)
+        if served is None:
             raise self.missing(topic, partition)
-        return found
+        return served
 
     def is_pending(self, topic: str) -> bool:
         """Whether a topic is being created and its partitions are not available yet."""

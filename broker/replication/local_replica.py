@@ -219,8 +219,8 @@ class LocalReplica:
     def is_to_be_promoted(self, state: PartitionState) -> bool:
         """Whether this broker leads in the epoch of the state, and the topic asks to make the partition writable."""
         topic = self._shared.node.image.topics.get(self.partition.topic)
-        is_asked = topic is not None and topic.mirror is not None and topic.mirror.is_promoting
-        return is_asked and state.promoted_at is None and self.leads and self.is_in_role(state)
+        is_promoting = topic is not None and topic.mirror is not None and topic.mirror.is_promoting
+        return is_promoting and state.promoted_at is None and self.leads and self.is_in_role(state)
 
     def _lead(self, state: PartitionState) -> None:
         partition = self.partition

@@ -38,33 +38,33 @@ class LogEnds:
 
         Those are missing that do not answer, whose log has failed, or that have registered again meanwhile.
         """
-        found: dict[Member, LogEnd] = {}
+        log_ends: dict[Member, LogEnd] = {}
         name, state = self._node.image.names.get(key.topic_id), self._node.image.partitions.get(key)
         if name is None or state is None:
-            return found
+            return log_ends
         known = {member.broker for member in (*state.isr, *state.elr)}
         needed = {member for member in members if member.broker in known}
-        asked = [member for member in members if member in needed or member not in self._silent]
-        waiting = set(asked)
+        queried = [member for member in members if member in needed or member not in self._silent]
+        waiting = set(queried)
 
         async def ask(member: Member) -> None:
-            await self._ask_one(name, key.partition, member, found)
+            await self._query(name, key.partition, member, log_ends)
             waiting.discard(member)
-            if needed <= found.keys():
+            if needed <= log_ends.keys():
                 scope.deadline = min(scope.deadline, trio.current_time() + OTHERS_TIMEOUT_S)
 
         with trio.move_on_after(TIMEOUT_S) as scope:
             async with trio.open_nursery() as nursery:
-                for member in asked:
+                for member in queried:
                     nursery.start_soon(ask, member)
         self._silent |= waiting - needed
-        return {member: end for member, end in found.items() if self._node.image.current(member.broker) == member}
+        return {member: end for member, end in log_ends.items() if self._node.image.current(member.broker) == member}
 
-    async def _ask_one(self, topic: str, index: int, member: Member, found: dict[Member, LogEnd]) -> None:
+    async def _query(self, topic: str, index: int, member: Member, log_ends: dict[Member, LogEnd]) -> None:
         if member.broker == self._node.id:
             here = self._partitions.local(topic, index)
             if here is not None and not here.log.failed and not here.is_of_deleted_topic:
-                found[member] = LogEnd(here.log.last_epoch, here.log.offsets.log_end_offset)
+                log_ends[member] = LogEnd(here.log.last_epoch, here.log.offsets.log_end_offset)
             return
         query = KafkaOffsetQuery(topic=topic, partition=index, timestamp=LATEST_TIMESTAMP)
         request = KafkaListOffsetsRequest(partitions=(query,), replica_id=DEBUGGER)
@@ -73,6 +73,6 @@ class LogEnds:
         except PeerError as error:
             logger.debug("%s-%d: broker %d did not report its log end offset: %s", topic, index, member.broker, error)
             return
-        for one in answer.partitions:
-            if one.error is ErrorCode.NONE:
-                found[member] = LogEnd(one.leader_epoch, one.offset)
+        for partition in answer.partitions:
+            if partition.error is ErrorCode.NONE:
+                log_ends[member] = LogEnd(partition.leader_epoch, partition.offset)

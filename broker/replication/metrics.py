@@ -12,23 +12,23 @@ def declare_replication_metrics(
     """Register the metrics of the replicas on this broker. All are read in a worker thread."""
     follower, counts = shared.follower, shared.counts
     gauges: Mapping[str, tuple[str, Callable[[LocalReplica], bool]]] = {
-        "warmlog_replication_leaders": ("Partitions that this broker leads.", lambda one: one.leads),
-        "warmlog_replication_followers": ("Partitions that this broker follows.", lambda one: one.copy is not None),
+        "warmlog_replication_leaders": ("Partitions that this broker leads.", lambda local: local.leads),
+        "warmlog_replication_followers": ("Partitions that this broker follows.", lambda local: local.copy is not None),
         "warmlog_replication_under_replicated": (
             "Partitions led by this broker whose in-sync replicas are fewer than its replicas.",
             _is_under_replicated,
         ),
         "warmlog_replication_below_min_isr": (
             "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas.",
-            lambda one: (leader := one.leader) is not None and leader.progress.is_under_min_isr,
+            lambda local: (leader := local.leader) is not None and leader.progress.is_under_min_isr,
         ),
         "warmlog_replication_failed_replicas": (
             "Replicas on this broker that neither lead nor follow, because their log has failed.",
-            lambda one: not one.is_sound,
+            lambda local: not local.is_sound,
         ),
         "warmlog_replication_full_disk_replicas": (
             "Replicas on this broker that accept no records, because the disk is full.",
-            lambda one: one.partition.log.appends.is_full,
+            lambda local: local.partition.log.appends.is_full,
         ),
     }
     for name, (text, counted) in gauges.items():

@@ -1,13 +1,13 @@
 """Bring the replicas on this broker in line with the image of the cluster.
 
-    the image has changed -> the places concerned are due -> for each, one step after the other, until nothing is left:
+    the image has changed -> its partitions are due -> for each, one step after the other, until nothing is left:
         delete the log of another topic | leave ISR and ELR | create the log | lead or follow
 
-A place is a topic's name and a partition's number: the name of a directory. Its log may be that of a deleted topic
+A replica is known here by (topic, partition), the name of its directory. The log there may be that of a deleted topic
 whose name is in use again.
 
 Invariants:
-1. One task at a time works on a place, and no other task changes roles, except that `end` may come at any time.
+1. One task at a time works on a (topic, partition), and no other task changes roles, except that `end` may come at any time.
 2. A replica that has lost its records, or its disk, has no role until it has left ISR and ELR (`disown`). Its role ends
    as soon as the loss is noticed, before the log can be used again.
 3. A log is used for the topic id that its directory names, or not at all: its role ends at the moment when the image
@@ -90,7 +90,7 @@ class Replicas:
         )
         self._log_ends = LogEnds(node, partitions, brokers)
         self._here: dict[TopicPartition, LocalReplica] = {}
-        self._places: dict[TopicIdPartition, TopicPartition] = {}  # of those
+        self._assignments: dict[TopicIdPartition, TopicPartition] = {}  # of those
         self._lost: set[TopicPartition] = set()  # replicas that have to leave ISR and ELR first
         self._topics = Counter[UUID]()  # how many replicas of each are here
         self._stuck: set[TopicPartition] = set()  # in-sync replicas on full disks, which others should not wait for
@@ -113,7 +113,7 @@ class Replicas:
             topic = partitions.topic(partition.topic)
             if topic is not None:
                 self._adopt(TopicIdPartition(topic.id, partition.index), partition)
-        self._lost.update([place for place in self._here if partitions.was_cut(*place)])
+        self._lost.update([topic_partition for topic_partition in self._here if partitions.was_cut(*topic_partition)])
         self._lost.update(self._missing())
         node.on_change.append(self._note)
         partitions.availability.on_offline.append(self._lost_disk)
@@ -139,17 +139,17 @@ class Replicas:
         declare_replication_metrics(metrics, lambda: list(self._here.values()), self._shared)
 
     def _adopt(self, key: TopicIdPartition, partition: Partition) -> None:
-        place = partition.topic, partition.index
-        local = self._here[place] = LocalReplica(key, partition, self._shared)
-        self._places[key] = place
+        topic_partition = partition.topic, partition.index
+        local = self._here[topic_partition] = LocalReplica(key, partition, self._shared)
+        self._assignments[key] = topic_partition
         self._topics[key.topic_id] += 1
         partition.on_health = partial(self._examine, local)
         if not local.is_sound:
-            self._lost.add(place)
+            self._lost.add(topic_partition)
 
-    def _forget(self, place: TopicPartition) -> None:
-        local = self._here.pop(place)
-        del self._places[local.key]
+    def _forget(self, topic_partition: TopicPartition) -> None:
+        local = self._here.pop(topic_partition)
+        del self._assignments[local.key]
         self._topics[local.key.topic_id] -= 1
         local.partition.on_health = None
 
@@ -158,27 +158,31 @@ class Replicas:
     def _note(self, image: ClusterImage, delta: ImageDelta) -> None:
         me = self._node.id
         for key in delta.partitions:
-            place, state, name = self._places.get(key), image.partitions.get(key), image.names.get(key.topic_id)
-            if place is None and name is not None and state is not None and me in state.replicas:
-                place = name, key.partition
-            if place is not None:
-                self._due[place] = None
-                self._end_of_other_topic(place)
+            topic_partition, state, name = (
+                self._assignments.get(key),
+                image.partitions.get(key),
+                image.names.get(key.topic_id),
+            )
+            if topic_partition is None and name is not None and state is not None and me in state.replicas:
+                topic_partition = name, key.partition
+            if topic_partition is not None:
+                self._due[topic_partition] = None
+                self._end_of_other_topic(topic_partition)
         self._due.update(dict.fromkeys(to_be_promoted(image, delta)))
         if me in delta.brokers:
-            self._due.update(dict.fromkeys(self._all_places()))
+            self._due.update(dict.fromkeys(self._all_assigned()))
         if delta.brokers or delta.topics or delta.configs:
             self._unchecked.set()
         if delta.gone:
             self._unmark_deleted()
         self._wanted.set()
 
-    def _end_of_other_topic(self, place: TopicPartition) -> None:
+    def _end_of_other_topic(self, topic_partition: TopicPartition) -> None:
         """End the role of a log that no longer belongs to the partition, and stop reporting its log end offset."""
-        local = self._here.get(place)
+        local = self._here.get(topic_partition)
         if local is not None:
-            found = self._assigned(place)
-            if found is None or found[0] != local.key:
+            assigned = self._assigned(topic_partition)
+            if assigned is None or assigned[0] != local.key:
                 local.end()
                 local.partition.is_of_deleted_topic = local.key.topic_id not in self._node.image.names
 
@@ -186,14 +190,14 @@ class Replicas:
         if not self._partitions.has_offline_directories:
             self._deleted.unmark()
 
-    def _all_places(self) -> list[TopicPartition]:
-        """Return the places of which the image, or the disk, has a replica."""
+    def _all_assigned(self) -> list[TopicPartition]:
+        """Return the partitions of which the image, or the disk, has a replica."""
         image = self._node.image
         held = [(image.names.get(key.topic_id), key.partition) for key in image.held.get(self._node.id, ())]
         return [*self._here, *[(name, index) for name, index in held if name is not None]]
 
-    def _want(self, place: TopicPartition) -> None:
-        self._due[place] = None
+    def _want(self, topic_partition: TopicPartition) -> None:
+        self._due[topic_partition] = None
         self._wanted.set()
 
     def _examine(self, local: LocalReplica) -> None:
@@ -202,21 +206,21 @@ class Replicas:
         if is_sound == local.is_sound:
             return
         local.is_sound = is_sound
-        place = local.partition.topic, local.partition.index
+        topic_partition = local.partition.topic, local.partition.index
         if not is_sound:  # whether records are lost shows when it is rebuilt, and then it accepts appends again
             local.end()
-            self._lost.add(place)
-        self._want(place)
+            self._lost.add(topic_partition)
+        self._want(topic_partition)
 
     def _lost_disk(self, topic: str, index: int) -> None:
         """Take note that the data directory of a replica is offline; its log is being closed."""
-        place = topic, index
-        local = self._here.get(place)
+        topic_partition = topic, index
+        local = self._here.get(topic_partition)
         if local is not None:
             local.end()
-            self._forget(place)
-        self._lost.add(place)
-        self._want(place)
+            self._forget(topic_partition)
+        self._lost.add(topic_partition)
+        self._want(topic_partition)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -235,11 +239,12 @@ class Replicas:
                     len(missing),
                 )
         else:
-            for place in sorted(missing):
+            for topic_partition in sorted(missing):
                 logger.error(
-                    "%s-%d: in-sync or eligible, but has no log on this broker; replicating it from its leader", *place
+                    "%s-%d: in-sync or eligible, but has no log on this broker; replicating it from its leader",
+                    *topic_partition,
                 )
-        self._untried.update(self._all_places())
+        self._untried.update(self._all_assigned())
         self._due.update(dict.fromkeys(self._untried))
         self._unmark_deleted()
         try:
@@ -257,41 +262,41 @@ class Replicas:
     async def _begin_due(self, nursery: trio.Nursery) -> None:
         while True:
             self._wanted = trio.Event()
-            places = [place for place in self._due if place not in self._busy]
-            for number, place in enumerate(places, 1):
-                del self._due[place]
-                self._busy.add(place)
-                nursery.start_soon(self._step, place, nursery)
+            due = [topic_partition for topic_partition in self._due if topic_partition not in self._busy]
+            for number, topic_partition in enumerate(due, 1):
+                del self._due[topic_partition]
+                self._busy.add(topic_partition)
+                nursery.start_soon(self._step, topic_partition, nursery)
                 if number % STEPS_PER_TURN == 0:
                     await trio.lowlevel.checkpoint()
             await self._wanted.wait()
 
-    async def _step(self, place: TopicPartition, nursery: trio.Nursery) -> None:
+    async def _step(self, topic_partition: TopicPartition, nursery: trio.Nursery) -> None:
         """Take the steps of one place until nothing is left to do."""
         try:
-            while await self._advance(place):
+            while await self._advance(topic_partition):
                 pass
         except (OSError, LogError, StoreError, RefusedError) as error:
-            if self._problems.get(place) != str(error):
-                self._problems[place] = str(error)
-                logger.warning("%s-%d: cannot update the replica, retrying: %s", *place, error)
-            nursery.start_soon(self._retry, place)
+            if self._problems.get(topic_partition) != str(error):
+                self._problems[topic_partition] = str(error)
+                logger.warning("%s-%d: cannot update the replica, retrying: %s", *topic_partition, error)
+            nursery.start_soon(self._retry, topic_partition)
         except Exception:  # a defect in one place must not keep others from going on
-            logger.exception("%s-%d: unexpected error while updating the replica, retrying", *place)
-            nursery.start_soon(self._retry, place)
+            logger.exception("%s-%d: unexpected error while updating the replica, retrying", *topic_partition)
+            nursery.start_soon(self._retry, topic_partition)
         else:
-            self._problems.pop(place, None)
+            self._problems.pop(topic_partition, None)
         finally:
-            self._busy.discard(place)
-            self._untried.discard(place)
+            self._busy.discard(topic_partition)
+            self._untried.discard(topic_partition)
             if not self._untried:
                 self._all_tried.set()
-            if place in self._due:
+            if topic_partition in self._due:
                 self._wanted.set()
 
-    async def _retry(self, place: TopicPartition) -> None:
+    async def _retry(self, topic_partition: TopicPartition) -> None:
         await trio.sleep(RETRY_S)
-        self._want(place)
+        self._want(topic_partition)
 
     async def _check_leaders(self) -> None:
         """Look for followers that lag, every half `replica.lag.time.max.ms` and whenever brokers or settings change."""
@@ -308,55 +313,55 @@ class Replicas:
         """Periodically make in-sync replicas on full disks step aside, so that no append waits for them."""
         while True:
             await trio.sleep(FULL_DISK_INTERVAL_S)
-            for place in [place for place, local in self._here.items() if local.is_stuck]:
-                self._stuck.add(place)
-                self._want(place)
+            for topic_partition in [topic_partition for topic_partition, local in self._here.items() if local.is_stuck]:
+                self._stuck.add(topic_partition)
+                self._want(topic_partition)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    async def _advance(self, place: TopicPartition) -> bool:
+    async def _advance(self, topic_partition: TopicPartition) -> bool:
         """Take the next step of a place; return whether there may be another one."""
-        local, found = self._here.get(place), self._assigned(place)
-        if local is not None and (found is None or found[0] != local.key):
-            await self._drop(place, local)
+        local, assigned = self._here.get(topic_partition), self._assigned(topic_partition)
+        if local is not None and (assigned is None or assigned[0] != local.key):
+            await self._drop(topic_partition, local)
             return True
-        if found is None:
-            self._lost.discard(place)
+        if assigned is None:
+            self._lost.discard(topic_partition)
             return False
-        key, state = found
-        if place in self._lost:
-            await self._disown(place, key)
+        key, state = assigned
+        if topic_partition in self._lost:
+            await self._disown(topic_partition, key)
         elif local is None:
-            return await self._make(place, key, state)
+            return await self._make(topic_partition, key, state)
         elif (is_again := await self._mirrored.step(local, state)) is not None:
             return is_again
         elif local.is_in_role(state):
             local.update(state)
-            if place not in self._stuck:
+            if topic_partition not in self._stuck:
                 return False
-            self._stuck.discard(place)
+            self._stuck.discard(topic_partition)
             if local.is_stuck:
-                await self._step_aside(place, key, "the disk is full")
+                await self._step_aside(topic_partition, key, "the disk is full")
         else:
-            await self._change_role(place, local, found)
+            await self._change_role(topic_partition, local, assigned)
         return True
 
     async def _change_role(
-        self, place: TopicPartition, local: LocalReplica, found: tuple[TopicIdPartition, PartitionState]
+        self, topic_partition: TopicPartition, local: LocalReplica, assigned: tuple[TopicIdPartition, PartitionState]
     ) -> None:
         """End the role of a replica, and begin the next one unless the state has changed meanwhile."""
         local.end()
         await local.quiet()
-        if place in self._lost or self._assigned(place) != found:
+        if topic_partition in self._lost or self._assigned(topic_partition) != assigned:
             return
-        if not await local.cut(found[1]):
+        if not await local.cut(assigned[1]):
             await trio.sleep(RETRY_S)
-        elif place not in self._lost and self._assigned(place) == found:
-            local.begin(found[1])
+        elif topic_partition not in self._lost and self._assigned(topic_partition) == assigned:
+            local.begin(assigned[1])
 
-    def _assigned(self, place: TopicPartition) -> tuple[TopicIdPartition, PartitionState] | None:
+    def _assigned(self, topic_partition: TopicPartition) -> tuple[TopicIdPartition, PartitionState] | None:
         """Return the partition whose replica belongs to a place, and its state."""
-        name, index = place
+        name, index = topic_partition
         image = self._node.image
         topic = image.topics.get(name)
         if topic is None:
@@ -375,25 +380,25 @@ class Replicas:
 
         After that, an election may give the entry a newer epoch, and the missing log would go unnoticed.
         """
-        image, found = self._node.image, list[TopicPartition]()
+        image, missing = self._node.image, list[TopicPartition]()
         for key in image.held.get(self._node.id, ()):
             name, mine = image.names.get(key.topic_id), self._member_of(image.partitions[key])
             if name is not None and (name, key.partition) not in self._here and mine is not None and mine.epoch >= 0:
-                found.append((name, key.partition))
-        return found
+                missing.append((name, key.partition))
+        return missing
 
     def _member_of(self, state: PartitionState) -> Member | None:
         """Return the entry of this broker in the ISR or ELR."""
         return next((member for member in (*state.isr, *state.elr) if member.broker == self._node.id), None)
 
-    async def _disown(self, place: TopicPartition, key: TopicIdPartition) -> None:
+    async def _disown(self, topic_partition: TopicPartition, key: TopicIdPartition) -> None:
         """Leave ISR and ELR. A loss in the meantime counts again."""
 
         def make(image: ClusterImage) -> Decision | None:
             change = disown(image, key, self._node.me)
             return transaction([change]) if isinstance(change, Change) else None
 
-        self._lost.discard(place)
+        self._lost.discard(topic_partition)
         has_left = False
         try:
             async with self._store:
@@ -401,29 +406,31 @@ class Replicas:
             has_left = True
         finally:
             if not has_left:  # the broker may be stopping: see `history`
-                self._lost.add(place)
+                self._lost.add(topic_partition)
         self._shared.counts.disowned += 1
-        logger.warning("%s-%d: left the in-sync replicas: its log or disk has failed, or has lost records", *place)
+        logger.warning(
+            "%s-%d: left the in-sync replicas: its log or disk has failed, or has lost records", *topic_partition
+        )
 
-    async def _make(self, place: TopicPartition, key: TopicIdPartition, state: PartitionState) -> bool:
+    async def _make(self, topic_partition: TopicPartition, key: TopicIdPartition, state: PartitionState) -> bool:
         """Create the log, unless it may be on an offline disk; return whether there may be another step.
 
         If that fails, leave the in-sync replicas, so that no append waits for this one. Raises OSError, LogError.
         """
-        if self._partitions.may_be_offline(*place) and not self._is_new(state):
+        if self._partitions.may_be_offline(*topic_partition) and not self._is_new(state):
             return False
         try:
             async with self._disks:
-                if self._assigned(place) != (key, state):
+                if self._assigned(topic_partition) != (key, state):
                     return True
-                partition = await self._partitions.make_replica(*place)
+                partition = await self._partitions.make_replica(*topic_partition)
         except (OSError, LogError) as error:
-            await self._step_aside(place, key, f"its log cannot be created: {error}")
+            await self._step_aside(topic_partition, key, f"its log cannot be created: {error}")
             raise
         self._adopt(key, partition)
         return True
 
-    async def _step_aside(self, place: TopicPartition, key: TopicIdPartition, reason: str) -> None:
+    async def _step_aside(self, topic_partition: TopicPartition, key: TopicIdPartition, reason: str) -> None:
         """Leave the in-sync replicas; if this broker leads, another one does, if there is one."""
         image, me = self._node.image, self._node.me
         state = image.partitions.get(key)
@@ -435,15 +442,15 @@ class Replicas:
         if is_done:
             did_lead = state is not None and state.leader_id == me.broker
             done = "resigned leadership" if did_lead else "left the in-sync replicas"
-            logger.warning("%s-%d: %s: %s", *place, done, reason)
+            logger.warning("%s-%d: %s: %s", *topic_partition, done, reason)
 
-    async def _drop(self, place: TopicPartition, local: LocalReplica) -> None:
+    async def _drop(self, topic_partition: TopicPartition, local: LocalReplica) -> None:
         """Delete a replica that is not this broker's any more, or belonged to a deleted topic."""
         local.end()
         await local.quiet()
         async with self._disks:
             await self._partitions.drop_replica(local.partition)
-        if self._here.get(place) is local:
-            self._forget(place)
-        self._lost.discard(place)
+        if self._here.get(topic_partition) is local:
+            self._forget(topic_partition)
+        self._lost.discard(topic_partition)
         self._unmark_deleted()

@@ -59,27 +59,27 @@ class SelfFencing:
         """Return whether another broker knows a later leader of what this one leads."""
         image, me = self._node.image, self._node.id
         led = [key for key in image.held.get(me, ()) if image.partitions[key].leader_id == me]
-        asked = self._random.sample(led, min(SAMPLE, len(led)))
-        names = sorted({image.names[key.topic_id] for key in asked if key.topic_id in image.names})
+        sampled = self._random.sample(led, min(SAMPLE, len(led)))
+        names = sorted({image.names[key.topic_id] for key in sampled if key.topic_id in image.names})
         if not names:
             return False
         request = KafkaMetadataRequest(topics=tuple(names), topic_ids=(NO_TOPIC_ID,) * len(names), auto_create=False)
         for broker in sorted(image.brokers):
             if broker != me:
                 response = await self._brokers.answer(broker, METADATA, request)
-                if response is not None and _tells_later_epoch(response, image, asked):
+                if response is not None and _tells_later_epoch(response, image, sampled):
                     return True
         return False
 
 
-def _tells_later_epoch(response: MetadataResponse, image: ClusterImage, asked: list[TopicIdPartition]) -> bool:
-    found = {
+def _tells_later_epoch(response: MetadataResponse, image: ClusterImage, sampled: list[TopicIdPartition]) -> bool:
+    epochs = {
         (topic.topic_id, partition.partition): partition.leader_epoch
         for topic in response.topics
         for partition in topic.partitions
     }
     return any(
-        found.get((encode_topic_id(key.topic_id), key.partition), -1) > image.partitions[key].leader_epoch
-        for key in asked
+        epochs.get((encode_topic_id(key.topic_id), key.partition), -1) > image.partitions[key].leader_epoch
+        for key in sampled
         if key in image.partitions
     )

@@ -72,10 +72,10 @@ class _OfType:
                 yield rules
         prefixes, left = self.prefixed.keys(), name
         while left:
-            place = self.prefixed.bisect_right(left)
-            if not place:
+            index = self.prefixed.bisect_right(left)
+            if not index:
                 return
-            prefix = prefixes[place - 1]
+            prefix = prefixes[index - 1]
             if left.startswith(prefix):
                 yield self.prefixed[prefix]
                 left = prefix[:-1]
@@ -117,11 +117,11 @@ class AclIndex:
             return
         host = None if acl.host == WILDCARD else host_of(acl.host).text
         entry = _Entry(acl, host, network_of(acl.host))
-        found = self._types.get(acl.resource_type)
-        if found is None:
-            found = self._types[acl.resource_type] = _OfType()
-        found.patterns(acl.pattern).setdefault(acl.name, {}).setdefault(acl.principal, {})[acl] = entry
-        found.of_principal.setdefault((acl.principal, acl.permission), {})[acl] = entry
+        of_type = self._types.get(acl.resource_type)
+        if of_type is None:
+            of_type = self._types[acl.resource_type] = _OfType()
+        of_type.patterns(acl.pattern).setdefault(acl.name, {}).setdefault(acl.principal, {})[acl] = entry
+        of_type.of_principal.setdefault((acl.principal, acl.permission), {})[acl] = entry
 
     def remove(self, acl_id: UUID) -> None:
         """Remove the ACL with this id, if there is one."""
@@ -134,29 +134,29 @@ class AclIndex:
         if ids:
             return  # another id has the same ACL
         del self._ids[acl]
-        found = self._types[acl.resource_type]
-        patterns = found.patterns(acl.pattern)
+        of_type = self._types[acl.resource_type]
+        patterns = of_type.patterns(acl.pattern)
         rules = patterns[acl.name]
         del rules[acl.principal][acl]
         if not rules[acl.principal]:
             del rules[acl.principal]
         if not rules:
             del patterns[acl.name]
-        own = found.of_principal[acl.principal, acl.permission]
+        own = of_type.of_principal[acl.principal, acl.permission]
         del own[acl]
         if not own:
-            del found.of_principal[acl.principal, acl.permission]
+            del of_type.of_principal[acl.principal, acl.permission]
 
     def decide(
         self, principal: str, host: Host, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool | None:
         """Return whether the ACLs allow an operation on a resource; None if no ACL names the resource."""
-        found = self._types.get(resource_type)
-        if found is None:
+        of_type = self._types.get(resource_type)
+        if of_type is None:
             return None
         implied_by = IMPLIED_BY.get(operation, _NONE)
         is_named = is_allowed = False
-        for rules in found.matching(name):
+        for rules in of_type.matching(name):
             is_named = True
             for who in (principal, EVERYONE):
                 for acl, entry in rules.get(who, {}).items():
@@ -173,10 +173,10 @@ class AclIndex:
 
         Source: org.apache.kafka.server.authorizer.Authorizer.authorizeByResourceType.
         """
-        found = self._types.get(resource_type)
-        if found is None:
+        of_type = self._types.get(resource_type)
+        if of_type is None:
             return False
-        applying = partial(_applying, found, (principal, EVERYONE), host, operation)
+        applying = partial(_applying, of_type, (principal, EVERYONE), host, operation)
         denied = {(acl.pattern, acl.name) for acl in applying(Permission.DENY)}
         if (PatternType.LITERAL, WILDCARD) in denied:
             return False
@@ -184,11 +184,11 @@ class AclIndex:
 
 
 def _applying(
-    found: _OfType, principals: Iterable[str], host: Host, operation: Operation, permission: Permission
+    of_type: _OfType, principals: Iterable[str], host: Host, operation: Operation, permission: Permission
 ) -> Iterator[Acl]:
     """Yield the ACLs of principals that allow, or deny, exactly an operation to a client at a host."""
     for who in principals:
-        for acl, entry in found.of_principal.get((who, permission), {}).items():
+        for acl, entry in of_type.of_principal.get((who, permission), {}).items():
             if acl.operation in {operation, Operation.ALL} and entry.is_for(host):
                 yield acl
 
@@ -203,9 +203,9 @@ def _outlasts(acl: Acl, denied: set[tuple[PatternType, str]]) -> bool:
     return not any((PatternType.PREFIXED, acl.name[:end]) in denied for end in range(1, len(acl.name) + 1))
 
 
-def _shared(one: str, other: str) -> str:
+def _shared(first: str, second: str) -> str:
     """Return the longest prefix that two texts share."""
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+    for length, (left, right) in enumerate(zip(first, second, strict=False)):
         if left != right:
-            return one[:place]
-    return min(one, other, key=len)
+            return first[:length]
+    return min(first, second, key=len)

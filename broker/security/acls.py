@@ -160,12 +160,12 @@ def _check_host(host: str) -> None:
         raise InvalidAclError(f"the host {host!r} is not a range of addresses: write it as one of IPv4")
 
 
-def check_filter(asked: AclFilter) -> None:
+def check_filter(wanted: AclFilter) -> None:
     """Raise InvalidAclError for a filter with a number that is not known."""
-    _known(ResourceType, asked.resource_type, "resource type", ResourceType.ANY)
-    _known(PatternType, asked.pattern, "pattern type", PatternType.ANY)
-    _known(Operation, asked.operation, "operation", Operation.ANY)
-    _known(Permission, asked.permission, "permission type", Permission.ANY)
+    _known(ResourceType, wanted.resource_type, "resource type", ResourceType.ANY)
+    _known(PatternType, wanted.pattern, "pattern type", PatternType.ANY)
+    _known(Operation, wanted.operation, "operation", Operation.ANY)
+    _known(Permission, wanted.permission, "permission type", Permission.ANY)
 
 
 def _known(kind: type[E], number: int, what: str, first: int) -> E:

@@ -79,8 +79,8 @@ class Authorizer:
         question: tuple[int, str | None] = (operation << 8 | resource_type, name)  # enums are hashed in Python
         answer = decisions.known.get(question)
         if answer is None:
-            found = self._acls.decide(decisions.name, decisions.host, operation, resource_type, name)
-            answer = self._allows_unnamed if found is None else found
+            decision = self._acls.decide(decisions.name, decisions.host, operation, resource_type, name)
+            answer = self._allows_unnamed if decision is None else decision
             if len(decisions.known) >= MAX_DECISIONS:
                 decisions.known.clear()
             decisions.known[question] = answer

@@ -43,12 +43,12 @@ class TlsFiles:
 
     def versions(self) -> _Versions:
         """Return a value that changes when a file is replaced."""
-        found = []
+        versions = []
         for path in filter(None, (self.ca, self.certificate, self.key)):
             with suppress(OSError):
                 status = os.stat(path)
-                found.append((status.st_mtime_ns, status.st_ino, status.st_size))
-        return tuple(found)
+                versions.append((status.st_mtime_ns, status.st_ino, status.st_size))
+        return tuple(versions)
 
     def _add_certificate(self, context: ssl.SSLContext) -> None:
         setting = f"{self.prefix}.key.file"

@@ -68,12 +68,12 @@ class TokenSecret:
     def credentials(self, token_id: str) -> dict[str, ScramCredential]:
         """Return new credentials of a token. Takes milliseconds (PBKDF2), for a worker thread."""
         password = b64encode(self.hmac(token_id)).decode()
-        found = {}
+        credentials = {}
         for name, mechanism in MECHANISMS.items():
             salt = token_bytes(SALT_BYTES)
             salted = mechanism.salted_password(password, salt, MIN_ITERATIONS)
-            found[name] = ScramCredential.of_salted(mechanism, salted, salt, MIN_ITERATIONS)
-        return found
+            credentials[name] = ScramCredential.of_salted(mechanism, salted, salt, MIN_ITERATIONS)
+        return credentials
 
 
 Tokens = Callable[[], Mapping[str, DelegationToken]]  # by id, as of now

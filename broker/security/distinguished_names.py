@@ -69,7 +69,7 @@ def _escape(text: str) -> str:
     escaped = "".join("\\00" if c == "\0" else f"\\{c}" if c in _ESCAPED else c for c in text)
     first = len(escaped) - len(escaped.lstrip(" \r"))
     last = len(escaped.rstrip(" \r"))
-    return "".join(f"\\{c}" if not first <= place < last else c for place, c in enumerate(escaped))
+    return "".join(f"\\{c}" if not first <= index < last else c for index, c in enumerate(escaped))
 
 
 def _dotted(oid: bytes) -> str:
@@ -85,11 +85,11 @@ def _dotted(oid: bytes) -> str:
 
 def _elements(data: bytes, tag: int) -> list[bytes]:
     """Return the contents of consecutive elements."""
-    found = []
+    elements = []
     while data:
         _, content, data = _element(data, tag)
-        found.append(content)
-    return found
+        elements.append(content)
+    return elements
 
 
 def _element(data: bytes, expected: int | None = None) -> tuple[int, bytes, bytes]:

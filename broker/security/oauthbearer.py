@@ -20,12 +20,12 @@ class RefusedTokenError(SaslError):
 class OAuthServer:
     """One exchange. `user` and `expires_at` (seconds since 1970) are known when `is_complete`."""
 
-    __slots__ = ("_checker", "_first", "_found", "_lacks_key", "is_complete", "refusal")
+    __slots__ = ("_checker", "_first", "_identity", "_lacks_key", "is_complete", "refusal")
 
     def __init__(self, checker: "TokenChecker") -> None:
         self._checker = checker
         self._first: ClientFirst | None = None
-        self._found: Identity | None = None
+        self._identity: Identity | None = None
         self._lacks_key = False
         self.refusal: str | None = None  # why the token is not accepted
         self.is_complete = False
@@ -46,7 +46,7 @@ class OAuthServer:
 
         assert self._first is not None
         try:
-            self._found = self._checker.check(self._first.token)
+            self._identity = self._checker.check(self._first.token)
         except TokenError as error:
             self.refusal = str(error)
             self._lacks_key = isinstance(error, UnknownKeyError)
@@ -70,9 +70,9 @@ class OAuthServer:
     @property
     def user(self) -> str:
         """The name in the token."""
-        return "" if self._found is None else self._found.name
+        return "" if self._identity is None else self._identity.name
 
     @property
     def expires_at(self) -> float:
         """When the token expires."""
-        return 0.0 if self._found is None else self._found.expires_at
+        return 0.0 if self._identity is None else self._identity.expires_at

@@ -176,9 +176,9 @@ class ScramServer:
         self._bare = bare
         self._binding = encode(f"{flag},{authorized},".encode())
         self._nonce = fields["r"] + self._nonce
-        found = self._of_token(user) if extensions else _known(self._lookup, self._unknown, user, self._mechanism)
-        self._credential = found
-        self._challenge = f"r={self._nonce},s={encode(found.salt)},i={found.iterations}"
+        credential = self._of_token(user) if extensions else _known(self._lookup, self._unknown, user, self._mechanism)
+        self._credential = credential
+        self._challenge = f"r={self._nonce},s={encode(credential.salt)},i={credential.iterations}"
         return self._challenge.encode()
 
     def _of_token(self, token_id: str) -> ScramCredential:
@@ -244,9 +244,9 @@ class PlainServer:
             raise SaslError("a user name or a password is too long")
         self.user, self._password = user, password
         for mechanism in MECHANISMS.values():
-            found = self._lookup(user, mechanism.name)
-            if found is not None:
-                self._mechanism, self._credential = mechanism, found
+            credential = self._lookup(user, mechanism.name)
+            if credential is not None:
+                self._mechanism, self._credential = mechanism, credential
                 break
         else:
             self._credential = self._unknown.credential(user, self._mechanism)
@@ -272,5 +272,5 @@ class PlainServer:
 
 def _known(lookup: Lookup, unknown: UnknownUsers, user: str, mechanism: Mechanism) -> ScramCredential:
     """Return a user's credential. The work is the same whether there is one or not."""
-    found, fake = lookup(user, mechanism.name), unknown.credential(user, mechanism)
-    return fake if found is None else found
+    credential, fake = lookup(user, mechanism.name), unknown.credential(user, mechanism)
+    return fake if credential is None else credential

@@ -39,16 +39,16 @@ class _Rule(NamedTuple):
         return _CASES[self.case](replaced)
 
     def _expand(self, match: Any) -> str:
-        def part(found: re.Match[str]) -> str:
-            if found[1] is not None:
-                return found[1]
-            digits = found[2]
+        def part(group: re.Match[str]) -> str:
+            if group[1] is not None:
+                return group[1]
+            digits = group[2]
             count = self.pattern.groups if self.pattern is not None else 0
             while len(digits) > 1 and int(digits) > count:
                 digits = digits[:-1]
             if int(digits) > count:
-                return found[0]
-            return (match.group(int(digits)) or "") + found[2][len(digits) :]
+                return group[0]
+            return (match.group(int(digits)) or "") + group[2][len(digits) :]
 
         return _BACK_REFERENCE.sub(part, self.replacement)
 
@@ -75,15 +75,15 @@ class PrincipalMapper:
 def _parse(text: str) -> list[_Rule]:
     import re2  # brokers without client certificates need only DEFAULT
 
-    found, place = [], 0
+    rules, start = [], 0
     text = text.strip()
-    while place < len(text):
-        match = _RULE.match(text, place)
-        if match is None or match.end() == place:
-            raise ValueError(f"not a rule: {text[place:]!r}; expected DEFAULT or RULE:PATTERN/REPLACEMENT/[LU]")
-        place = match.end()
+    while start < len(text):
+        match = _RULE.match(text, start)
+        if match is None or match.end() == start:
+            raise ValueError(f"not a rule: {text[start:]!r}; expected DEFAULT or RULE:PATTERN/REPLACEMENT/[LU]")
+        start = match.end()
         if match[1]:
-            found.append(_Rule(None, "", ""))
+            rules.append(_Rule(None, "", ""))
         elif match[2] is not None:
             options = re2.Options()
             options.log_errors = False
@@ -91,5 +91,5 @@ def _parse(text: str) -> list[_Rule]:
                 pattern = re2.compile(match[2].replace(r"\/", "/"), options)
             except re2.error as error:
                 raise ValueError(f"the pattern of the rule {match[0].strip()!r} is invalid: {error}") from None
-            found.append(_Rule(pattern, match[3], match[4]))
-    return found
+            rules.append(_Rule(pattern, match[3], match[4]))
+    return rules

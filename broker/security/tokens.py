@@ -128,14 +128,14 @@ class TokenChecker:
         keys = self.ring.keys
         if key_id is None:
             fitting = [key for (_, of), key in keys.items() if of == kind]
-            found = fitting[0] if len(fitting) == 1 else None
+            fit = fitting[0] if len(fitting) == 1 else None
         else:
-            found = keys.get((key_id, kind)) if isinstance(key_id, str) else None
-        if found is None:
+            fit = keys.get((key_id, kind)) if isinstance(key_id, str) else None
+        if fit is None:
             raise UnknownKeyError("the issuer has no such key" if key_id else "the token does not name its key")
-        if found.alg is not None and found.alg != algorithm:
+        if fit.alg is not None and fit.alg != algorithm:
             raise TokenError("the token's key is for another algorithm")
-        return found
+        return fit
 
     def _name(self, value: object) -> str:
         name = value.strip() if isinstance(value, str) else ""
@@ -163,7 +163,7 @@ def read_keys(data: bytes) -> tuple[Keys, list[str]]:
     given = document.get("keys")
     if not isinstance(given, list) or len(given) > MAX_KEYS:
         raise KeysError(f"not a JSON Web Key Set: expected an array `keys` of at most {MAX_KEYS}")
-    found: dict[tuple[str, str], PublicKey] = {}
+    keys: dict[tuple[str, str], PublicKey] = {}
     left_out: list[str] = []
     for number, each in enumerate(given):
         try:
@@ -171,10 +171,10 @@ def read_keys(data: bytes) -> tuple[Keys, list[str]]:
         except KeysError as error:
             left_out.append(f"key {number}: {error}")
             continue
-        found[key.kid or "", key.key_type] = key
-    if not found:
+        keys[key.kid or "", key.key_type] = key
+    if not keys:
         raise KeysError("has no key that verifies signatures" + "".join([f"; {each}" for each in left_out[:3]]))
-    return found, left_out
+    return keys, left_out
 
 
 def _public_key(value: object) -> PublicKey:

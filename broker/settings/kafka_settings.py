@@ -61,8 +61,8 @@ def broker_setting(name: str) -> BrokerSetting | None:
     if of_listener is None:
         return known.get(name)
     name = of_listener[1]
-    found = known.get(name) or known.get(name.partition(".")[2])  # after the name of a SASL mechanism
-    return found if found is None else BrokerSetting(found.type, "broker")
+    setting = known.get(name) or known.get(name.partition(".")[2])  # after the name of a SASL mechanism
+    return setting if setting is None else BrokerSetting(setting.type, "broker")
 
 
 def resource_settings(kind: ResourceKind) -> Mapping[str, str]:

@@ -105,7 +105,7 @@ def plan_listeners(settings: Settings, *, kafka: str, native: str) -> tuple[List
         short = {KAFKA: kafka, NATIVE: native}
         addresses = {name: parse_address(address) for name, address in short.items() if address != "none"}
     natives = {NATIVE} if not settings.listeners else set(native_names(settings))
-    found = tuple(
+    plans = tuple(
         [
             ListenerPlan(
                 name=name,
@@ -117,8 +117,8 @@ def plan_listeners(settings: Settings, *, kafka: str, native: str) -> tuple[List
             for name, (host, port) in addresses.items()
         ]
     )
-    _check_overrides(settings, [plan.name for plan in found])
-    return found
+    _check_overrides(settings, [plan.name for plan in plans])
+    return plans
 
 
 def inter_broker_listener(settings: Settings) -> str:
@@ -152,7 +152,7 @@ def parse_address(address: str) -> Address:
 @cache
 def parse_listeners(setting: str, text: str) -> dict[str, Address]:
     """Parse `NAME://HOST:PORT,...` to {name in lower case: (host, port)}. Raises SettingError."""
-    found: dict[str, Address] = {}
+    addresses: dict[str, Address] = {}
     for part in parts(text):
         match = _LISTENER.fullmatch(part)
         if match is None or int(match[3]) > MAX_PORT:
@@ -160,26 +160,26 @@ def parse_listeners(setting: str, text: str) -> dict[str, Address]:
         name, address = match[1].lower(), (match[2], int(match[3]))
         if name in RESERVED:
             raise SettingError(f"{setting}: {match[1]} cannot be the name of a listener")
-        if name in found:
+        if name in addresses:
             raise SettingError(f"{setting}: {match[1]} occurs twice")
-        if address[1] and address in found.values():
+        if address[1] and address in addresses.values():
             raise SettingError(f"{setting}: {part} has the address of another listener")
-        found[name] = address
-    return found
+        addresses[name] = address
+    return addresses
 
 
 def advertised_addresses(settings: Settings) -> Mapping[str, Address]:
     """Return the addresses of `advertised.listeners` by listener. Raises SettingError."""
-    found = parse_listeners("advertised.listeners", settings.advertised_listeners)
+    addresses = parse_listeners("advertised.listeners", settings.advertised_listeners)
     if not settings.listeners:  # PLAINTEXT is what Kafka calls the listener that is `kafka` here
-        found = {KAFKA if name == "plaintext" else name: address for name, address in found.items()}
-    return found
+        addresses = {KAFKA if name == "plaintext" else name: address for name, address in addresses.items()}
+    return addresses
 
 
 @cache
 def parse_protocols(text: str) -> dict[str, str]:
     """Parse `NAME:PROTOCOL,...` of `listener.security.protocol.map`. Raises SettingError."""
-    found = {}
+    protocols = {}
     for part in parts(text):
         name, colon, protocol = (word.strip() for word in part.partition(":"))
         if not colon or not name or protocol.upper() not in SUPPORTED:
@@ -187,8 +187,8 @@ def parse_protocols(text: str) -> dict[str, str]:
                 f"listener.security.protocol.map: expected NAME:PROTOCOL with a protocol of {', '.join(SUPPORTED)}, "
                 f"not {part!r}"
             )
-        found[name.lower()] = protocol.upper()
-    return found
+        protocols[name.lower()] = protocol.upper()
+    return protocols
 
 
 def security_of(settings: Settings, name: str) -> Security:
@@ -216,8 +216,8 @@ def is_of_listener(name: str) -> bool:
 def value_for(settings: Settings, listener: str, name: str) -> tuple[str, str]:
     """Return the name of the setting that applies to a listener, and its value."""
     own = f"listener.name.{listener}.{name}"
-    found = settings.of_listeners.get(own)
-    return (name, str(settings.effective(name))) if found is None else (own, found)
+    value = settings.of_listeners.get(own)
+    return (name, str(settings.effective(name))) if value is None else (own, value)
 
 
 def check_listeners(settings: Settings) -> None:
@@ -271,7 +271,7 @@ def address_key(address: str) -> str:
 @lru_cache(maxsize=4)
 def parse_overrides(text: str) -> Mapping[str, int]:
     """Parse `ADDRESS:NUMBER,...` of `max.connections.per.ip.overrides`. Raises SettingError."""
-    found: dict[str, int] = {}
+    overrides: dict[str, int] = {}
     for part in filter(None, (each.strip() for each in text.split(","))):
         address, _, number = part.rpartition(":")
         try:
@@ -282,5 +282,5 @@ def parse_overrides(text: str) -> Mapping[str, int]:
             ) from None
         if not number.strip().isdecimal() or int(number) > UNLIMITED_CONNECTIONS:
             raise SettingError(f"{OVERRIDES}: expected a number of connections for {address}, not {number!r}")
-        found[key] = int(number)
-    return found
+        overrides[key] = int(number)
+    return overrides

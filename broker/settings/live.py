@@ -176,12 +176,12 @@ class LiveSettings:
             "cluster": self.overrides.cluster,
             "static": {**self.static.without_effect, **self.static.of_listeners},
         }
-        found: dict[str, list[tuple[str, str, str]]] = {}
+        kept: dict[str, list[tuple[str, str, str]]] = {}
         for source, texts in scopes.items():
             for name, text in texts.items():
                 if name not in FIELDS:
-                    found.setdefault(name, []).append((name, text, source))
-        return found
+                    kept.setdefault(name, []).append((name, text, source))
+        return kept
 
     def sources(self, name: str) -> list[tuple[str, str, str]]:
         """Return every value that a setting could take, in order of precedence, as (name, value, source).
@@ -193,10 +193,17 @@ class LiveSettings:
         scopes = {
             "broker": self.overrides.broker,
             "cluster": self.overrides.cluster,
-            "static": {one: text for one in names if (text := self._started_with(one)) is not None},
-            "default": {one: text for one in names if (text := as_text(_value(_DEFAULTS, one))) is not None},
+            "static": {setting: text for setting in names if (text := self._started_with(setting)) is not None},
+            "default": {
+                setting: text for setting in names if (text := as_text(_value(_DEFAULTS, setting))) is not None
+            },
         }
-        return [(one, texts[one], source) for source, texts in scopes.items() for one in names if one in texts]
+        return [
+            (setting, texts[setting], source)
+            for source, texts in scopes.items()
+            for setting in names
+            if setting in texts
+        ]
 
     def _started_with(self, name: str) -> str | None:
         """Return the static value, or None where it equals the default."""
@@ -230,12 +237,12 @@ def _value(settings: Settings, name: str) -> object:
 
 
 def _sound(changes: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    sound = {}
     for name, text in changes.items():
         try:
             check_dynamic(name, text)
         except SettingError as error:
             logger.warning("ignoring a persisted broker setting that is no longer valid: %s", error)
         else:
-            found[name] = text
-    return found
+            sound[name] = text
+    return sound

@@ -16,13 +16,13 @@ _OF_TOKEN = ("warmlog.mirror.token.file",)
 
 def source_addresses(text: str) -> list[tuple[str, int]]:
     """Parse `HOST:PORT,...` of `warmlog.mirror.from`. Raises SettingError."""
-    found = []
-    for one in parts(text):
-        host, colon, port = one.rpartition(":")
+    addresses = []
+    for address in parts(text):
+        host, colon, port = address.rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
-            raise SettingError(f"warmlog.mirror.from: expected HOST:PORT, separated by commas, not {one!r}")
-        found.append((host.strip("[]"), int(port)))
-    return found
+            raise SettingError(f"warmlog.mirror.from: expected HOST:PORT, separated by commas, not {address!r}")
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
 
 
 @lru_cache(maxsize=8)

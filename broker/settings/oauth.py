@@ -47,8 +47,8 @@ def oauth_settings(listener: str, value_for: Callable[[str], tuple[str, str]]) -
     """
 
     def get(name: str, value_type: Any = str) -> Any:
-        found, text = value_for(name)
-        return check_value(found, text, value_type, origin=f"{listener} listener")
+        key, text = value_for(name)
+        return check_value(key, text, value_type, origin=f"{listener} listener")
 
     def need(name: str, why: str) -> str:
         text: str = get(name).strip()
@@ -84,11 +84,13 @@ def _check_url(jwks: JwksSettings, name: str) -> None:
     if "@" in jwks.url:  # not shown, since a password may be in front of it
         raise SettingError(f"{name}: an address of keys cannot contain a user")
     try:
-        found = urlsplit(jwks.url)
-        is_valid = found.path.startswith("/") if found.scheme == "file" else bool(found.hostname and found.port != 0)
+        parsed = urlsplit(jwks.url)
+        is_valid = (
+            parsed.path.startswith("/") if parsed.scheme == "file" else bool(parsed.hostname and parsed.port != 0)
+        )
     except ValueError:
         is_valid = False
-    if not is_valid or found.scheme not in {"file", "http", "https"}:
+    if not is_valid or parsed.scheme not in {"file", "http", "https"}:
         raise SettingError(f"{name}: expected https://HOST/PATH, http://HOST/PATH or file:/PATH, not {jwks.url!r}")
-    if jwks.ca_file and found.scheme != "https":
+    if jwks.ca_file and parsed.scheme != "https":
         raise SettingError(f"warmlog.sasl.oauthbearer.ca.file: needs an https: address in {name}")

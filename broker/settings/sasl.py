@@ -57,14 +57,14 @@ def sasl_settings(settings: Settings, listener: str) -> SaslSettings | None:
 
 def check_sasl(settings: Settings) -> None:
     """Raise SettingError for settings of SASL that are invalid, or lack others."""
-    found = {name: sasl_settings(settings, name) for name in listener_names(settings)}
+    by_listener = {name: sasl_settings(settings, name) for name in listener_names(settings)}
     user, file = settings.warmlog_inter_broker_user, settings.warmlog_inter_broker_password_file
     if bool(user) != bool(file):
         raise SettingError("warmlog.inter.broker.user: belongs together with warmlog.inter.broker.password.file")
     if not settings.warmlog_cluster_etcd:
         return
     name = inter_broker_listener(settings)
-    of_brokers = found.get(name)
+    of_brokers = by_listener.get(name)
     if of_brokers is None:
         return
     if not user:

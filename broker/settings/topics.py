@@ -219,10 +219,10 @@ class LogConfigs:
             self._settings = current
             self._configs.clear()
         key = frozenset(configs.items())
-        found = self._configs.get(key)
-        if found is None:
-            found = self._configs[key] = log_config(configs, current)
-        return found
+        config = self._configs.get(key)
+        if config is None:
+            config = self._configs[key] = log_config(configs, current)
+        return config
 
 
 def default_min_isr(replicas: int) -> int:

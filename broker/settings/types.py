@@ -108,7 +108,7 @@ def kind_of(value_type: Any) -> Kind:
         return Kind.INT if all(isinstance(choice, int) for choice in get_args(value_type)) else Kind.STRING
     if value_type in _KINDS:
         return _KINDS[value_type]
-    return next(kind_of(one) for one in get_args(value_type) if one is not type(None))  # an optional type
+    return next(kind_of(member) for member in get_args(value_type) if member is not type(None))  # an optional type
 
 
 _KINDS = {bool: Kind.BOOLEAN, int: Kind.LONG, float: Kind.DOUBLE, str: Kind.STRING}
@@ -134,8 +134,8 @@ def _plain(value: Any, value_type: Any) -> Any:
     if kind in {Kind.INT, Kind.LONG}:  # digits only: the converter would also accept 7.0 and 1e3
         return int(text) if _INTEGER.fullmatch(text) else [text]
     if kind is Kind.DOUBLE:
-        found = _DECIMAL.fullmatch(text)
-        return [text] if found is None else float(found[1])
+        match = _DECIMAL.fullmatch(text)
+        return [text] if match is None else float(match[1])
     return text
 
 

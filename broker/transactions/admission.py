@@ -71,7 +71,7 @@ class Admission:
         self,
         transactional_id: str,
         producer: Producer,
-        places: Sequence[TopicPartition],
+        topic_partitions: Sequence[TopicPartition],
         support: TransactionSupport,
         guards: Guards,
     ) -> Mapping[TopicPartition, ErrorCode]:
@@ -90,15 +90,17 @@ class Admission:
         deadline = trio.current_time() + limit_s
         while True:
             guards.open()
-            errors = dict(await self._ask(transactional_id, producer, places, support))
-            lapsed = [place for place in guards.lapsed() if errors[place] is ErrorCode.NONE]
+            errors = dict(await self._ask(transactional_id, producer, topic_partitions, support))
+            lapsed = [
+                topic_partition for topic_partition in guards.lapsed() if errors[topic_partition] is ErrorCode.NONE
+            ]
             errors.update(dict.fromkeys(lapsed, ErrorCode.CONCURRENT_TRANSACTIONS))
             is_busy = support is TransactionSupport.ADDING and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
             if not (is_busy or lapsed) or trio.current_time() >= deadline:
                 break
             if not lapsed:
                 await self._pause(transactional_id)
-        return {place: error for place, error in errors.items() if error is not ErrorCode.NONE}
+        return {topic_partition: error for topic_partition, error in errors.items() if error is not ErrorCode.NONE}
 
     def _must_ask(self, support: TransactionSupport) -> bool:
         return support is TransactionSupport.ADDING or self._settings.transaction_partition_verification_enable
@@ -111,15 +113,23 @@ class Admission:
                 await trio.sleep_forever()
 
     async def _ask(
-        self, transactional_id: str, producer: Producer, places: Sequence[TopicPartition], support: TransactionSupport
+        self,
+        transactional_id: str,
+        producer: Producer,
+        topic_partitions: Sequence[TopicPartition],
+        support: TransactionSupport,
     ) -> Mapping[TopicPartition, ErrorCode]:
         is_adding = support is TransactionSupport.ADDING
         if self._peers is not None and self._elsewhere is not None and not self._coordinator.leads(transactional_id):
             broker = self._peers.leader_id(TOPIC, self._coordinator.partition_of(transactional_id))
             if broker is None:
-                return dict.fromkeys(places, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return await self._elsewhere.ask(broker, transactional_id, producer, places, verify_only=not is_adding)
+                return dict.fromkeys(topic_partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return await self._elsewhere.ask(
+                broker, transactional_id, producer, topic_partitions, verify_only=not is_adding
+            )
         if not is_adding:
-            return self._coordinator.verify_partitions(transactional_id, producer, places)
-        error = await self._coordinator.add_partitions(transactional_id, producer, places, TransactionVersion.TV_2)
-        return dict.fromkeys(places, error)
+            return self._coordinator.verify_partitions(transactional_id, producer, topic_partitions)
+        error = await self._coordinator.add_partitions(
+            transactional_id, producer, topic_partitions, TransactionVersion.TV_2
+        )
+        return dict.fromkeys(topic_partitions, error)

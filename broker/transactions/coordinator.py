@@ -192,12 +192,12 @@ class TransactionCoordinator:
             return
         limits = self._limits
         others = sum([shard.partition_count for shard in self._served()]) - transaction.partition_count
-        room = min(limits.max_partitions, limits.max_partitions_in_all - others)
+        most = min(limits.max_partitions, limits.max_partitions_in_all - others)
         if len(partitions) > limits.max_partitions:  # not even looked at
             self._effects.append(Answer(waiter, ErrorCode.POLICY_VIOLATION))
             return
         transaction.add_partitions(
-            producer, frozenset(partitions), waiter, version=version, max_partitions=room, now_ms=now_ms
+            producer, frozenset(partitions), waiter, version=version, max_partitions=most, now_ms=now_ms
         )
         self._collect(transaction)
 

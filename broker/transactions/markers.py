@@ -71,7 +71,7 @@ class MarkerWriter:
         partitions: Partitions,
         writer: Writer,
         append: AppendMarker = append_marker,
-        on_written: Callable[[TopicPartition, Marker, int], None] = lambda _place, _marker, _offset: None,
+        on_written: Callable[[TopicPartition, Marker, int], None] = lambda _topic_partition, _marker, _offset: None,
     ) -> None:
         """Append to these partitions with `append`.
 
@@ -113,10 +113,14 @@ class MarkerWriter:
         self._writer.write_queued()
         if refused:
             written(refused)
-        done = {place: self._outcome(place, append, marker) for place, append in appends if append.done}
+        done = {
+            topic_partition: self._outcome(topic_partition, append, marker)
+            for topic_partition, append in appends
+            if append.done
+        }
         if done:
             written(done)
-        waiting = {place: append for place, append in appends if place not in done}
+        waiting = {topic_partition: append for topic_partition, append in appends if topic_partition not in done}
         if waiting:
             self._writer.spawn(partial(self._report_later, waiting, marker, written))
 
@@ -127,15 +131,19 @@ class MarkerWriter:
             for append in waiting.values():
                 append.notify(settled.set)
             await settled.wait()
-            done = {place: self._outcome(place, append, marker) for place, append in waiting.items() if append.done}
-            for place in done:
-                del waiting[place]
+            done = {
+                topic_partition: self._outcome(topic_partition, append, marker)
+                for topic_partition, append in waiting.items()
+                if append.done
+            }
+            for topic_partition in done:
+                del waiting[topic_partition]
             written(done)
 
-    def _outcome(self, place: TopicPartition, append: Append, marker: Marker) -> ErrorCode:
+    def _outcome(self, topic_partition: TopicPartition, append: Append, marker: Marker) -> ErrorCode:
         if append.error is not None:
             return _code_of(append.error)
-        self._on_written(place, marker, append.planned.base_offset)
+        self._on_written(topic_partition, marker, append.planned.base_offset)
         return ErrorCode.NONE
 
     def _missing(self, topic: str, index: int) -> ErrorCode:

@@ -50,7 +50,7 @@ class Peers(Protocol):
 
 class _Item(NamedTuple):
     marker: Marker
-    places: Sequence[TopicPartition]
+    topic_partitions: Sequence[TopicPartition]
     written: Written
 
 
@@ -65,30 +65,35 @@ class RemoteMarkers:
         """Send until cancelled."""
         await self._queue.run()
 
-    def write(self, broker: int, marker: Marker, places: Sequence[TopicPartition], written: Written) -> None:
+    def write(self, broker: int, marker: Marker, topic_partitions: Sequence[TopicPartition], written: Written) -> None:
         """Let a broker write a marker to partitions; `written` is called with the outcome of each.
 
         It is NOT_LEADER_OR_FOLLOWER if the broker does not answer, and where it does not know the partition (yet).
         """
-        self._queue.put(broker, _Item(marker, places, written))
+        self._queue.put(broker, _Item(marker, topic_partitions, written))
 
     async def _send(self, broker: int, items: Sequence[_Item]) -> None:
-        request = WriteTxnMarkersRequest(markers=tuple([_asked(item) for item in items]))
+        request = WriteTxnMarkersRequest(markers=tuple([_marker_request(item) for item in items]))
         response = await self._peers.answer(broker, WRITE_MARKERS, request, MARKERS)
-        found = {} if response is None else _written(response)
+        written = {} if response is None else _written(response)
         for item in items:
-            results = found.get(item.marker.producer.id, {})
-            item.written({place: results.get(place, ErrorCode.NOT_LEADER_OR_FOLLOWER) for place in item.places})
+            results = written.get(item.marker.producer.id, {})
+            item.written(
+                {
+                    topic_partition: results.get(topic_partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    for topic_partition in item.topic_partitions
+                }
+            )
             await trio.lowlevel.checkpoint()
 
 
-def _asked(item: _Item) -> MarkersOfTransaction:
+def _marker_request(item: _Item) -> MarkersOfTransaction:
     marker = item.marker
     return MarkersOfTransaction(
         producer_id=marker.producer.id,
         producer_epoch=marker.producer.epoch,
         commits=marker.outcome is Outcome.COMMIT,
-        partitions=_partitions(item.places),
+        partitions=_partitions(item.topic_partitions),
         coordinator_epoch=marker.coordinator_epoch,
         version=marker.version,
     )
@@ -96,22 +101,22 @@ def _asked(item: _Item) -> MarkersOfTransaction:
 
 def _written(response: WriteTxnMarkersResponse) -> Mapping[int, Mapping[TopicPartition, ErrorCode]]:
     """Return the outcomes by producer id. A partition that is unknown there was not deleted: this broker knows it."""
-    found: dict[int, dict[TopicPartition, ErrorCode]] = {}
-    for one in response.markers:
-        results = found.setdefault(one.producer_id, {})
-        for place, error in _by_place(one.partitions).items():
+    by_producer: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    for marker in response.markers:
+        results = by_producer.setdefault(marker.producer_id, {})
+        for topic_partition, error in _by_partition(marker.partitions).items():
             is_unknown = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            results[place] = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_unknown else error
-    return found
+            results[topic_partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_unknown else error
+    return by_producer
 
 
 class _Question:
     """A question to the coordinator of an id, with its answer."""
 
-    __slots__ = ("answered", "asked", "errors")
+    __slots__ = ("answered", "errors", "requested")
 
-    def __init__(self, asked: PartitionsOfTransaction) -> None:
-        self.asked = asked
+    def __init__(self, requested: PartitionsOfTransaction) -> None:
+        self.requested = requested
         self.errors: Mapping[TopicPartition, ErrorCode] = {}
         self.answered = trio.Event()
 
@@ -132,7 +137,7 @@ class RemoteCoordinators:
         broker: int,
         transactional_id: str,
         producer: Producer,
-        places: Collection[TopicPartition],
+        partitions: Collection[TopicPartition],
         *,
         verify_only: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
@@ -145,40 +150,43 @@ class RemoteCoordinators:
                 transactional_id=transactional_id,
                 producer_id=producer.id,
                 producer_epoch=producer.epoch,
-                partitions=_partitions(places),
+                partitions=_partitions(partitions),
                 verify_only=verify_only,
             )
         )
         self._queue.put(broker, question)
         with trio.move_on_after(ANSWER_LIMIT_S):
             await question.answered.wait()
-        return {place: question.errors.get(place, ErrorCode.COORDINATOR_NOT_AVAILABLE) for place in places}
+        return {
+            topic_partition: question.errors.get(topic_partition, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            for topic_partition in partitions
+        }
 
     async def _send(self, broker: int, questions: Sequence[_Question]) -> None:
         while questions:
-            by_id = {question.asked.transactional_id: question for question in reversed(questions)}
+            by_id = {question.requested.transactional_id: question for question in reversed(questions)}
             await self._send_distinct(broker, by_id)  # an answer names the id, which must not occur twice
-            questions = [each for each in questions if each is not by_id[each.asked.transactional_id]]
+            questions = [each for each in questions if each is not by_id[each.requested.transactional_id]]
 
     async def _send_distinct(self, broker: int, questions: Mapping[str, _Question]) -> None:
-        request = AddPartitionsToTxnRequest(transactions=tuple([one.asked for one in questions.values()]))
+        request = AddPartitionsToTxnRequest(transactions=tuple([each.requested for each in questions.values()]))
         response: AddPartitionsToTxnResponse | None = await self._peers.answer(
             broker, ADD_PARTITIONS, request, QUESTIONS
         )
-        for one in () if response is None else response.transactions:
-            if one.transactional_id in questions:
-                questions[one.transactional_id].errors = _by_place(one.partitions)
+        for each in () if response is None else response.transactions:
+            if each.transactional_id in questions:
+                questions[each.transactional_id].errors = _by_partition(each.partitions)
         for question in questions.values():
             question.answered.set()
 
 
-def _partitions(places: Iterable[TopicPartition]) -> tuple[PartitionEntry, ...]:
-    return tuple([PartitionEntry(topic=topic, partition=index) for topic, index in places])
+def _partitions(topic_partitions: Iterable[TopicPartition]) -> tuple[PartitionEntry, ...]:
+    return tuple([PartitionEntry(topic=topic, partition=index) for topic, index in topic_partitions])
 
 
-def _by_place(results: Iterable[Any]) -> dict[TopicPartition, ErrorCode]:
-    found: dict[TopicPartition, ErrorCode] = {}
-    for one in results:
-        assert isinstance(one, AddedPartition)
-        found[one.topic, one.partition] = one.error
-    return found
+def _by_partition(results: Iterable[Any]) -> dict[TopicPartition, ErrorCode]:
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for result in results:
+        assert isinstance(result, AddedPartition)
+        errors[result.topic, result.partition] = result.error
+    return errors

@@ -50,19 +50,19 @@ class MarkerRouter:
             self._route(marker, step, written)
             await trio.lowlevel.checkpoint()
 
-    def _route(self, marker: Marker, places: Sequence[TopicPartition], written: Written) -> None:
+    def _route(self, marker: Marker, topic_partitions: Sequence[TopicPartition], written: Written) -> None:
         here: list[TopicPartition] = []
         elsewhere: dict[int, list[TopicPartition]] = {}
         leaderless: list[TopicPartition] = []
-        for place in places:
-            if self._partitions.get(*place) is not None or not self._partitions.exists(*place):
-                here.append(place)  # a partition that was deleted is reported as unknown
-            elif (leader := self._peers.leader_id(*place)) is not None:
-                elsewhere.setdefault(leader, []).append(place)
+        for topic_partition in topic_partitions:
+            if self._partitions.get(*topic_partition) is not None or not self._partitions.exists(*topic_partition):
+                here.append(topic_partition)  # a partition that was deleted is reported as unknown
+            elif (leader := self._peers.leader_id(*topic_partition)) is not None:
+                elsewhere.setdefault(leader, []).append(topic_partition)
             else:
-                leaderless.append(place)
-        for broker, found in elsewhere.items():
-            self._elsewhere.write(broker, marker, found, written)
+                leaderless.append(topic_partition)
+        for broker, local in elsewhere.items():
+            self._elsewhere.write(broker, marker, local, written)
         if leaderless:
             written(dict.fromkeys(leaderless, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         if here:

@@ -290,8 +290,8 @@ class TransactionService:
     def _marked(self, markers: WriteMarkers, results: Mapping[TopicPartition, ErrorCode]) -> None:
         # A partition that was deleted needs no marker.
         known = {
-            place: ErrorCode.NONE if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error
-            for place, error in results.items()
+            topic_partition: ErrorCode.NONE if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error
+            for topic_partition, error in results.items()
         }
         self.coordinator.markers_written(markers, known)
         self.apply_effects()

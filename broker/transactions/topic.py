@@ -18,10 +18,10 @@ TOPIC = "__transaction_state"
 
 
 def _decode(key: bytes, value: bytes) -> tuple[str, StoredTransaction] | None:
-    found, state = decode_transaction_key(key), decode_transaction(value)
-    if isinstance(found, UnknownKey) or isinstance(state, UnknownValue):
+    decoded, state = decode_transaction_key(key), decode_transaction(value)
+    if isinstance(decoded, UnknownKey) or isinstance(state, UnknownValue):
         return None
-    return found.transactional_id, state
+    return decoded.transactional_id, state
 
 
 def _layout(settings: Settings) -> TopicLayout:

@@ -164,6 +164,6 @@ def refuse_cut(header: BatchHeader, left: int) -> NoReturn:
     raise CorruptBatchError(f"a batch of {header.size} bytes is cut off after {left}")
 
 
-def refuse_crc(header: BatchHeader, found: int) -> NoReturn:
+def refuse_crc(header: BatchHeader, computed: int) -> NoReturn:
     """Raise CorruptBatchError for a batch whose computed CRC differs from its header."""
-    raise CorruptBatchError(f"the CRC of the batch is {found:#010x}, but its header states {header.crc:#010x}")
+    raise CorruptBatchError(f"the CRC of the batch is {computed:#010x}, but its header states {header.crc:#010x}")

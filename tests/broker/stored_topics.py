@@ -62,9 +62,9 @@ def state_of(topic: Topic) -> TopicState:
 
 
 @contextmanager
-def stored_topics(directory: Path, make_room: Callable[[], bool] = lambda: False) -> Iterator[StoredTopics]:
+def stored_topics(directory: Path, release_reserve: Callable[[], bool] = lambda: False) -> Iterator[StoredTopics]:
     """Open the metadata in a data directory."""
-    with closing(MetadataFile(directory / "metadata.sqlite", NODE_ID, make_room=make_room)) as file:
+    with closing(MetadataFile(directory / "metadata.sqlite", NODE_ID, release_reserve=release_reserve)) as file:
         yield StoredTopics(file)
 
 

@@ -146,7 +146,7 @@ class SyncRig:
         log, found = self.partition.log, list[int]()
         offset = log.offsets.log_start_offset
         while offset < log.offsets.high_watermark:
-            piece = self.partition.read(offset, 1 << 30, min_one_message=True)
+            piece = self.partition.read(offset, 1 << 30, min_one_batch=True)
             assert piece is not None
             assert piece.slice is not None
             read = [header for _, header in headers(piece.slice.read_all())]

@@ -71,7 +71,7 @@ class Rig:
     async def read(self, offset: int) -> int:
         """Return the first offset that a fetch gets from here on."""
         while True:
-            found = self.partition.read(offset, 100, min_one_message=True)
+            found = self.partition.read(offset, 100, min_one_batch=True)
             if found is not None and found.slice is not None:
                 return next(records_in(found.slice.read_all(), from_offset=offset)).offset
             await self.rebuilt()

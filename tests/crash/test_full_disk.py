@@ -255,12 +255,12 @@ def test_a_metadata_file_that_cannot_grow_is_an_error_and_goes_on(tmp_path: Path
         kept.write_bytes(bytes(100_000))
         is_given = False
 
-        def make_room() -> bool:
+        def release_reserve() -> bool:
             if is_given:
                 kept.unlink()
             return is_given
 
-        with stored_topics(mount.path, make_room) as store:
+        with stored_topics(mount.path, release_reserve) as store:
             store.create(Topic(name="first", partitions=1))
             filler = mount.fill()
             with pytest.raises(MetadataError, match=r"metadata\.sqlite: (database or disk is full|disk I/O error)"):
@@ -294,11 +294,11 @@ def test_a_metadata_file_that_was_left_on_a_full_disk_is_opened_with_room_that_i
         with pytest.raises(MetadataError, match=r"left/metadata\.sqlite: (database or disk is full|disk I/O error)"):
             MetadataFile(left / "metadata.sqlite", NODE_ID)
 
-        def make_room() -> bool:
+        def release_reserve() -> bool:
             kept.unlink()
             return True
 
-        with stored_topics(left, make_room) as store:
+        with stored_topics(left, release_reserve) as store:
             assert [topic.name for topic in store.load()] == ["first"]
 
 

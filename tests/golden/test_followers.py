@@ -104,7 +104,7 @@ def test_every_offset_and_time_is_found(directory: DataDirectory) -> None:
     log = open_log(Path(directory.path), clean=directory.was_clean)
     assert log.offsets.log_end_offset == BATCHES * RECORDS
     for offset in range(BATCHES * RECORDS):
-        piece = log.reads.read(offset, 1, min_one_message=True).slice
+        piece = log.reads.read(offset, 1, min_one_batch=True).slice
         assert piece is not None
         assert next(records_in(piece.read_all(), from_offset=offset)).offset == offset
     for batch in range(BATCHES):

@@ -60,7 +60,7 @@ def read_everything(log: PartitionLog) -> list[Record]:
     offset = log.offsets.log_start_offset
     found = []
     while offset < log.offsets.log_end_offset:
-        read = log.reads.read(offset, 1500, isolation_end=None, min_one_message=True)
+        read = log.reads.read(offset, 1500, isolation_end=None, min_one_batch=True)
         assert read.slice is not None
         data = read.slice.read_all()
         found += records_in(data, from_offset=offset)

@@ -7,7 +7,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.native.messages import ReceivedFetch, ReceivedPartition
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation, ListOffsetsRequest, OffsetQuery
-from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
+from warmlog.protocol.response import ListedOffset, ListOffsetsResponse
 
 
 class Offsets:
@@ -16,7 +16,7 @@ class Offsets:
     def __init__(self, cluster: ClusterConnection, partitions: Sequence[TopicPartition]) -> None:
         self.cluster = cluster
         self._partitions = partitions
-        self._bounds: dict[tuple[int, Isolation], dict[TopicPartition, FoundOffset]] = {}
+        self._bounds: dict[tuple[int, Isolation], dict[TopicPartition, ListedOffset]] = {}
 
     def bound(self, key: TopicPartition, timestamp: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> int:
         """Return the start or the end of a partition. Raises PipelineError."""
@@ -30,7 +30,7 @@ class Offsets:
         """Return the offset of the first record at or past a time; negative if all are earlier."""
         return _offset(key, self._find([key], timestamp, Isolation.READ_UNCOMMITTED)[0])
 
-    def _find(self, keys: Sequence[TopicPartition], timestamp: int, isolation: Isolation) -> list[FoundOffset]:
+    def _find(self, keys: Sequence[TopicPartition], timestamp: int, isolation: Isolation) -> list[ListedOffset]:
         def request(some: Sequence[TopicPartition]) -> ListOffsetsRequest:
             queries = (OffsetQuery(topic=topic, partition=at, timestamp=timestamp) for topic, at in some)
             return ListOffsetsRequest(partitions=tuple(queries), isolation=isolation)
@@ -38,7 +38,7 @@ class Offsets:
         return self.cluster.ask_leaders(keys, request, lambda reply: reply.partitions, ListOffsetsResponse)
 
 
-def _offset(key: TopicPartition, found: FoundOffset) -> int:
+def _offset(key: TopicPartition, found: ListedOffset) -> int:
     if found.error:
         raise reply_error(found.error, found.message, about=f"{key[0]}-{key[1]}")
     return found.offset

@@ -17,6 +17,7 @@ from warmlog.broker.security.acls import Operation, ResourceType
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     CommittedPartition,
+    CoordinatorLocation,
     CoordinatorType,
     DeletedGroup,
     DeleteGroupsResponse,
@@ -25,7 +26,6 @@ from warmlog.protocol.groups import (
     FetchedOffset,
     FetchedOffsets,
     FindCoordinatorResponse,
-    FoundCoordinator,
     ListGroupsResponse,
     OffsetCommitResponse,
     OffsetDeleteResponse,
@@ -58,8 +58,8 @@ async def find_coordinator(call: CheckedCall) -> Any:
         return await call.answer()
     kind = ResourceType.GROUP if is_group else ResourceType.TRANSACTIONAL_ID
 
-    def refuse(key: str) -> FoundCoordinator:
-        return FoundCoordinator(key=key, **lacking(Operation.DESCRIBE, kind))
+    def refuse(key: str) -> CoordinatorLocation:
+        return CoordinatorLocation(key=key, **lacking(Operation.DESCRIBE, kind))
 
     may = partial(access.may, Operation.DESCRIBE, kind)
     return await answer_allowed(

@@ -24,7 +24,7 @@ from warmlog.protocol.kafka.messages.records.offsets import (
 )
 from warmlog.protocol.kafka.messages.topics.changes import CreatePartitionsResponse
 from warmlog.protocol.native.producers import DescribeProducerResponse, ProducerPosition
-from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
+from warmlog.protocol.response import ListedOffset, ListOffsetsResponse
 from warmlog.protocol.transactions import DescribedProducers, DescribeProducersResponse
 
 NOTHING = "nothing"
@@ -65,7 +65,7 @@ ROWS: Mapping[str, Row] = {
                    "CREATE Topic; to write to an internal topic, ALTER Cluster", None, _EACH),
     "fetch": Row("Fetch", "READ Topic; as a follower CLUSTER_ACTION Cluster", None, _EACH),
     "list_offsets": Row("ListOffsets", "DESCRIBE Topic; as a broker CLUSTER_ACTION Cluster",
-        topics.each_partition_or_peer(Op.DESCRIBE, FoundOffset, ListOffsetsResponse, of_replicas=True), _EACH),
+        topics.each_partition_or_peer(Op.DESCRIBE, ListedOffset, ListOffsetsResponse, of_replicas=True), _EACH),
     "offset_for_leader_epoch": Row("OffsetForLeaderEpoch", "CLUSTER_ACTION Cluster or DESCRIBE Topic",
         topics.each_partition_or_peer(Op.DESCRIBE, EpochEnd, OffsetForLeaderEpochResponse), _EACH),
     "delete_records": Row("DeleteRecords", "DELETE Topic",

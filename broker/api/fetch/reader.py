@@ -233,7 +233,7 @@ class FetchReader:
             read = partition.read(
                 requested.offset,
                 min(requested.max_bytes, self._left),
-                min_one_message=self.size == 0,
+                min_one_batch=self.size == 0,
                 committed=self._is_committed,
                 to_log_end=self._is_follower,
             )

@@ -22,6 +22,7 @@ from warmlog.broker.transactions.service import TransactionService
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     CommittedPartition,
+    CoordinatorLocation,
     CoordinatorType,
     DeletedGroup,
     DeleteGroupsRequest,
@@ -32,7 +33,6 @@ from warmlog.protocol.groups import (
     FetchedOffsets,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    FoundCoordinator,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -107,7 +107,7 @@ class MembersApi:
         await self._partitions.catalog.settled()
         error, message = await self._check_coordinator(request.key_type)
         if error is not ErrorCode.NONE:
-            failed = partial(FoundCoordinator, error=error, message=message)
+            failed = partial(CoordinatorLocation, error=error, message=message)
             return FindCoordinatorResponse(coordinators=await context.answer(lambda key: failed(key=key), request.keys))
         is_group = request.key_type == CoordinatorType.GROUP
         runtime = self._groups.runtime if is_group else self._transactions.runtime
@@ -118,12 +118,12 @@ class MembersApi:
             )
         }
 
-        def coordinator(key: str) -> FoundCoordinator:
+        def coordinator(key: str) -> CoordinatorLocation:
             broker = brokers.get(self._leader_of(runtime.topic, runtime.partition_of(key)))
             if broker is None:
                 message = "the coordinator's partition has no leader"
-                return FoundCoordinator(key=key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
-            return FoundCoordinator(key=key, node_id=broker.node_id, host=broker.host, port=broker.port)
+                return CoordinatorLocation(key=key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
+            return CoordinatorLocation(key=key, node_id=broker.node_id, host=broker.host, port=broker.port)
 
         return FindCoordinatorResponse(coordinators=await context.answer(coordinator, request.keys))
 

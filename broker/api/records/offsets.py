@@ -30,7 +30,7 @@ from warmlog.protocol.request import (
     ListOffsetsRequest,
     OffsetQuery,
 )
-from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
+from warmlog.protocol.response import ListedOffset, ListOffsetsResponse
 
 CLIENT = -1  # as a replica id
 _EARLIEST = frozenset({EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP})
@@ -107,7 +107,7 @@ class OffsetsApi:
         repeated, replica_id = set[TopicPartition](), CLIENT
         if isinstance(request, KafkaListOffsetsRequest):  # native clients may query several timestamps
             repeated, replica_id = await _repeated(request, context), request.replica_id
-        answers: list[FoundOffset] = []
+        answers: list[ListedOffset] = []
         searched: list[tuple[int, OffsetQuery]] = []  # each with the index of its answer in `answers`
         questions: list[TimeQuestion] = []
         refused: set[TopicPartition] = set()
@@ -119,7 +119,7 @@ class OffsetsApi:
                 if isinstance(answer, Partition):
                     searched.append((len(answers), query))
                     questions.append(TimeQuestion(answer, query.timestamp))
-                    answer = FoundOffset(topic=query.topic, partition=query.partition)  # unless a record is found
+                    answer = ListedOffset(topic=query.topic, partition=query.partition)  # unless a record is found
                 answers.append(answer)
             elif topic_partition not in refused:
                 refused.add(topic_partition)
@@ -136,7 +136,7 @@ class OffsetsApi:
                 await context.pause()
         return ListOffsetsResponse(partitions=tuple(answers))
 
-    def _answer(self, query: OffsetQuery, asker: "_Asker") -> FoundOffset | Partition:
+    def _answer(self, query: OffsetQuery, asker: "_Asker") -> ListedOffset | Partition:
         """Answer a query for a special timestamp, or refuse it; for a time, return the partition to search."""
         partition = asker.partition(self._partitions, query.topic, query.partition)
         try:
@@ -162,11 +162,11 @@ class OffsetsApi:
                 return partition
         except EXPECTED as error:
             return self._refused(query, error, partition)
-        return FoundOffset(topic=query.topic, partition=query.partition, offset=offset, leader_epoch=epoch)
+        return ListedOffset(topic=query.topic, partition=query.partition, offset=offset, leader_epoch=epoch)
 
     def _answer_time(
         self, query: OffsetQuery, partition: Partition, outcome: Outcome, asker: "_Asker"
-    ) -> FoundOffset | None:
+    ) -> ListedOffset | None:
         """Answer a query for a time by the outcome of its lookup; None if there is no such record."""
         if isinstance(outcome, Exception):
             return self._refused(query, outcome, partition)
@@ -175,7 +175,7 @@ class OffsetsApi:
             if section is not None:
                 self._metrics.time_lookups[section].add()
             if offset < asker.end_of(partition.log):
-                return FoundOffset(
+                return ListedOffset(
                     topic=query.topic, partition=query.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
                 )
         try:
@@ -184,9 +184,9 @@ class OffsetsApi:
             return self._refused(query, error, partition)
         return None
 
-    def _refused(self, query: OffsetQuery, error: Exception, partition: Partition | None = None) -> FoundOffset:
+    def _refused(self, query: OffsetQuery, error: Exception, partition: Partition | None = None) -> ListedOffset:
         code, message = describe_in(partition, self._partitions, error)
-        return FoundOffset(topic=query.topic, partition=query.partition, error=code, message=message)
+        return ListedOffset(topic=query.topic, partition=query.partition, error=code, message=message)
 
 
 async def _repeated(request: ListOffsetsRequest, context: Context) -> set[TopicPartition]:

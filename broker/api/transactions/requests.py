@@ -300,5 +300,5 @@ def _refusal(exists: bool, error: ErrorCode) -> ErrorCode:
     return error if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _committed(asked: OffsetToCommit, error: ErrorCode) -> CommittedPartition:
-    return CommittedPartition(topic=asked.topic, partition=asked.partition, error=error)
+def _committed(requested: OffsetToCommit, error: ErrorCode) -> CommittedPartition:
+    return CommittedPartition(topic=requested.topic, partition=requested.partition, error=error)

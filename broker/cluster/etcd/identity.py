@@ -85,8 +85,8 @@ class EtcdIdentity:
         request = gateway.TxnRequest(compare=[gateway.ModCompare(self.key)], success=[self._put(identity)])
         if (await connection.call(gateway.TXN, request, gateway.TxnResponse)).succeeded:
             return identity
-        found = await connection.call(gateway.RANGE, gateway.RangeRequest(self.key), gateway.RangeResponse)
-        return found.kvs[0].value.decode()
+        response = await connection.call(gateway.RANGE, gateway.RangeRequest(self.key), gateway.RangeResponse)
+        return response.kvs[0].value.decode()
 
     def _put(self, identity: str) -> gateway.RequestOp:
         return gateway.RequestOp(request_put=gateway.PutRequest(self.key, identity.encode()))

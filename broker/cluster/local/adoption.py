@@ -56,8 +56,8 @@ def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) 
     if me.broker in cluster.known:
         return Refusal(f"broker {me.broker} has topics of its own, and was part of this cluster before: unregister it")
     for name, topic in own.topics.items():
-        found = cluster.topics.get(name)
-        if topic.is_live and found is not None and found.id != topic.id:
+        existing = cluster.topics.get(name)
+        if topic.is_live and existing is not None and existing.id != topic.id:
             return Refusal(f"topic {name!r} exists in the cluster with another id: delete one of the two")
     return list(_in_steps(cluster, _missing(own, cluster, me, epochs)))
 
@@ -122,8 +122,8 @@ def _rules(own: ClusterImage, cluster: ClusterImage) -> Iterator[Put]:
 def _topic(name: str, topic: TopicState, cluster: ClusterImage, me: Member, epochs: Epochs) -> Iterator[Put]:
     for index in range(topic.partitions):
         key, epoch = TopicIdPartition(topic.id, index), epochs[name, index]
-        found = cluster.partitions.get(key)
-        if found is None or found.leader_epoch <= epoch:  # it was led by itself since an interrupted attempt
+        stored = cluster.partitions.get(key)
+        if stored is None or stored.leader_epoch <= epoch:  # it was led by itself since an interrupted attempt
             state = PartitionState(replicas=(me.broker,), leader=me, leader_epoch=epoch + 1, isr=(me,))
             yield Put(partition_key(key), encode(state))
     if name not in cluster.topics:

@@ -190,8 +190,8 @@ class LocalStore:
     async def unrenewed_s(self, lease: int) -> float:
         """Return how long ago a lease was last renewed. Raises LeaseExpiredError."""
         await self._end_due()
-        found = self._lasting(lease)
-        return found.ttl_s - (found.ends_at - trio.current_time())
+        held = self._lasting(lease)
+        return held.ttl_s - (held.ends_at - trio.current_time())
 
     async def revoke(self, lease: int) -> None:
         """End a lease, and delete its keys."""
@@ -199,10 +199,10 @@ class LocalStore:
             await self._end([lease])
 
     def _lasting(self, lease: int) -> _Lease:
-        found = self._leases.get(lease)
-        if found is None:
+        held = self._leases.get(lease)
+        if held is None:
             raise LeaseExpiredError(f"lease {lease} has expired")
-        return found
+        return held
 
     async def _end_due(self) -> None:
         await trio.lowlevel.checkpoint()

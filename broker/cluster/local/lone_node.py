@@ -23,7 +23,7 @@ class LoneNode(StoreNode):
 
     def __init__(self, store: LocalStore, node_id: int, contents: Range, random: Random) -> None:
         """`contents`: of the store, as it is now."""
-        super().__init__(store, node_id, ClusterImage.of_one(contents, node_id), random)
+        super().__init__(store, node_id, ClusterImage.of_broker(contents, node_id), random)
         self.run_in: Spawn | None = None  # runs tasks
         store.on_changes.append(lambda changes: self._take(self.image.apply(changes)))
 

@@ -23,10 +23,10 @@ LAYOUT_VERSION = 6
 class MetadataFile:
     """The open file. Its methods block, and raise MetadataError."""
 
-    def __init__(self, path: Path, node_id: int, *, make_room: Callable[[], bool] = lambda: False) -> None:
-        """Open or create the file of a broker, and migrate it. `make_room`: see `Database`."""
+    def __init__(self, path: Path, node_id: int, *, release_reserve: Callable[[], bool] = lambda: False) -> None:
+        """Open or create the file of a broker, and migrate it. `release_reserve`: see `Database`."""
         layout = Layout(LAYOUT_VERSION, _create, partial(_migrate, node_id))
-        self.database = Database(path, layout, make_room=make_room)
+        self.database = Database(path, layout, release_reserve=release_reserve)
         try:
             self.store = StoreFile(self.database)
         except MetadataError:

@@ -97,8 +97,8 @@ class _Conversations:
         try:
             match call:
                 case RangeCall():
-                    found = await self._store.range(call.prefix)
-                    return self._reply(events=found.items, revision=found.revision)
+                    contents = await self._store.range(call.prefix)
+                    return self._reply(events=contents.items, revision=contents.revision)
                 case CommitCall():
                     outcome = await self._store.commit(call.transaction)
                     return self._reply(succeeded=outcome.succeeded, revision=outcome.revision)

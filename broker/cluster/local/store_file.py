@@ -84,13 +84,13 @@ class StoreFile:
             results, changes = list[Result](), list[Changes]()
             revision = self.revision
             for transaction in transactions:
-                found = _find(connection, transaction)
-                if any(found.get(key, _NEW).written != expected for key, expected in transaction.compares):
+                stored = _find(connection, transaction)
+                if any(stored.get(key, _NEW).written != expected for key, expected in transaction.compares):
                     results.append(Outcome(succeeded=False, revision=revision))
                 elif (ended := _ended_lease(transaction, leases)) is not None:
                     results.append(LeaseExpiredError(f"lease {ended} has expired"))
                 else:
-                    events = _run(connection, transaction.operations, found, revision + 1)
+                    events = _run(connection, transaction.operations, stored, revision + 1)
                     if events:
                         revision += 1
                         changes.append(Changes(revision, tuple(events)))
@@ -153,17 +153,17 @@ def _ended_lease(transaction: Transaction, leases: Container[int]) -> int | None
 
 
 def _run(
-    connection: sqlite3.Connection, operations: Sequence[Operation], found: Mapping[str, _Revisions], revision: int
+    connection: sqlite3.Connection, operations: Sequence[Operation], revisions: Mapping[str, _Revisions], revision: int
 ) -> list[Event]:
     """Write the operations of a transaction, given the keys that exist; return what has changed."""
     events: list[Event] = []
     puts: list[KeyValue] = []
     for each in operations:
         if isinstance(each, Put):
-            created = found[each.key].created if each.key in found else revision
+            created = revisions[each.key].created if each.key in revisions else revision
             puts.append(item := KeyValue(each.key, each.value, created, revision, each.lease))
             events.append(item)
-        elif each.key in found:
+        elif each.key in revisions:
             events.append(Deleted(each.key))
     connection.executemany(_PUT, map(astuple, puts))
     connection.executemany(_DELETE, [(each.key,) for each in events if isinstance(each, Deleted)])

@@ -24,8 +24,8 @@ def default_of(image: ClusterImage, name: str) -> str | None:
 def config_of(image: ClusterImage, topic: UUID, name: str) -> str | None:
     """Return a setting of a topic, or of all brokers; None if neither is set."""
     state = image.topics.get(image.names.get(topic, ""))
-    found = None if state is None else state.configs.get(name)
-    return default_of(image, name) if found is None else found
+    text = None if state is None else state.configs.get(name)
+    return default_of(image, name) if text is None else text
 
 
 def min_isr(image: ClusterImage, key: TopicIdPartition, state: PartitionState) -> int:

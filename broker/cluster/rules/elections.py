@@ -170,6 +170,6 @@ def _elected(image: ClusterImage, key: TopicIdPartition, choice: _Choice) -> Cha
 
 
 def _current(image: ClusterImage, broker: int) -> Member:
-    found = image.current(broker)
-    assert found is not None, "only registered brokers lead or are in sync"
-    return found
+    registration = image.current(broker)
+    assert registration is not None, "only registered brokers lead or are in sync"
+    return registration

@@ -116,7 +116,7 @@ class Group:
 
     def join(self, request: JoinGroupRequest, client: Client, waiter: Waiter, now: Instant) -> None:
         """Handle a JoinGroup. `waiter` is answered by an effect, now or at the end of the join phase."""
-        if not self._has_room_for(request.member_id):
+        if not self._may_join(request.member_id):
             self._outbox.refuse_join(waiter, NO_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED)
             self._remove_for_size(request.member_id, now)
         elif self.state is State.DEAD:
@@ -128,7 +128,7 @@ class Group:
         else:
             self._join_with_id(request, client, waiter, now)
 
-    def _has_room_for(self, member_id: str) -> bool:
+    def _may_join(self, member_id: str) -> bool:
         """Return whether `group.max.size` lets this member in.
 
         In the join phase only members that have joined count, so that of a group that is too large (restored, or after

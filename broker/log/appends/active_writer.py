@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from warmlog.broker.log.index.transaction import AbortedTransaction
-from warmlog.broker.log.io.disk import is_out_of_room
+from warmlog.broker.log.io.disk import is_out_of_space
 from warmlog.broker.log.io.shared_writes import FileWrite, SharedWrites
 from warmlog.broker.log.log_state import LogState
 from warmlog.broker.log.segments.segment import Segment
@@ -55,7 +55,7 @@ class ActiveWriter:
             raise
 
     def _cut_back(self, active: Segment, position: int, error: OSError) -> None:
-        if not is_out_of_room(error):
+        if not is_out_of_space(error):
             self._state.fail(error)
         with self._failing_log():
             active.append_descriptor().truncate(position)

@@ -327,9 +327,9 @@ class Appender:
 
     def _aborted_by(self, planned: list[PlannedAppend]) -> list[AbortedTransaction]:
         """Return the transaction index entries of the transactions that these appends abort."""
-        found: list[AbortedTransaction] = []
+        aborted: list[AbortedTransaction] = []
         if not any(each.effects is not None for each in planned):
-            return found
+            return aborted
         opened = dict(self._state.producers.open_transactions)  # ordered by first offset
         for each in planned:
             steps: Iterable[ProducerStep] = (ProducerStep(state, None, NO_OFFSET) for state in each.producers)
@@ -341,8 +341,8 @@ class Appender:
                 first_offset = opened.pop(producer_id, NO_OFFSET)
                 if outcome is Outcome.ABORT and first_offset >= 0:
                     stable = next(iter(opened.values()), offset + 1)
-                    found.append(AbortedTransaction(producer_id, first_offset, offset, stable))
-        return found
+                    aborted.append(AbortedTransaction(producer_id, first_offset, offset, stable))
+        return aborted
 
     def request_roll(self) -> None:
         """Let the next plan begin a new segment, unless a queued one already does."""

@@ -59,7 +59,7 @@ class LogAppends:
         A client may begin a transaction only with a valid `guard` (`Producers.guards`). A plan with a `roll` must be
         the first of its write, after `LogRolls.prepare` and `commit`.
 
-        Raises LogFailedError, NoRoomError, RecordListTooLargeError; the ProtocolErrors of
+        Raises LogFailedError, NoSpaceError, RecordListTooLargeError; the ProtocolErrors of
         `protocol.records.validation.check_batches` (BatchTooLargeError: a batch exceeds `max.message.bytes`);
         NeedsReencodingError if the records must go through `reencode` first.
         """
@@ -69,7 +69,7 @@ class LogAppends:
     def plan_marker(self, marker: TransactionMarker) -> PlannedAppend:
         """Assign an offset and a position to a transaction marker, as `plan` does for batches.
 
-        Raises LogFailedError, NoRoomError, InvalidProducerEpochError, TransactionCoordinatorFencedError.
+        Raises LogFailedError, NoSpaceError, InvalidProducerEpochError, TransactionCoordinatorFencedError.
         """
         self._check_service()
         return self._appender.plan_marker(marker, self._state.epochs.current)
@@ -83,7 +83,7 @@ class LogAppends:
         (None: any). Producers and transactions are followed without validation. Each plan has the batches that fit in
         one segment; there are none if no batch is whole. `records` must not change until the commit.
 
-        Raises LogFailedError, NoRoomError; CorruptBatchError, UnsupportedMagicError, InvalidRecordError for batches
+        Raises LogFailedError, NoSpaceError; CorruptBatchError, UnsupportedMagicError, InvalidRecordError for batches
         that are damaged or do not follow the log end; UnknownTimestampError if `timestamps` (of
         `copies.largest_timestamps`) are needed. Nothing is planned then.
         """

@@ -20,14 +20,14 @@ def extents(checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:
 
     A producer sends each batch with base offset 0, or numbers the batches of one request consecutively.
     """
-    found, next_offset = [], base_offset
+    batches, next_offset = [], base_offset
     for _, header in checked:
         if header.base_offset and header.base_offset != next_offset - base_offset:
             raise InvalidRecordError(f"batch with base offset {header.base_offset}: producers must count from 0")
         last_offset = next_offset + header.last_offset_delta
-        found.append(BatchExtent(last_offset, header.max_timestamp, header.batch_length + LOG_OVERHEAD))
+        batches.append(BatchExtent(last_offset, header.max_timestamp, header.batch_length + LOG_OVERHEAD))
         next_offset = last_offset + 1
-    return found
+    return batches
 
 
 def extents_after(known: Sequence[ProducerBatch], checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:

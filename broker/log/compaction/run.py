@@ -208,11 +208,11 @@ class Compaction:
     def _aborted(self, start: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that end at or after an offset, from the indexes of all segments."""
         bases = [segment.base_offset for segment in self._job.segments if segment.next_base_offset > start]
-        found: list[AbortedTransaction] = []
+        aborted: list[AbortedTransaction] = []
         for base in (*bases, *self._job.later_bases):
             path = segment_path(self._job.directory, base, TRANSACTION_INDEX_SUFFIX)
-            found += read_aborted(self._disk, path, base)
-        return [transaction for transaction in found if transaction.last_offset >= start]
+            aborted += read_aborted(self._disk, path, base)
+        return [transaction for transaction in aborted if transaction.last_offset >= start]
 
     # -- groups --------------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,13 @@ from warmlog.protocol.partitions import TopicPartition
 class CheckpointFiles:
     """The checkpoint files of a directory, by name. `findings` reports which were unreadable.
 
-    `with_room` runs a write that must succeed on a full disk. For any thread.
+    `with_reserve` runs a write that must succeed on a full disk. For any thread.
     """
 
-    def __init__(self, path: str, disk: Disk, with_room: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, path: str, disk: Disk, with_reserve: Callable[[Callable[[], None]], None]) -> None:
         self._path = path
         self._disk = disk
-        self._with_room = with_room
+        self._with_reserve = with_reserve
         self.findings: list[str] = []
         self._written: dict[str, dict[TopicPartition, int]] = {}  # the content of each checkpoint on the disk, by name
         self._doubtful: dict[str, dict[TopicPartition, int]] = {}  # the same, if a write has failed
@@ -56,7 +56,7 @@ class CheckpointFiles:
             if name not in self._doubtful and self._written.get(name) == offsets:
                 return False
             self._doubtful[name] = offsets
-            self._with_room(lambda: write_offsets(self._disk, f"{self._path}/{name}", offsets))
+            self._with_reserve(lambda: write_offsets(self._disk, f"{self._path}/{name}", offsets))
             self._written[name] = offsets
             del self._doubtful[name]
             return True

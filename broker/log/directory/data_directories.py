@@ -33,7 +33,7 @@ from warmlog.broker.log.directory.data_directory import DataDirectory
 from warmlog.broker.log.directory.identity import has_identity
 from warmlog.broker.log.directory.kafka_node import refuse_kafka_node
 from warmlog.broker.log.directory.names import reason_of
-from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError, NoRoomError
+from warmlog.broker.log.errors import DataDirectoryError, DirectoryFailedError, NoSpaceError
 from warmlog.broker.log.io.directory_names import partition_directory
 from warmlog.broker.log.io.disk import Disk, is_disk_failure
 from warmlog.protocol.partitions import TopicPartition
@@ -184,11 +184,11 @@ class DataDirectories:
 
     def _take(self, directory: DataDirectory) -> None:
         """Serve the partitions in a directory."""
-        found = {(name.topic, name.partition) for name in directory.partitions()}
-        deleted = {key for key in found if self._is_of_deleted_topic(directory, *key)}
+        present = {(name.topic, name.partition) for name in directory.partitions()}
+        deleted = {key for key in present if self._is_of_deleted_topic(directory, *key)}
         for key in deleted:
             directory.put_aside(*key)
-        served = [key for key in sorted(found - deleted) if self._belongs_here(*key, directory)]
+        served = [key for key in sorted(present - deleted) if self._belongs_here(*key, directory)]
         self.live.append(directory)
         self._counts[directory] = 0
         for key in served:
@@ -258,10 +258,10 @@ class DataDirectories:
         """Return the sort key for placement: the smallest gets the next partition."""
         return directory.space_status.is_short, self._counts[directory]
 
-    def check_room(self) -> None:
-        """Raise NoRoomError if all directories are full."""
+    def check_space(self) -> None:
+        """Raise NoSpaceError if all directories are full."""
         if all(directory.space_status.is_short for directory in self.live):
-            raise NoRoomError("every data directory is full: no new partitions until there is room again")
+            raise NoSpaceError("every data directory is full: no new partitions until there is room again")
 
     def forget(self, topic: str, partition: int) -> None:
         """Forget a removed partition, so that its checkpoints do not apply to a new one of the same name."""
@@ -296,12 +296,12 @@ class DataDirectories:
     def sort_out(self, judge: Callable[[str, int, UUID], Verdict]) -> None:
         """Rename what is not to be served, judged by topic, partition and topic id. Blocking. Raises OSError."""
         for (topic, partition), directory in list(self._holders.items()):
-            found = directory.topic_id(topic, partition)
-            verdict = Verdict.KEPT if found is None else judge(topic, partition, found)
-            if found is None or verdict is Verdict.KEPT:
+            stored_id = directory.topic_id(topic, partition)
+            verdict = Verdict.KEPT if stored_id is None else judge(topic, partition, stored_id)
+            if stored_id is None or verdict is Verdict.KEPT:
                 continue
             if verdict is Verdict.STRAY:
-                directory.rename_stray(topic, partition, found)
+                directory.rename_stray(topic, partition, stored_id)
             else:
                 directory.put_aside(topic, partition)
             self.forget(topic, partition)
@@ -423,15 +423,15 @@ def _resolve_move(topic: str, partition: int, first: DataDirectory, second: Data
 
     A replica that was created again replaces an earlier one. Returns None if no note tells. Raises OSError.
     """
-    found = [(old, new, new.arrival(topic, partition)) for old, new in ((first, second), (second, first))]
-    for old, new, arrival in found:
+    arrivals = [(old, new, new.arrival(topic, partition)) for old, new in ((first, second), (second, first))]
+    for old, new, arrival in arrivals:
         if arrival is not None and arrival.source_id == old.directory_id:
             if not arrival.is_confirmed:
                 new.take_back(topic, partition)
                 return new
             old.put_aside(topic, partition)
             return old
-    for old, _, arrival in found:  # less exact: it may be older than the move
+    for old, _, arrival in arrivals:  # less exact: it may be older than the move
         if arrival is not None and arrival.replaces_all:
             old.put_aside(topic, partition)
             return old

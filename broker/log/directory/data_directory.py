@@ -65,7 +65,7 @@ from warmlog.broker.log.io.directory_names import (
     partition_directory,
     stray_directory,
 )
-from warmlog.broker.log.io.disk import Disk, DiskSpace, is_out_of_room, replace_file
+from warmlog.broker.log.io.disk import Disk, DiskSpace, is_out_of_space, replace_file
 from warmlog.protocol.partitions import TopicPartition
 
 PRIVATE = 0o700  # the mode of a directory that the broker creates: records are nobody else's business
@@ -94,7 +94,7 @@ class DataDirectory:
         self.hinted: frozenset[TopicPartition] = frozenset()  # the partitions in the checkpoints at startup
         self.unserved: frozenset[TopicPartition] = frozenset()  # partitions here that belong to no topic
         self.findings: list[str] = []
-        self._files = CheckpointFiles(path, disk, self.with_room)
+        self._files = CheckpointFiles(path, disk, self.with_reserve)
         self._disk = disk
         self._lock = lock
 
@@ -146,8 +146,8 @@ class DataDirectory:
 
     def partitions(self) -> list[PartitionName]:
         """Return the partitions in use, by name."""
-        found = [parse_partition_directory(name) for name in self._directories()]
-        return sorted(name for name in found if name and not name.moved and name.topic != METADATA_TOPIC)
+        parsed = [parse_partition_directory(name) for name in self._directories()]
+        return sorted(name for name in parsed if name and not name.moved and name.topic != METADATA_TOPIC)
 
     def deleted_directories(self) -> list[str]:
         """Return the names of directories whose deletion was interrupted."""
@@ -159,8 +159,8 @@ class DataDirectory:
 
     def future_directories(self) -> list[tuple[str, PartitionName]]:
         """Return the copies of unfinished moves to this directory: (directory name, partition)."""
-        found = [(name, parse_partition_directory(name)) for name in sorted(self._directories())]
-        return [(name, parsed) for name, parsed in found if parsed is not None and parsed.moved == "future"]
+        directories = [(name, parse_partition_directory(name)) for name in sorted(self._directories())]
+        return [(name, parsed) for name, parsed in directories if parsed is not None and parsed.moved == "future"]
 
     def foreign_names(self) -> list[str]:
         """Return the names that neither this broker nor Kafka's log layer creates. They are ignored."""
@@ -207,26 +207,26 @@ class DataDirectory:
         except FileNotFoundError:
             return False
 
-    def make_room(self) -> bool:
+    def release_reserve(self) -> bool:
         """Release the disk reserve; return whether that freed any space. Raises OSError."""
         return self.reserve.give_up()
 
-    def keep_room(self, *, half: bool = False) -> None:
+    def fill_reserve(self, *, half: bool = False) -> None:
         """Fill the disk reserve, or half of it, as far as possible, for the next startup. Blocking."""
         with suppress(OSError):  # the disk has failed
             self.reserve.keep_for_startup(self.space().usable_bytes, half=half)
 
-    def with_room(self, work: Callable[[], T]) -> T:
+    def with_reserve(self, work: Callable[[], T]) -> T:
         """Run work that must succeed on a full disk: retry it with the disk reserve released. Raises OSError."""
         try:
             return work()
         except OSError as error:
-            if not is_out_of_room(error) or not self.make_room():
+            if not is_out_of_space(error) or not self.release_reserve():
                 raise
             try:
                 return work()
             finally:
-                self.keep_room(half=True)  # before another process takes it: a startup without any space fails
+                self.fill_reserve(half=True)  # before another process takes it: a startup without any space fails
 
     def forget_hints(self, topic: str, partition: int) -> None:
         """Discard what the checkpoints recorded at startup for a partition that is gone."""
@@ -319,9 +319,9 @@ class DataDirectory:
         for log in logs:
             log.durability.checkpoint_epochs()  # of all records below the recovery point, at least
         kept = self.unserved.difference((log.topic, log.partition) for log in logs)
-        changed = self._files.replace(RECOVERY_POINTS, _found(self.recovery_points, kept) | synced)
+        changed = self._files.replace(RECOVERY_POINTS, _known(self.recovery_points, kept) | synced)
         shown = {(log.topic, log.partition): log.offsets.high_watermark for log in logs}
-        changed |= self._files.replace(HIGH_WATERMARKS, _found(self.high_watermarks, kept) | shown)
+        changed |= self._files.replace(HIGH_WATERMARKS, _known(self.high_watermarks, kept) | shown)
         changed |= self._write_log_starts(logs)
         points = dict(self.cleaner_points)
         if points or self._files.may_have_entries(CLEANER_POINTS):
@@ -339,7 +339,7 @@ class DataDirectory:
         kept = self.unserved.difference((log.topic, log.partition) for log in logs)
         begun = [log for log in logs if log.offsets.log_start_offset > log.old_segments.first_base_offset]
         starts = {(log.topic, log.partition): log.offsets.log_start_offset for log in begun}
-        return self._files.replace(LOG_STARTS, _found(self.log_starts, kept) | starts)
+        return self._files.replace(LOG_STARTS, _known(self.log_starts, kept) | starts)
 
     def add_to_checkpoints(self, log: CheckpointedLog, cleaned: int | None) -> None:
         """Add a log that moves here, flushed completely and compacted up to `cleaned`. Blocking. Raises OSError.
@@ -386,7 +386,7 @@ class DataDirectory:
 
         `epoch`: the broker's registration in a cluster, or the time of the stop, the same in all data directories.
         """
-        self.with_room(lambda: write_clean_marker(self._disk, self.partition_path(CLEAN_MARKER), epoch))
+        self.with_reserve(lambda: write_clean_marker(self._disk, self.partition_path(CLEAN_MARKER), epoch))
         self.sync_names()
 
     def recognize(self, epoch: int) -> None:
@@ -418,7 +418,7 @@ class DataDirectory:
         self.hinted = frozenset(key for each in hints for key in each)
 
 
-def _found(hints: Mapping[TopicPartition, int], keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+def _known(hints: Mapping[TopicPartition, int], keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the entries of these partitions. Others may be removed by another thread meanwhile."""
     return {key: offset for key in keys if (offset := hints.get(key)) is not None}
 

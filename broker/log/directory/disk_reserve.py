@@ -21,8 +21,8 @@ import os
 from contextlib import suppress
 from threading import Lock
 
-from warmlog.broker.log.errors import NoRoomError
-from warmlog.broker.log.io.disk import Disk, is_out_of_room
+from warmlog.broker.log.errors import NoSpaceError
+from warmlog.broker.log.io.disk import Disk, is_out_of_space
 
 MAX_DEFAULT_SIZE = 16 << 20  # the indexes of some segments, thousands of commits, all checkpoints of a large broker
 DEFAULT_SHARE = 50  # a fiftieth, 2 %, of a small file system
@@ -51,10 +51,10 @@ class SpaceStatus:
         self.is_short = self.is_short or self.is_guarded
         return self.is_short
 
-    def refuse(self) -> NoRoomError:
+    def refuse(self) -> NoSpaceError:
         """Count a refused append and return its error."""
         self.refused += 1
-        return NoRoomError(f"data directory {self.path} is full: no appends until there is room again")
+        return NoSpaceError(f"data directory {self.path} is full: no appends until there is room again")
 
     def full(self) -> OSError:
         """Return the error for a write that was planned before the disk filled up."""
@@ -103,7 +103,7 @@ class Reserve:
             try:
                 self._hold(self.size // 2 if is_short else self.size, usable_bytes)
             except OSError as error:
-                is_short = is_short or is_out_of_room(error)  # otherwise it is counted, not held
+                is_short = is_short or is_out_of_space(error)  # otherwise it is counted, not held
             self._space.is_short = is_short
 
     def keep_for_startup(self, usable_bytes: int, *, half: bool = False) -> None:

@@ -100,16 +100,16 @@ def _read_properties(disk: Disk, path: str) -> dict[str, str] | None:
 
 
 def _check_properties(path: str, properties: dict[str, str], node_id: int, cluster_id: str | None) -> None:
-    version, found_node = properties.get("version", "0"), properties.get("node.id")
-    found_cluster = properties.get("cluster.id")
+    version, stored_node = properties.get("version", "0"), properties.get("node.id")
+    stored_cluster = properties.get("cluster.id")
     if version != META_VERSION:
         raise DataDirectoryError(f"data directory {path} is of version {version}, not {META_VERSION}")
-    if found_node is None or not found_cluster:
+    if stored_node is None or not stored_cluster:
         raise DataDirectoryError(f"data directory {path}: {META_PROPERTIES} lacks node.id or cluster.id")
-    if found_node != str(node_id):
-        raise DataDirectoryError(f"data directory {path} belongs to node {found_node}, this is node {node_id}")
-    if cluster_id is not None and found_cluster != cluster_id:
-        raise DataDirectoryError(f"data directory {path} belongs to cluster {found_cluster}, not {cluster_id}")
+    if stored_node != str(node_id):
+        raise DataDirectoryError(f"data directory {path} belongs to node {stored_node}, this is node {node_id}")
+    if cluster_id is not None and stored_cluster != cluster_id:
+        raise DataDirectoryError(f"data directory {path} belongs to cluster {stored_cluster}, not {cluster_id}")
 
 
 def _unescaped(text: str) -> str:

@@ -21,20 +21,20 @@ def refuse_kafka_node(disk: Disk, path: str, metadata_file: str) -> None:
         entries = list(disk.scan(path))
     except OSError:
         return
-    found = [name for entry in entries if entry.is_directory and (name := parse_partition_directory(entry.name))]
-    if all(name.topic != METADATA_TOPIC for name in found) or any(entry.name == metadata_file for entry in entries):
+    names = [name for entry in entries if entry.is_directory and (name := parse_partition_directory(entry.name))]
+    if all(name.topic != METADATA_TOPIC for name in names) or any(entry.name == metadata_file for entry in entries):
         return
     raise DataDirectoryError(
         f"data directory {path} belongs to a Kafka node ({METADATA_TOPIC}-0), whose topics and settings are not"
-        f" read{_listed(found)}. Serve another directory, and move the topics to it; see the operations guide, 'How do"
+        f" read{_listed(names)}. Serve another directory, and move the topics to it; see the operations guide, 'How do"
         " I move a topic from Kafka to warmlog?'"
     )
 
 
-def _listed(found: list[PartitionName]) -> str:
+def _listed(names: list[PartitionName]) -> str:
     """Describe the topics of partition directories: the first ones with their number of partitions."""
     partitions: dict[str, int] = {}
-    for name in sorted(name for name in found if name.moved is None and name.topic != METADATA_TOPIC):
+    for name in sorted(name for name in names if name.moved is None and name.topic != METADATA_TOPIC):
         partitions[name.topic] = partitions.get(name.topic, 0) + 1
     if not partitions:
         return ""

@@ -58,24 +58,24 @@ def begin_run(directories: DataDirectories, now_ms: int, disk: Disk | None = Non
     A directory that cannot be written goes offline; raises DirectoryFailedError if it is the first one.
     """
     disk = disk or Disk()
-    found: dict[DataDirectory, Runs | None] = {}
+    earlier: dict[DataDirectory, Runs | None] = {}
     accepted: set[DataDirectory] = set()
 
     def read(directory: DataDirectory) -> None:
         if is_loss_accepted(disk, directory.path):
             accepted.add(directory)
-        found[directory] = _read(disk, directory)
+        earlier[directory] = _read(disk, directory)
 
     _each(directories, read)
-    latest = _latest(found.values())
+    latest = _latest(earlier.values())
     copies = {
         directory: own
-        for directory, known in found.items()
+        for directory, known in earlier.items()
         if directory not in accepted and (own := _older(directory, known, latest)) is not None
     }
     for directory, own in copies.items():
         _report(directory, own, latest[directory.directory_id])
-    _report_unclosed([directory for directory in found if directory not in copies], latest)
+    _report_unclosed([directory for directory in earlier if directory not in copies], latest)
     run = max(now_ms, *(each + 1 for each in latest.values()), NEVER)
 
     def record(directory: DataDirectory, used: Mapping[str, int]) -> None:
@@ -83,7 +83,7 @@ def begin_run(directories: DataDirectories, now_ms: int, disk: Disk | None = Non
         if directory in copies:
             runs[directory.directory_id] = copies[directory]
         data = _encode(Runs(runs=runs))
-        directory.with_room(lambda: replace_file(disk, directory.partition_path(RUNS), data, sync=True))
+        directory.with_reserve(lambda: replace_file(disk, directory.partition_path(RUNS), data, sync=True))
         directory.sync_names()
 
     def uses(directory: DataDirectory) -> dict[str, int]:
@@ -111,10 +111,10 @@ def _each(directories: DataDirectories, work: Callable[[DataDirectory], None]) -
             logger.error("data directory %s is offline until the next startup: %s", directory.path, reason)  # noqa: TRY400
 
 
-def _latest(found: Iterable[Runs | None]) -> dict[str, int]:
+def _latest(runs: Iterable[Runs | None]) -> dict[str, int]:
     """Return the latest run that used each directory, by id."""
     latest: dict[str, int] = {}
-    for known in found:
+    for known in runs:
         for directory_id, run in known.runs.items() if known else ():
             latest[directory_id] = max(run, latest.get(directory_id, NEVER))
     return latest

@@ -89,17 +89,17 @@ class LeaderEpochs:
         if epoch == self.latest:
             return epoch, log_end_offset
         slot = bisect_right(self._entries, epoch, key=_epoch)
-        found = self._entries[slot - 1][0] if slot else epoch
-        return found, self._entries[slot][1]
+        largest = self._entries[slot - 1][0] if slot else epoch
+        return largest, self._entries[slot][1]
 
     def end_offset_of_copy(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the same for a log whose batches have the epochs of another cluster.
 
         `current`, and some before it, are later than those of all batches: none was written in them.
         """
-        found = self.end_offset(epoch, log_end_offset)
-        if found[0] != UNDEFINED or not UNDEFINED < epoch <= self.current:
-            return found
+        end = self.end_offset(epoch, log_end_offset)
+        if end[0] != UNDEFINED or not UNDEFINED < epoch <= self.current:
+            return end
         return (self.latest if self._entries else epoch), log_end_offset
 
 

@@ -39,7 +39,7 @@ from warmlog.broker.log.index.search import (
     touched_pages,
 )
 from warmlog.broker.log.io.files import Descriptor, File, Mapping, OpenFiles, open_either
-from warmlog.broker.log.io.residency import Place
+from warmlog.broker.log.io.residency import PageKind
 
 # Entries hold offsets relative to the segment's base as signed 32-bit numbers.
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
@@ -52,7 +52,7 @@ class MappedIndex:
     entry: ClassVar[Struct]
     key_column: ClassVar[Column]
     value_column: ClassVar[Column]
-    place: ClassVar[Place]  # the label under which its cold pages are counted
+    kind: ClassVar[PageKind]  # the label under which its cold pages are counted
 
     def __init__(
         self, open_files: OpenFiles, path: str, base_offset: int, *, capacity_size: int, entries: int | None = None
@@ -217,7 +217,7 @@ class MappedIndex:
     def _need(self, file: Descriptor, position: int, length: int, again: Callable[[], object]) -> None:
         """Ensure that a range is resident. Raises IndexCorruptError (file truncated), OSError, ColdReadError."""
         try:
-            self._residency.need(file, position, length, self.place, again)
+            self._residency.need(file, position, length, self.kind, again)
         except OSError as error:
             if error.errno != ENODATA:
                 raise

@@ -34,7 +34,7 @@ class OffsetIndex(MappedIndex):
     entry = Struct(">ii")
     key_column = Column(Struct(">i").unpack_from, 0, 8, 4)
     value_column = Column(Struct(">i").unpack_from, 4, 8, 4)
-    place = "index"
+    kind = "index"
 
     def entry_at(self, slot: int) -> OffsetPosition:
         """Return the entry in a slot. Raises IndexError, IndexCorruptError, OSError."""

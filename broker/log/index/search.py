@@ -77,10 +77,10 @@ def bisect_slots(column: Column, view: mmap, low: int, high: int, target: int) -
     read, at, stride, _ = column
     while low < high:
         middle = (low + high + 1) >> 1
-        found = read(view, middle * stride + at)[0]
-        if found < target:
+        value = read(view, middle * stride + at)[0]
+        if value < target:
             low = middle
-        elif found > target:
+        elif value > target:
             high = middle - 1
         else:
             return middle

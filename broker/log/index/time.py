@@ -38,7 +38,7 @@ class TimeIndex(MappedIndex):
     entry = Struct(">qi")
     key_column = Column(Struct(">q").unpack_from, 0, 12, 8)
     value_column = Column(Struct(">i").unpack_from, 8, 12, 4)
-    place = "time_index"
+    kind = "time_index"
 
     @property
     def is_full(self) -> bool:
@@ -62,8 +62,8 @@ class TimeIndex(MappedIndex):
         slot, section = self.key_floor(timestamp, search)
         if slot < 0:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset, section=section)
-        found, relative = self.fields(slot)
-        return TimestampOffset(found, self.base_offset + relative, section=section)
+        timestamp_of_slot, relative = self.fields(slot)
+        return TimestampOffset(timestamp_of_slot, self.base_offset + relative, section=section)
 
     def pages_touched(self, timestamp: int, search: SearchName = "warm") -> list[int]:
         """Return the pages of the file that `lookup` touches, each once, in the order of the first touch."""

@@ -127,7 +127,7 @@ class TransactionIndex:
         The flag tells whether no later segment can have such a transaction. Raises as `count`.
         Source: TransactionIndex.collectAbortedTxns.
         """
-        found: list[AbortedTransaction] = []
+        aborted: list[AbortedTransaction] = []
         count = self.count()
         block = self._block_ending_at(offset, count)
         while block * ENTRIES_PER_BLOCK < count:
@@ -137,11 +137,11 @@ class TransactionIndex:
                 if version > VERSION:
                     raise self._corrupt("is of another version")
                 if first_offset < bound:
-                    found.append(AbortedTransaction(producer_id, first_offset, last_offset, stable))
+                    aborted.append(AbortedTransaction(producer_id, first_offset, last_offset, stable))
                 if stable >= bound:
-                    return found, True
+                    return aborted, True
             block += 1
-        return found, False
+        return aborted, False
 
     def _block_ending_at(self, offset: int, count: int) -> int:
         """Return the block with the first entry that ends at or past `offset`; one past the last if there is none."""

@@ -56,12 +56,12 @@ _DISK_FAILURES = frozenset({
 })  # fmt: skip
 
 
-OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def is_out_of_room(error: OSError) -> bool:
+def is_out_of_space(error: OSError) -> bool:
     """Whether an error means that the disk or a quota is full."""
-    return error.errno in OUT_OF_ROOM
+    return error.errno in OUT_OF_SPACE
 
 
 def is_disk_failure(error: OSError) -> bool:

@@ -243,21 +243,21 @@ class OverlayDisk(Disk):
         if not self._is_directory(path):
             raise _missing(path)
         is_real = os.path.isdir(path)
-        found = {entry.name: entry for entry in super().scan(path, stat_suffix=stat_suffix)} if is_real else {}
+        entries = {entry.name: entry for entry in super().scan(path, stat_suffix=stat_suffix)} if is_real else {}
         for changed, file in self._files.items():
             directory, name = os.path.split(changed)
             if directory == path:
-                found.pop(name, None)
+                entries.pop(name, None)
                 if file is not None:
                     wants_size = stat_suffix is not None and name.endswith(stat_suffix)
-                    found[name] = DirectoryEntry(name, is_directory=False, size=file.size if wants_size else 0)
+                    entries[name] = DirectoryEntry(name, is_directory=False, size=file.size if wants_size else 0)
         for changed, is_there in self._directories.items():
             directory, name = os.path.split(changed)
             if directory == path:
-                found.pop(name, None)
+                entries.pop(name, None)
                 if is_there:
-                    found[name] = DirectoryEntry(name, is_directory=True)
-        return list(found.values())
+                    entries[name] = DirectoryEntry(name, is_directory=True)
+        return list(entries.values())
 
 
 def _missing(path: str) -> FileNotFoundError:

@@ -121,8 +121,8 @@ class Cachestat:
         """Return the exact number. Raises OSError if the kernel lacks or forbids the call."""
         nowait = self._nowait
         arguments = self._arguments
-        asked = arguments.range
-        asked[0], asked[1] = position, length
+        checked = arguments.range
+        checked[0], checked[1] = position, length
         if self._syscall(SYS_CACHESTAT, fd, arguments.range_address, arguments.counts_address, 0):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))

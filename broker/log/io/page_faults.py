@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from warmlog.protocol.records.codec import compiled
 
 Where: TypeAlias = Literal["index_warm", "index_cold", "log_scan", "append"]
-PLACES: tuple[Where, ...] = ("index_warm", "index_cold", "log_scan", "append")
+SECTIONS: tuple[Where, ...] = ("index_warm", "index_cold", "log_scan", "append")
 
 
 class FaultCounts:
@@ -24,9 +24,9 @@ class FaultCounts:
 
     __slots__ = ("_major_before", "_minor_before", "_thread", "major", "minor")
 
-    def __init__(self, places: Iterable[Where]) -> None:
-        self.minor: dict[Where, int] = dict.fromkeys(places, 0)
-        self.major: dict[Where, int] = dict.fromkeys(places, 0)
+    def __init__(self, sections: Iterable[Where]) -> None:
+        self.minor: dict[Where, int] = dict.fromkeys(sections, 0)
+        self.major: dict[Where, int] = dict.fromkeys(sections, 0)
         self._thread = 0
         self._minor_before = self._major_before = 0
 
@@ -65,7 +65,7 @@ class PageFaults(FaultCounts):
     __slots__ = ("_native_id",)
 
     def __init__(self) -> None:
-        super().__init__(PLACES)
+        super().__init__(SECTIONS)
         self._native_id = get_native_id()
 
     def total(self) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from warmlog.broker.log.io.page_cache import Method, Off, pages_of
 
-Place: TypeAlias = Literal["index", "time_index", "log"]
+PageKind: TypeAlias = Literal["index", "time_index", "log"]
 
 KNOWN_S = 0.01  # a positive answer is trusted this long, which saves frequent readers queries
 AHEAD_BYTES = (1 << 20) + (64 << 10)  # the range queried with a header: the slice of a fetch, and the scan before it
@@ -86,7 +86,7 @@ class Residency:
         self, *, method: Method | None = None, busy: Callable[[OpenFile, int, int], bool] = _nothing_busy
     ) -> None:
         """`busy` tells whether a part of a range is being read now."""
-        self.cold_pages: dict[Place, int] = {"index": 0, "time_index": 0, "log": 0}
+        self.cold_pages: dict[PageKind, int] = {"index": 0, "time_index": 0, "log": 0}
         self.busy = busy
         self.method = method or Off()
         self._gated_thread = 0
@@ -131,10 +131,10 @@ class Residency:
         """Whether a range may be touched; if not, call `need`. Raises OSError."""
         return not self._ask(descriptor.fd, position, length) and not self._is_being_read(descriptor, position, length)
 
-    def missing_pages(self, descriptor: OpenFile, position: int, length: int, place: Place | None) -> int:
+    def missing_pages(self, descriptor: OpenFile, position: int, length: int, kind: PageKind | None) -> int:
         """Return the number of pages of a range that must not be touched. Raises OSError.
 
-        They are added to the cold pages of `place`; None: they have been counted already.
+        They are added to the cold pages of `kind`; None: they have been counted already.
         """
         seen = self._seen  # read once: another thread may clear it
         if seen is not None and self._has_seen(seen, descriptor, position, length):
@@ -142,12 +142,12 @@ class Residency:
         missing = self._ask(descriptor.fd, position, length)
         if not missing and self._is_being_read(descriptor, position, length):
             missing = pages_of(position, length)
-        if missing and place is not None:
-            self.cold_pages[place] += missing
+        if missing and kind is not None:
+            self.cold_pages[kind] += missing
         return missing
 
     def need(
-        self, descriptor: OpenFile, position: int, length: int, place: Place, job: Callable[[], object] | None = None
+        self, descriptor: OpenFile, position: int, length: int, kind: PageKind, job: Callable[[], object] | None = None
     ) -> None:
         """Ensure that a range is resident. Raises OSError, and ColdReadError in the gated thread.
 
@@ -157,7 +157,7 @@ class Residency:
         if not self.is_on:
             return
         must_not_wait = self.must_not_wait
-        counted = None if must_not_wait and job is not None else place
+        counted = None if must_not_wait and job is not None else kind
         if not self.missing_pages(descriptor, position, length, counted):
             return
         if not must_not_wait:

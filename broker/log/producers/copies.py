@@ -26,11 +26,11 @@ LargestTimestamps = dict[int, int]
 
 def largest_timestamps(records: Buffer) -> LargestTimestamps:
     """Return the largest timestamps of the whole batches that need it. Decompresses: for a worker."""
-    found: LargestTimestamps = {}
+    largest: LargestTimestamps = {}
     for position, header in headers(records):
         if header.has_invalid_max_timestamp:
-            found[header.base_offset] = with_sound_timestamp(records, position, header).max_timestamp
-    return found
+            largest[header.base_offset] = with_sound_timestamp(records, position, header).max_timestamp
+    return largest
 
 
 def check_copies(
@@ -44,7 +44,7 @@ def check_copies(
     Raises CorruptBatchError, UnsupportedMagicError; InvalidRecordError for offsets that are not past those before;
     UnknownTimestampError if `timestamps` are needed.
     """
-    found: CheckedBatches = []
+    checked: CheckedBatches = []
     position, end = 0, len(view)
     while end - position >= HEADER_SIZE:
         header = read_header(view, position)
@@ -57,9 +57,9 @@ def check_copies(
             if timestamps is None:
                 raise UnknownTimestampError(f"the batch at offset {header.base_offset} must be decompressed first")
             header = header._replace(max_timestamp=timestamps[header.base_offset])
-        found.append((position, header))
+        checked.append((position, header))
         position += header.size
-    return found
+    return checked
 
 
 def _check_offsets(header: BatchHeader, next_offset: int) -> None:
@@ -79,7 +79,7 @@ def effects_of(
     Raises ProtocolError for a control batch that cannot be decoded, and then nothing is planned.
     """
     states: dict[int, ProducerState] = {}
-    found: list[tuple[ProducerStep | None, int]] = []
+    effects: list[tuple[ProducerStep | None, int]] = []
     for position, header in checked:
         begun = -1
         if header.leader_epoch != latest_epoch and header.leader_epoch >= 0:
@@ -96,11 +96,11 @@ def effects_of(
             if producer_id in states and (marker is not None or not header.is_control):
                 outcome = None if marker is None else marker.outcome
                 step = ProducerStep(states[producer_id], outcome, header.last_offset)
-        found.append((step, begun))
-    for step, _ in found:
+        effects.append((step, begun))
+    for step, _ in effects:
         if step is not None:
             producers.planned[step.state.producer_id] = step.state
-    return found
+    return effects
 
 
 def _marker(view: memoryview, position: int, header: BatchHeader) -> EndMarker | None:

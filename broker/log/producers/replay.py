@@ -181,15 +181,15 @@ def _batches(segment: Segment, bounds: Bounds) -> Iterator[tuple[int, BatchHeade
     while find is not None and position < segment.size:
         left = segment.size - position
         chunk = file.pread(min(WALK_CHUNK_SIZE, left), position)
-        found, following = find(chunk, left, bounds.start, bounds.end)
-        for at in found:
+        positions, following = find(chunk, left, bounds.start, bounds.end)
+        for at in positions:
             yield position + at, read_header(chunk, at)
         position += following
         if not following:
             break
-    for place, header in walk_headers(file, position, segment.size):
+    for header_position, header in walk_headers(file, position, segment.size):
         if header.producer_id >= 0 and _is_within(header, bounds):
-            yield place, header
+            yield header_position, header
 
 
 def _position(segment: Segment, offset: int) -> int:
@@ -197,8 +197,8 @@ def _position(segment: Segment, offset: int) -> int:
     is_in_use = segment.next_base_offset is not None or segment.tail is not None
     if is_in_use and offset > segment.base_offset:
         with suppress(IndexCorruptError):
-            found = segment.find(offset, "warm")
-            return segment.size if found is None else found.position
+            location = segment.find(offset, "warm")
+            return segment.size if location is None else location.position
     return 0
 
 

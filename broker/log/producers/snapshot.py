@@ -93,8 +93,8 @@ def sound_entries(data: bytes) -> memoryview:
     version, crc, count = _HEADER.unpack_from(data)
     if version != VERSION:
         raise CorruptSnapshotError(f"version {version}, expected {VERSION}")
-    if crc != (found := crc32c(memoryview(data)[_CRC_START:])):
-        raise CorruptSnapshotError(f"computed CRC {found:#010x} differs from the header's {crc:#010x}")
+    if crc != (computed := crc32c(memoryview(data)[_CRC_START:])):
+        raise CorruptSnapshotError(f"computed CRC {computed:#010x} differs from the header's {crc:#010x}")
     if len(data) != _HEADER.size + count * ENTRY.size:
         raise CorruptSnapshotError(f"{len(data)} bytes for {count} entries")
     return memoryview(data)[_HEADER.size :]

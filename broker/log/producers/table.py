@@ -129,7 +129,7 @@ class Producers:
 
     def find_duplicates(self, checked: Sequence[tuple[int, BatchHeader]]) -> list[ProducerBatch]:
         """Return the leading batches that are duplicates of committed or planned ones."""
-        found = []
+        duplicates = []
         for _, header in checked:
             state = self.latest(header.producer_id)
             if state is None or expected_sequence(state) == header.base_sequence:
@@ -137,8 +137,8 @@ class Producers:
             batch = find_duplicate(state, header)
             if batch is None:
                 break
-            found.append(batch)
-        return found
+            duplicates.append(batch)
+        return duplicates
 
     def plan(
         self,
@@ -282,7 +282,7 @@ class Producers:
         """Add the producers of consecutive snapshot entries, as idle from now on."""
         since = SINCE.pack(self._clock())
         count = 0
-        found_open = dict(self.open_transactions)
+        stored_open = dict(self.open_transactions)
         for at in range(0, len(entries), ENTRY_SIZE):
             entry = bytes(entries[at : at + ENTRY_SIZE])
             fields = ENTRY.unpack(entry)
@@ -291,10 +291,10 @@ class Producers:
             count += producer_id not in bucket
             bucket[producer_id] = b"".join((entry, since, SINCE.pack(timestamp)))
             if first_offset >= 0:
-                found_open[producer_id] = first_offset
+                stored_open[producer_id] = first_offset
             if self.largest_id < producer_id <= MAX_GIVEN_ID:
                 self.largest_id = producer_id
-        self.open_transactions = OrderedDict(sorted(found_open.items(), key=itemgetter(1)))
+        self.open_transactions = OrderedDict(sorted(stored_open.items(), key=itemgetter(1)))
         self._idle_count += count
         self._budget.add(count)
 
@@ -364,9 +364,9 @@ def _bucket_of(producer_id: int) -> int:
 
 def _idle_since(bucket: dict[int, bytes], since_ms: int, most: int) -> list[tuple[int, bytes]]:
     """Return up to `most` entries of a bucket that are idle since `since_ms`."""
-    found: list[tuple[int, bytes]] = []
+    idle: list[tuple[int, bytes]] = []
     for producer_id, packed in bucket.items():
-        if len(found) == most or SINCE.unpack_from(packed, ENTRY_SIZE)[0] > since_ms:
+        if len(idle) == most or SINCE.unpack_from(packed, ENTRY_SIZE)[0] > since_ms:
             break
-        found.append((producer_id, packed))
-    return found
+        idle.append((producer_id, packed))
+    return idle

@@ -26,42 +26,42 @@ if compiled:
 class ProducerTrail:
     """(position, header) of batches in one segment, in order."""
 
-    __slots__ = ("_found", "_limit")
+    __slots__ = ("_batches", "_limit")
 
     def __init__(self) -> None:
-        self._found: list[tuple[int, BatchHeader]] = []
+        self._batches: list[tuple[int, BatchHeader]] = []
         self._limit = MAX_SUPERFLUOUS
 
     def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
-        return iter(self._found)
+        return iter(self._batches)
 
     @property
     def has_transactions(self) -> bool:
         """Whether any batch is part of a transaction or ends one."""
-        return any(_is_of_transaction(header) for _, header in self._found)
+        return any(_is_of_transaction(header) for _, header in self._batches)
 
     def add(self, position: int, header: BatchHeader) -> None:
         """Add a batch if a producer state may depend on it."""
         if header.producer_id >= 0:
-            self._found.append((position, header))
-            if len(self._found) > self._limit:
+            self._batches.append((position, header))
+            if len(self._batches) > self._limit:
                 self._keep_last()
 
     def add_piece(self, data: memoryview, position: int) -> None:
         """Add the relevant batches of a piece, which holds whole batches, from `position` of the file."""
         assert producer_batches is not None, "without the compiled filter, call `add`"
-        found, _ = producer_batches(data, len(data), 0, (1 << 63) - 1)
-        for at in found:
+        positions, _ = producer_batches(data, len(data), 0, (1 << 63) - 1)
+        for at in positions:
             self.add(position + at, read_header(data, at))
 
     def _keep_last(self) -> None:
         counts: Counter[int] = Counter()
         kept = []
-        for each in reversed(self._found):
+        for each in reversed(self._batches):
             counts[each[1].producer_id] += 1
             if counts[each[1].producer_id] <= BATCHES_KEPT or _is_of_transaction(each[1]):
                 kept.append(each)
-        self._found = kept[::-1]
+        self._batches = kept[::-1]
         self._limit = len(kept) + MAX_SUPERFLUOUS
 
 

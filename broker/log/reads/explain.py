@@ -29,8 +29,8 @@ from warmlog.broker.log.io.files import OpenFiles
 from warmlog.broker.log.io.observed_disk import ObservedDisk, ObservedFile, ObservingMethod, runs
 from warmlog.broker.log.io.residency import Residency
 from warmlog.broker.log.reads.time_search import check_entries, first_from
-from warmlog.broker.log.segments.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, walk_timed
-from warmlog.broker.log.segments.segment import BatchFound, Segment
+from warmlog.broker.log.segments.log_scan import BatchEnd, BatchLocation, find_batch, read_header_at, walk_timed
+from warmlog.broker.log.segments.segment import LocatedBatch, Segment
 from warmlog.broker.log.segments.segment_map import Segments
 from warmlog.protocol.explanation import (
     ExplainedBatch,
@@ -112,9 +112,9 @@ def explain_offset(snapshot: LogSnapshot, offset: int, *, searches: Sequence[Sea
     first = max(0, bisect_right(snapshot.segments, offset, key=lambda segment: segment.base_offset) - 1)
     for slot in range(first, last + 1):
         with snapshot.segment(slot) as segment:
-            found = _SegmentLookup(snapshot, segment, slot - first, searches).to_offset(offset)
-            if found is not None:
-                return found
+            result = _SegmentLookup(snapshot, segment, slot - first, searches).to_offset(offset)
+            if result is not None:
+                return result
     return _at_end(snapshot, last - first)
 
 
@@ -136,9 +136,9 @@ def explain_time(snapshot: LogSnapshot, timestamp: int, *, searches: Sequence[Se
         with snapshot.segment(slot) as segment:
             lookup = _SegmentLookup(snapshot, segment, slot, searches)
             latest = lookup.largest_timestamp()
-            found = lookup.to_time(timestamp) if latest >= timestamp else None
-            if found is not None and found.offset < snapshot.log_end_offset:
-                return found
+            result = lookup.to_time(timestamp) if latest >= timestamp else None
+            if result is not None and result.offset < snapshot.log_end_offset:
+                return result
             largest = max(largest, latest)
     raise TimeOutOfRangeError(_outside(snapshot, timestamp, largest))
 
@@ -191,22 +191,22 @@ class _SegmentLookup:
         if not segment.size:
             return None
         start, log = 0, self._log()
-        place: BatchFound | BatchPlace | None = None
+        location: LocatedBatch | BatchLocation | None = None
         try:
             if self._fault is None:
                 self._look_up("offset", segment.checked_offset_index(), offset - segment.base_offset)
                 start = self._lookups[0].position or 0
                 log.take_read()
-                place = segment.find(offset, self._snapshot.search)
+                location = segment.find(offset, self._snapshot.search)
         except IndexCorruptError as error:
             self._distrust(error, log)
             start = 0
         if self._fault is not None:
             log.take_read()
-            place = find_batch(segment.reader.descriptor(), offset, BatchEnd(0, None), segment.size)
-        if place is None:
+            location = find_batch(segment.reader.descriptor(), offset, BatchEnd(0, None), segment.size)
+        if location is None:
             return None
-        return self._explain_batch(offset, None, self._scanned(log, start, place.position), place.position)
+        return self._explain_batch(offset, None, self._scanned(log, start, location.position), location.position)
 
     def to_time(self, timestamp: int) -> Explanation | None:
         """Explain the lookup of a timestamp; return None if the segment has no record at or past it."""
@@ -216,11 +216,11 @@ class _SegmentLookup:
                 start = self._look_up_time(timestamp, log)
         except IndexCorruptError as error:
             self._distrust(error, log)
-        found = first_from(segment, start, timestamp, start_offset)
-        if found is None:
+        location = first_from(segment, start, timestamp, start_offset)
+        if location is None:
             return None
         return self._explain_batch(
-            found.offset, found.timestamp, self._scanned(log, start, found.position), found.position
+            location.offset, location.timestamp, self._scanned(log, start, location.position), location.position
         )
 
     def _look_up_time(self, timestamp: int, log: ObservedFile) -> int:
@@ -258,12 +258,12 @@ class _SegmentLookup:
     def _lookup(self, name: IndexName, index: MappedIndex, key: int, search: SearchName) -> ExplainedLookup:
         slot, section = index.key_floor(key, search)
         pages = index.key_pages(key, search)
-        found = None if slot < 0 else index.fields(slot)
-        if found is not None:  # its value may lie on the page after that of its key
+        entry = None if slot < 0 else index.fields(slot)
+        if entry is not None:  # its value may lie on the page after that of its key
             pages += [page for page in index.pages_of(slot) if page not in pages]
         missing = self._snapshot.disk.file(index.path).missing(pages) if pages else []
         is_time = name == "time"
-        found_key, value = found or (0, 0)
+        entry_key, value = entry or (0, 0)
         return ExplainedLookup(
             index=name,
             search=search,
@@ -272,9 +272,9 @@ class _SegmentLookup:
             pages=tuple(pages),
             missing=_frozen(missing),
             faults_expected=None if missing is None else len(missing),
-            slot=None if found is None else slot,
-            timestamp=found_key if is_time and found else None,
-            offset=index.base_offset + (value if is_time else found_key),
+            slot=None if entry is None else slot,
+            timestamp=entry_key if is_time and entry else None,
+            offset=index.base_offset + (value if is_time else entry_key),
             position=None if is_time else value,
         )
 
@@ -286,12 +286,12 @@ class _SegmentLookup:
     def _explain_batch(self, offset: int, timestamp: int | None, scan: ExplainedRange, position: int) -> Explanation:
         log = self._log()
         header = read_header_at(self._segment.reader.descriptor(), position)
-        place = _range(log, position, header.size, log.record(position, header.size))
+        read_range = _range(log, position, header.size, log.record(position, header.size))
         batch = ExplainedBatch(
             base_offset=header.base_offset,
             last_offset=header.last_offset,
             max_timestamp=header.max_timestamp,
-            place=place,
+            place=read_range,
         )
         return self._explanation(max(offset, header.base_offset), timestamp, scan, batch)
 

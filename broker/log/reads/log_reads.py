@@ -32,13 +32,13 @@ class LogReads:
         max_bytes: int,
         *,
         isolation_end: int | None = None,
-        min_one_message: bool = False,
+        min_one_batch: bool = False,
         with_aborted: bool = False,
     ) -> LogRead:
         """Return a slice of at most `max_bytes` from the batch that contains `offset`, or the next one after a gap.
 
         The slice ends before `isolation_end` (None: the log end), possibly inside a batch. At or past that bound, or
-        with `max_bytes` 0, there is no slice, only a position. `min_one_message`: include the whole first batch, even
+        with `max_bytes` 0, there is no slice, only a position. `min_one_batch`: include the whole first batch, even
         if it is larger than `max_bytes`. `with_aborted`: also find the aborted transactions of the slice.
 
         Raises OffsetOutOfRangeError, ValueError for a negative `max_bytes`, IndexCorruptError (see `rebuild_indexes`),
@@ -56,12 +56,12 @@ class LogReads:
         segments = self._state.segments
         if offset == log_end:
             return LogRead(None, segments.active.base_offset, segments.active.size)
-        found = read_slice(segments, offset, max_bytes, bound=bound, search=search, min_one_message=min_one_message)
-        if with_aborted and found.slice is not None:
-            aborted = aborted_in(segments, offset, found, log_end)
+        result = read_slice(segments, offset, max_bytes, bound=bound, search=search, min_one_batch=min_one_batch)
+        if with_aborted and result.slice is not None:
+            aborted = aborted_in(segments, offset, result, log_end)
             if aborted:
-                found = found._replace(aborted=aborted)
-        return found
+                result = result._replace(aborted=aborted)
+        return result
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from warmlog.broker.log.segments.segment_map import Segments
 
 
 def read_slice(
-    segments: Segments, offset: int, max_bytes: int, *, bound: int | None, search: SearchName, min_one_message: bool
+    segments: Segments, offset: int, max_bytes: int, *, bound: int | None, search: SearchName, min_one_batch: bool
 ) -> LogRead:
     """Return a slice from the batch that holds `offset`, or from the next one after a gap, up to offset `bound`.
 
@@ -22,25 +22,25 @@ def read_slice(
     """
     segment = segments.floor(offset)
     while segment is not None:
-        found = segment.find(offset, search)
-        if found is not None:
+        batch = segment.find(offset, search)
+        if batch is not None:
             end = segment.size if bound is None else _bound_position(segment, bound, search)
-            return segment.slice(found, max_bytes, end, min_one_message=min_one_message)
+            return segment.slice(batch, max_bytes, end, min_one_batch=min_one_batch)
         segment = segments.higher(segment.base_offset)
     return LogRead(None, segments.active.base_offset, segments.active.size)
 
 
-def aborted_in(segments: Segments, offset: int, found: LogRead, log_end: int) -> Sequence[AbortedTransaction]:
-    """Return the aborted transactions that may have records in the slice `found`, which was read for `offset`.
+def aborted_in(segments: Segments, offset: int, read: LogRead, log_end: int) -> Sequence[AbortedTransaction]:
+    """Return the aborted transactions that may have records in the slice `read`, which was read for `offset`.
 
     Raises IndexCorruptError, OSError; ColdReadError instead of waiting for the disk on the event loop.
     """
-    indexed = segments.with_aborted(found.segment_base_offset)
-    if not indexed or found.slice is None:
+    indexed = segments.with_aborted(read.segment_base_offset)
+    if not indexed or read.slice is None:
         return ()
-    segment = segments.floor(found.segment_base_offset)
+    segment = segments.floor(read.segment_base_offset)
     assert segment is not None, "it was just read from"
-    bound = segment.end_of_slice(found.position, len(found.slice))
+    bound = segment.end_of_slice(read.position, len(read.slice))
     aborted: list[AbortedTransaction] = []
     for each in indexed:
         overlapping, is_complete = each.transaction_index.overlapping(offset, log_end if bound is None else bound)
@@ -56,5 +56,5 @@ def _bound_position(segment: Segment, bound: int, search: SearchName) -> int:
         return segment.size
     if bound <= segment.base_offset:
         return 0
-    found = segment.find(bound, search)
-    return segment.size if found is None else found.position
+    batch = segment.find(bound, search)
+    return segment.size if batch is None else batch.position

@@ -41,7 +41,7 @@ class TimeView(NamedTuple):
     note_unreadable: NoteUnreadable = _ignore
 
 
-class RecordPlace(NamedTuple):
+class RecordLocation(NamedTuple):
     """A record's offset and timestamp (ms), and the position and header of its batch."""
 
     offset: int
@@ -57,9 +57,9 @@ def first_at_or_past(view: TimeView, timestamp: int) -> TimestampOffset | None:
     """
     for segment in view.segments:
         if segment.largest_timestamp() >= timestamp:
-            found = _first_in_segment(view, segment, timestamp)
-            if found is not None:
-                return found if found.offset < view.end_offset else None
+            record = _first_in_segment(view, segment, timestamp)
+            if record is not None:
+                return record if record.offset < view.end_offset else None
     return None
 
 
@@ -74,9 +74,9 @@ def largest(view: TimeView) -> TimestampOffset | None:
     for timestamp, segment in ordered:
         if timestamp <= (NO_TIMESTAMP if best is None else best.timestamp):
             break
-        found = _first_in_segment(view, segment, timestamp) or _largest_in_segment(view, segment)
-        if found is not None and (best is None or found.timestamp > best.timestamp):
-            best = found
+        record = _first_in_segment(view, segment, timestamp) or _largest_in_segment(view, segment)
+        if record is not None and (best is None or record.timestamp > best.timestamp):
+            best = record
     return best
 
 
@@ -101,15 +101,15 @@ def _first_in_segment(view: TimeView, segment: Segment, timestamp: int) -> Times
     hit = segment.checked_time_index().lookup(timestamp, view.search)
     start = segment.checked_offset_index().lookup(max(hit.offset, view.start_offset), view.search)
     check_entries(segment, hit, start)
-    found = first_from(segment, start.position, timestamp, view.start_offset, view.note_unreadable)
-    if found is None:
+    record = first_from(segment, start.position, timestamp, view.start_offset, view.note_unreadable)
+    if record is None:
         return None
-    return TimestampOffset(found.timestamp, found.offset, found.header.leader_epoch, hit.section)
+    return TimestampOffset(record.timestamp, record.offset, record.header.leader_epoch, hit.section)
 
 
 def first_from(
     segment: Segment, position: int, timestamp: int, start_offset: int, note_unreadable: NoteUnreadable = _ignore
-) -> RecordPlace | None:
+) -> RecordLocation | None:
     """Return the first record from a position on with at least this timestamp (ms) and offset, or None.
 
     Raises CorruptBatchError, OSError.
@@ -120,7 +120,7 @@ def first_from(
             batch = file.pread(header.size, at_position)
             for offset, time in _rows(batch, header, start_offset, note_unreadable):
                 if time >= timestamp:
-                    return RecordPlace(offset, time, at_position, header)
+                    return RecordLocation(offset, time, at_position, header)
     return None
 
 

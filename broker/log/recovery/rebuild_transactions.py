@@ -112,10 +112,10 @@ def _replace(segment: Segment, aborted: Iterable[AbortedTransaction]) -> bool:
     """Write a segment's transaction index unless it already holds these entries; return whether it was written."""
     path, content = segment.path(TRANSACTION_INDEX_SUFFIX), encode_aborted(aborted)
     try:
-        found = read_file(segment.disk, path)
+        stored = read_file(segment.disk, path)
     except FileNotFoundError:
-        found = b""
-    if content == found:
+        stored = b""
+    if content == stored:
         return False
     if content:
         replace_file(segment.disk, path, content, sync=True)
@@ -142,14 +142,14 @@ class _Transactions:
 
     def aborted_in(self, segment: Segment, batches: Batches) -> list[AbortedTransaction]:
         """Return the transactions that these batches abort, in order. Raises OSError."""
-        found: list[AbortedTransaction] = []
+        aborted: list[AbortedTransaction] = []
         with suppress(ProtocolError):  # an unreadable marker: the batches after it are not evaluated
             for position, header in batches:
                 if header.producer_id >= 0:
                     marker = read_marker(segment, position, header) if header.is_control else None
-                    found += self._aborted_by(header, marker)
+                    aborted += self._aborted_by(header, marker)
                     self._apply(header, marker)
-        return found
+        return aborted
 
     def _apply(self, header: BatchHeader, marker: EndMarker | None) -> None:
         apply_batch(self._states, header, marker)

@@ -18,7 +18,7 @@ from warmlog.broker.log.producers.snapshot import ProducerSnapshots
 from warmlog.broker.log.recovery.context import LogContext
 from warmlog.broker.log.recovery.contiguity import Contiguity
 from warmlog.broker.log.recovery.rebuild import cut_log, rebuild_indexes, resume, scan_segment
-from warmlog.broker.log.segments.segment import BatchFound, Segment
+from warmlog.broker.log.segments.segment import LocatedBatch, Segment
 from warmlog.broker.log.segments.segment_map import Segments
 from warmlog.broker.log.segments.tail import Tail
 
@@ -76,11 +76,11 @@ def _remove_active(segments: Segments) -> None:
 
 def _cut(context: LogContext, segment: Segment, offset: int) -> Tail:
     """Truncate one segment's log and indexes and make it the active one."""
-    found = _find(context, segment, offset)
+    batch = _find(context, segment, offset)
     segment.cuts += 1
     segment.time_index.truncate_to(offset)
     segment.offset_index.truncate_to(offset)
-    cut_log(segment, segment.size if found is None else found.position)
+    cut_log(segment, segment.size if batch is None else batch.position)
     cut_aborted(context.disk, segment.path(TRANSACTION_INDEX_SUFFIX), offset)
     segment.forget_transactions()
     segment.sync()  # before an append or a new segment follows the cut
@@ -93,7 +93,7 @@ def _cut(context: LogContext, segment: Segment, offset: int) -> Tail:
     return tail
 
 
-def _find(context: LogContext, segment: Segment, offset: int) -> BatchFound | None:
+def _find(context: LogContext, segment: Segment, offset: int) -> LocatedBatch | None:
     """Return the first batch to remove, or None, rebuilding corrupt indexes: the rest of them stays in use."""
     try:
         segment.checked_time_index()

@@ -50,14 +50,14 @@ class BatchEnd(NamedTuple):
     last_offset: int | None
 
 
-class BatchPlace(NamedTuple):
+class BatchLocation(NamedTuple):
     """A batch's position and size in its file, in bytes."""
 
     position: int
     size: int
 
 
-def find_batch(file: Descriptor | GatedFile, offset: int, start: BatchEnd, end: int) -> BatchPlace | None:
+def find_batch(file: Descriptor | GatedFile, offset: int, start: BatchEnd, end: int) -> BatchLocation | None:
     """Return the first batch from `start` on that ends at or past `offset`, or None if there is none before byte `end`.
 
     Unpacks headers in place, since every fetch may scan. Raises MisplacedBatchError if the batch at `start` has another
@@ -81,7 +81,7 @@ def find_batch(file: Descriptor | GatedFile, offset: int, start: BatchEnd, end: 
             if length < MIN_BATCH_LENGTH:
                 raise CorruptBatchError(f"batch length of {length} bytes at position {position + at}")
             if last_offset >= offset:
-                return BatchPlace(position + at, length + LOG_OVERHEAD)
+                return BatchLocation(position + at, length + LOG_OVERHEAD)
             at += length + LOG_OVERHEAD
         position += at
     return None

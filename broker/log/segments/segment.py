@@ -36,7 +36,7 @@ LOOKUP_FAULTS: Mapping[Section, Where] = {Section.WARM: "index_warm", Section.CO
 MAX_RECENT: Final = 4096  # cached batches since the last index entry: a few hundred KB at most
 
 
-class BatchFound(NamedTuple):
+class LocatedBatch(NamedTuple):
     """A batch's position and size, and the section of the index that was searched; None if the index is empty."""
 
     position: int
@@ -268,7 +268,7 @@ class Segment(SegmentFiles):
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def find(self, offset: int, search: SearchName) -> BatchFound | None:
+    def find(self, offset: int, search: SearchName) -> LocatedBatch | None:
         """Return the first batch with a record at or past an offset, or None. For the event loop.
 
         Raises IndexCorruptError, CorruptBatchError, OSError; ColdReadError instead of waiting for the disk on the
@@ -280,7 +280,7 @@ class Segment(SegmentFiles):
             cold.base_offset = self.base_offset
             raise
 
-    def _find(self, offset: int, search: SearchName) -> BatchFound | None:
+    def _find(self, offset: int, search: SearchName) -> LocatedBatch | None:
         if not self.size:
             return None  # emptied by compaction
         if not self._checked_offsets and self.open_files.residency.must_not_wait:
@@ -300,28 +300,28 @@ class Segment(SegmentFiles):
                 return None
             position = positions[slot]
             end = positions[slot + 1] if slot + 1 < len(positions) else self.size
-            return BatchFound(position, end - position, start.section)
+            return LocatedBatch(position, end - position, start.section)
         faults = self.open_files.page_faults
         if start.section is not None:
             faults.end(LOOKUP_FAULTS[start.section])
-        place = self.scan_from(offset, start)
+        location = self.scan_from(offset, start)
         faults.end("log_scan")
-        return None if place is None else BatchFound(place.position, place.size, start.section)
+        return None if location is None else LocatedBatch(location.position, location.size, start.section)
 
     def _open_checked(self) -> None:
         """Open the log file and check the offset index of a sealed segment. For a worker."""
         self.checked_offset_index()
         self.reader.descriptor()
 
-    def slice(self, found: BatchFound, max_bytes: int, end: int, *, min_one_message: bool) -> LogRead:
-        """Return at most `max_bytes` from a batch on, up to byte `end`. `min_one_message`: at least that batch."""
-        position = found.position
-        limit = max(max_bytes, found.size) if min_one_message else max_bytes
+    def slice(self, batch: LocatedBatch, max_bytes: int, end: int, *, min_one_batch: bool) -> LogRead:
+        """Return at most `max_bytes` from a batch on, up to byte `end`. `min_one_batch`: at least that batch."""
+        position = batch.position
+        limit = max(max_bytes, batch.size) if min_one_batch else max_bytes
         length = min(end - position, limit)
         if length <= 0:
-            return LogRead(None, self.base_offset, position, section=found.section)
+            return LogRead(None, self.base_offset, position, section=batch.section)
         piece = FileSlice(self.reader.descriptor(), position, length)
-        return LogRead(piece, self.base_offset, position, limit < found.size, found.section)
+        return LogRead(piece, self.base_offset, position, limit < batch.size, batch.section)
 
     def end_of_slice(self, position: int, size: int) -> int | None:
         """Return an offset past all records of a slice, from the offset index; None if it has no later entry.

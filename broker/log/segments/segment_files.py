@@ -27,7 +27,7 @@ from warmlog.broker.log.io.directory_names import (
 from warmlog.broker.log.io.disk import Disk, sync_file
 from warmlog.broker.log.io.files import Descriptor, File, OpenFiles
 from warmlog.broker.log.io.residency import GatedFile
-from warmlog.broker.log.segments.log_scan import BatchEnd, BatchPlace, find_batch, read_header_at, timed
+from warmlog.broker.log.segments.log_scan import BatchEnd, BatchLocation, find_batch, read_header_at, timed
 
 INDEXES_SYNCED_BYTES = 1 << 20  # recovery checks this much in about the time of a sync, a millisecond
 
@@ -254,7 +254,7 @@ class SegmentFiles:
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
-    def scan_from(self, offset: int, start: OffsetPosition) -> BatchPlace | None:
+    def scan_from(self, offset: int, start: OffsetPosition) -> BatchLocation | None:
         """Scan from an index entry on for the batch that contains an offset or follows it. Raises IndexCorruptError."""
         position = start.position
         entry = BatchEnd(position, start.offset if position else None)
@@ -269,9 +269,9 @@ class SegmentFiles:
 
     def max_timestamp_of(self, last_offset: int) -> int | None:
         """Return the largest timestamp of the batch with this last offset, or None. Reads an index interval."""
-        place = self.scan_from(last_offset, self.offset_index.lookup(last_offset))
-        if place is None:
+        location = self.scan_from(last_offset, self.offset_index.lookup(last_offset))
+        if location is None:
             return None
         file = self.reader.descriptor()
-        header = timed(file, place.position, read_header_at(file, place.position))
+        header = timed(file, location.position, read_header_at(file, location.position))
         return header.max_timestamp if header.last_offset == last_offset else None

@@ -69,12 +69,12 @@ class Segments:
 
         Raises IndexCorruptError, OSError; ColdReadError if files would have to be opened on the event loop.
         """
-        found = self._with_aborted
-        if found is None:
-            found = self._with_aborted = self._find_aborted()
-        if not found or found[-1].base_offset < base_offset:
+        cached = self._with_aborted
+        if cached is None:
+            cached = self._with_aborted = self._find_aborted()
+        if not cached or cached[-1].base_offset < base_offset:
             return ()
-        return [segment for segment in found if segment.base_offset >= base_offset]
+        return [segment for segment in cached if segment.base_offset >= base_offset]
 
     def _find_aborted(self) -> Sequence[Segment]:
         candidates = [segment for segment in self.snapshot if segment.may_have_aborted]

@@ -74,9 +74,9 @@ class HttpAccess:
 
     async def identify(self, caller: Caller) -> Principal | Refused:
         """Return who calls, or what to answer instead."""
-        found = await self._principal(caller)
-        if found is not None:
-            return found
+        principal = await self._principal(caller)
+        if principal is not None:
+            return principal
         challenges = [("www-authenticate", _CHALLENGES[way]) for way in self._ways if way in _CHALLENGES]
         return Refused(401, b"log in\n" if challenges else b"show a certificate\n", challenges)
 
@@ -89,13 +89,13 @@ class HttpAccess:
         began_at = trio.current_time()
         try:
             check = self._basic if way == BASIC else self._bearer
-            found = await check(secret.strip(), caller.peer[0])
+            principal = await check(secret.strip(), caller.peer[0])
         except SaslError as error:
             self._logins.failed(HTTP, caller.peer, way.upper(), error)
             await trio.sleep_until(began_at + self._failure_delay_s)
             return None
         self._logins.succeeded(HTTP, way.upper())
-        return found
+        return principal
 
     async def _basic(self, secret: str, address: str) -> Principal:
         """Check `USER:PASSWORD` in base64. Raises SaslError."""
@@ -114,18 +114,18 @@ class HttpAccess:
 
         checker = self._tokens
         assert checker is not None
-        found: list[Principal] = []
+        principals: list[Principal] = []
         failures: list[TokenError] = []
 
         def check() -> bool:
             try:
-                found.append(Principal(checker.check(secret).name))
+                principals.append(Principal(checker.check(secret).name))
             except TokenError as error:
                 failures.append(error)
-            return bool(found)
+            return bool(principals)
 
         if await self._logins.check(check, address):
-            return found[0]
+            return principals[0]
         if isinstance(failures[0], UnknownKeyError):
             checker.ring.wanted()
         raise SaslError(str(failures[0]))

@@ -167,8 +167,8 @@ class HttpConnection:
 
 
 def _read(request: h11.Request) -> Request:
-    found = [value for name, value in request.headers if name == b"authorization"]
-    authorization = found[0].decode("latin-1") if len(found) == 1 else ""
+    credentials = [value for name, value in request.headers if name == b"authorization"]
+    authorization = credentials[0].decode("latin-1") if len(credentials) == 1 else ""
     headers: dict[str, str] = {}
     for name, value in request.headers:
         key, text = name.decode("latin-1"), value.decode("latin-1")

@@ -137,7 +137,7 @@ class HttpListener:
                     certified = self._tls.principals.principal_of(encrypted.getpeercert(binary_form=True))
                     stream = encrypted
                 if len(self._connections) >= MAX_CONNECTIONS:
-                    self._close_one()
+                    self._close_idle()
                 connection = self._connection(stream, self._answer)
                 self._connections[connection] = Caller(peer, certified, "")
                 try:
@@ -156,7 +156,7 @@ class HttpListener:
     ) -> "trio.SSLStream[trio.SocketStream]":
         """Return an encrypted stream. Raises BrokenResourceError, TooSlowError."""
         if len(self._shaking) >= MAX_CONNECTIONS:
-            self._abandon_one()
+            self._abandon_oldest()
         scope = trio.CancelScope()
         self._shaking[scope] = address
         try:
@@ -171,14 +171,14 @@ class HttpListener:
             self._shaking.pop(scope, None)
         raise trio.BrokenResourceError("abandoned for the sake of others")
 
-    def _abandon_one(self) -> None:
+    def _abandon_oldest(self) -> None:
         """End the handshake that began first, of the address that has the most."""
         (address, _), *_ = Counter(self._shaking.values()).most_common(1)
         scope = next(each for each, peer in self._shaking.items() if peer == address)
         del self._shaking[scope]
         scope.cancel()
 
-    def _close_one(self) -> None:
+    def _close_idle(self) -> None:
         """Close the connection that has waited longest, of the address that has the most connections."""
         counts = Counter([caller.peer[0] for caller in self._connections.values()])
         (address, _), *_ = counts.most_common(1)
@@ -230,11 +230,11 @@ class HttpListener:
 
         principal = None
         if self._access is not None:
-            found = await self._access.identify(caller)
-            if isinstance(found, Refused):
-                problem = {"error": "UNAUTHORIZED", "message": found.text.decode().strip()}
-                return Answer(found.status, "application/json", _json(problem), found.headers)
-            principal = found
+            caller_principal = await self._access.identify(caller)
+            if isinstance(caller_principal, Refused):
+                problem = {"error": "UNAUTHORIZED", "message": caller_principal.text.decode().strip()}
+                return Answer(caller_principal.status, "application/json", _json(problem), caller_principal.headers)
+            principal = caller_principal
         if self.open_console is None:
             reason = self._not_ready()
             if reason is None:
@@ -269,9 +269,9 @@ class _Scrapes:
 
     async def latest(self) -> tuple[str, bytes]:
         """Return the content type and the body of a scrape that begins now or later."""
-        asked_at = trio.current_time()
+        called_at = trio.current_time()
         async with self._lock:
-            if self._begun_at <= asked_at:
+            if self._begun_at <= called_at:
                 await trio.sleep_until(self._may_begin_at)
                 self._begun_at = trio.current_time()
                 self._latest = await trio.to_thread.run_sync(self._scrape)

@@ -231,10 +231,10 @@ def _reason(error: BaseException) -> str:
 
 def token_sources(wanted: Iterable[tuple[str, OAuthSettings]]) -> tuple[TokenSources, dict[str, TokenChecker]]:
     """Return the checkers by name. Raises KeysError, which names the address of keys."""
-    sources, found = TokenSources(), {}
+    sources, by_listener = TokenSources(), {}
     for name, settings in wanted:
         try:
-            found[name] = sources.checker(settings)
+            by_listener[name] = sources.checker(settings)
         except KeysError as error:
             raise KeysError(f"sasl.oauthbearer.jwks.endpoint.url: {settings.jwks.url}: {error}") from None
-    return sources, found
+    return sources, by_listener

@@ -192,8 +192,8 @@ def _try(context: ssl.SSLContext, certificate: str, settings: TlsSettings) -> fl
             suites = names["ssl.cipher.suites"]
             raise TlsError(f"{suites}: none of them goes with this certificate and these protocols") from None
         raise TlsError(f"{where}: TLS does not work with it: {(error.reason or str(error)).lower()}") from None
-    found = client.getpeercert() or {}
-    return ssl.cert_time_to_seconds(str(found["notAfter"]))
+    presented = client.getpeercert() or {}
+    return ssl.cert_time_to_seconds(str(presented["notAfter"]))
 
 
 def _read(path: str, where: str) -> str:
@@ -211,15 +211,15 @@ def _read(path: str, where: str) -> str:
 
 def _blocks(text: str, where: str) -> list[tuple[str, str]]:
     """Return the PEM blocks of a text with their kinds. Line breaks may be spaces, as in Kafka. Raises TlsError."""
-    found = []
+    blocks = []
     for match in _BLOCK.finditer(text):
         kind, body = match[1], match[2].strip()
         if ":" not in body:  # otherwise it has headers, on lines of their own
             body = "\n".join(_lines("".join(body.split())))
-        found.append((kind, f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----"))
-    if not found:
+        blocks.append((kind, f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----"))
+    if not blocks:
         raise TlsError(f"{where}: is not in PEM format")
-    return found
+    return blocks
 
 
 def _lines(encoded: str) -> Iterator[str]:
@@ -240,9 +240,9 @@ def _as_file(text: str) -> Iterator[str]:
 
 def _versions(settings: TlsSettings) -> _FileVersions:
     """Return a value that changes when a file is replaced."""
-    found = []
+    versions = []
     for path in filter(None, (settings.keystore_location, settings.truststore_location)):
         with suppress(OSError):
             status = os.stat(path)
-            found.append((status.st_mtime_ns, status.st_ino, status.st_size))
-    return tuple(found)
+            versions.append((status.st_mtime_ns, status.st_ino, status.st_size))
+    return tuple(versions)

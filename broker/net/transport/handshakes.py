@@ -181,8 +181,8 @@ class _Worker:
                     os.eventfd_read(self._wake)
                     self._begin_new()
                     self._end_unwanted()
-                elif (found := self._served.get(fd)) is not None:
-                    self._step(found, events)
+                elif (handshake := self._served.get(fd)) is not None:
+                    self._step(handshake, events)
             self._end_overdue()
 
     def _begin_new(self) -> None:

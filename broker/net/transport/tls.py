@@ -115,21 +115,21 @@ class TlsTransport:
 
     def received(self) -> bytes:
         """Decrypt all complete records. Raises OSError."""
-        found: list[bytes] = []
+        pieces: list[bytes] = []
         while not self._has_ended and (end := self._end_of_records(RECORDS_PER_STEP)):
             count = self._feed(end)
-            before = len(found)
-            self._decrypt(found, count)
-            if count - (len(found) - before) > MAX_EMPTY_RECORDS:
+            before = len(pieces)
+            self._decrypt(pieces, count)
+            if count - (len(pieces) - before) > MAX_EMPTY_RECORDS:
                 raise NotTlsError("it sends TLS records without data")
             if self._outgoing.pending:
                 self._take_encrypted()
                 self.flush()
                 if len(self._unsent) > SEND_BYTES + MAX_ANSWER_BYTES:
                     raise NotTlsError("it does not read what TLS answers")
-        return found[0] if len(found) == 1 else b"".join(found)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _decrypt(self, found: list[bytes], records: int) -> None:
+    def _decrypt(self, pieces: list[bytes], records: int) -> None:
         """Append the data of the records that OpenSSL has."""
         read = self._tls.read
         try:
@@ -138,7 +138,7 @@ class TlsTransport:
                 if not data:
                     self._has_ended = True
                     return
-                found.append(data)
+                pieces.append(data)
         except ssl.SSLWantReadError:
             return
         except ssl.SSLZeroReturnError:

@@ -34,9 +34,9 @@ class Deadlines:
     def add(self, waiting: Expiring, delay_s: float) -> int:
         """Call `waiting.expire()` after `delay_s` seconds; return the tick, which `remove` needs."""
         tick = math.ceil((trio.current_time() + delay_s) / TICK_S)
-        found = self._due.get(tick)
-        if found is not None:
-            found[waiting] = None
+        due = self._due.get(tick)
+        if due is not None:
+            due[waiting] = None
             return tick
         self._due[tick] = {waiting: None}
         if len(self._ticks) > 2 * len(self._due) + SPARE_TICKS:
@@ -50,10 +50,10 @@ class Deadlines:
 
     def remove(self, waiting: Expiring, tick: int) -> None:
         """Remove a deadline; does nothing if it has expired."""
-        found = self._due.get(tick)
-        if found is not None:
-            found.pop(waiting, None)
-            if not found:
+        due = self._due.get(tick)
+        if due is not None:
+            due.pop(waiting, None)
+            if not due:
                 del self._due[tick]
 
     async def run(self) -> None:

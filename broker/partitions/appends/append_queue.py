@@ -22,7 +22,7 @@ import trio
 
 from warmlog.broker.log.appends.planned import Buffer, PlannedAppend
 from warmlog.broker.log.errors import LogError
-from warmlog.broker.log.io.disk import is_out_of_room
+from warmlog.broker.log.io.disk import is_out_of_space
 from warmlog.broker.log.io.shared_writes import FileWrite
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.log.producers.copies import LargestTimestamps
@@ -369,7 +369,7 @@ class AppendQueue:
         log.appends.abandon()
         failed = group + self._take_queue()
         reason = StorageError(f"{log.topic}-{log.partition}: {getattr(error, 'strerror', None) or error}")
-        is_full = isinstance(error, OSError) and is_out_of_room(error)
+        is_full = isinstance(error, OSError) and is_out_of_space(error)
         # If space ran out, the disk check logs it, once for all logs.
         if not is_full or not log.appends.space_status.ran_out(len(failed)):
             self._refusals.report(reason, len(failed))

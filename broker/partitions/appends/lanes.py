@@ -62,14 +62,14 @@ class SourceLane:
 
     def next_unopened(self, max_bytes: int) -> list[Reencoding]:
         """Return what a thread must decompress for the first appends, at least one; `opened` follows."""
-        found: list[Reencoding] = []
+        unopened: list[Reencoding] = []
         size = 0
         for each in self.waiting:
             size += each.reencoding.size
-            if found and size > max_bytes:
+            if unopened and size > max_bytes:
                 break
-            found.append(each.reencoding)
-        return found
+            unopened.append(each.reencoding)
+        return unopened
 
     def opened(self, outcomes: Sequence[Buffer | Exception]) -> bool:
         """Plan and write the first appends, which were decompressed; return whether more are waiting."""

@@ -6,7 +6,7 @@ second one is behind a gap. It is refused as well, and the producer sends both a
 
 import trio
 
-from warmlog.broker.log.errors import LogFailedError, NoRoomError, OutOfOrderSequenceError
+from warmlog.broker.log.errors import LogFailedError, NoSpaceError, OutOfOrderSequenceError
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.partitions.appends.errors import EarlierBatchRefusedError
 from warmlog.protocol.records.batch import read_header
@@ -41,7 +41,7 @@ class SequenceGaps:
 
     def reason(self, error: Exception) -> Exception:
         """Return the error to report for an append that cannot be planned; note it if it is a refusal."""
-        if isinstance(error, (LogFailedError, NoRoomError)):
+        if isinstance(error, (LogFailedError, NoSpaceError)):
             self.note_refusal()
         elif isinstance(error, OutOfOrderSequenceError) and self._has_just_refused():
             return EarlierBatchRefusedError(f"{error}; appends were refused a moment ago")

@@ -49,10 +49,10 @@ class Writer:
 
     def workers(self, directory: str) -> DiskWorkers:
         """Return the workers of a data directory, by its path."""
-        found = self._disks.get(directory)
-        if found is None:
-            found = self._disks[directory] = DiskWorkers(self.spawn, self.metrics)
-        return found
+        workers = self._disks.get(directory)
+        if workers is None:
+            workers = self._disks[directory] = DiskWorkers(self.spawn, self.metrics)
+        return workers
 
     def is_idle(self) -> bool:
         """Whether no worker of any data directory is busy."""

@@ -60,21 +60,21 @@ class Checkpoints:
     ) -> None:
         failures: list[OSError] = []
 
-        async def write_one(directory: DataDirectory) -> None:
+        async def write_directory(directory: DataDirectory) -> None:
             async with self._writing[directory]:
                 logs = list(self._logs())
                 try:
-                    await trio.to_thread.run_sync(self._write_one, directory, logs, write)
+                    await trio.to_thread.run_sync(self._write_directory, directory, logs, write)
                 except OSError as error:
                     failures.append(error)
 
         async with trio.open_nursery() as nursery:
             for directory in list(self._directories.live) if directories is None else directories:
-                nursery.start_soon(write_one, directory)
+                nursery.start_soon(write_directory, directory)
         if failures:
             raise failures[0]
 
-    def _write_one(
+    def _write_directory(
         self,
         directory: DataDirectory,
         logs: Iterable[PartitionLog],

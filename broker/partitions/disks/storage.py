@@ -169,7 +169,7 @@ class Storage:
 
         Its records are not those of the cluster's replicas.
         """
-        found: list[TopicPartition] = []
+        strays: list[TopicPartition] = []
         for topic, index, _ in wanted:
             topic_id = directory.topic_id(topic.name, index)
             if topic_id is not None and topic_id != topic.id:
@@ -180,8 +180,8 @@ class Storage:
                         "%s-%d: cannot move the data of a former topic of this name aside: %s", topic.name, index, error
                     )
                 else:
-                    found.append((topic.name, index))
-        return found
+                    strays.append((topic.name, index))
+        return strays
 
     def make_logs(self, wanted: Sequence[NewLog]) -> list[PartitionLog | Exception]:
         """Create or open the directories of new partitions; call `sync_names` afterwards.
@@ -209,10 +209,10 @@ class Storage:
         """Raise DataDirectoryError for data of another topic: its records are not those of the cluster's replicas."""
         name, index = new.topic.name, new.partition
         directory = self.directories.place(name, index)
-        found = directory.topic_id(name, index)
-        if found is not None and found != new.topic.id:
+        stored_id = directory.topic_id(name, index)
+        if stored_id is not None and stored_id != new.topic.id:
             path = directory.partition_path(partition_directory(name, index))
-            raise DataDirectoryError(f"{path} belongs to another topic of this name, with the id {found}")
+            raise DataDirectoryError(f"{path} belongs to another topic of this name, with the id {stored_id}")
 
     def sync_names(self) -> None:
         """Fsync the names of the partition directories created at startup. Raises OSError."""
@@ -243,14 +243,14 @@ class Storage:
         name = partition_directory(topic.name, log.partition)
         disk, path = self.files.disk, f"{holder.partition_path(name)}/{PARTITION_METADATA}"
         try:
-            found = read_topic_id(disk, path)
+            stored_id = read_topic_id(disk, path)
         except CheckpointError as error:
             logger.warning("%s; replacing it", error)
-            found = None
-        if found == topic.id:
+            stored_id = None
+        if stored_id == topic.id:
             return False
-        if found is not None:
-            logger.warning("%s-%d: replaced foreign topic id %s with %s", log.topic, log.partition, found, topic.id)
+        if stored_id is not None:
+            logger.warning("%s-%d: replaced foreign topic id %s with %s", log.topic, log.partition, stored_id, topic.id)
         write_topic_id(disk, path, topic.id, sync=self.is_in_cluster)
         return True
 
@@ -309,7 +309,7 @@ class Storage:
     ) -> None:
         if directory.space_status.is_short:
             with suppress(OSError):  # a failed disk is reported when the checkpoints are written
-                directory.make_room()  # closing a log writes small files
+                directory.release_reserve()  # closing a log writes small files
         with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as pool:
             is_clean = all(list(pool.map(_close, logs)))
         if not all_open:
@@ -323,7 +323,7 @@ class Storage:
                 "%s: cannot record a clean shutdown, the next startup recovers all logs: %s", directory.path, error
             )
         finally:
-            directory.keep_room()
+            directory.fill_reserve()
 
     def remove_deleted(self) -> None:
         """Remove the files whose removal was pending when the broker stopped."""
@@ -359,9 +359,9 @@ class Storage:
         So are those of partitions whose directories are missing. What is `offline` was reported before.
         """
         for directory in self.directories.live:
-            found = {(each.topic, each.partition) for each in directory.partitions()}
+            present = {(each.topic, each.partition) for each in directory.partitions()}
             directory.unserved = frozenset(
-                key for key in found | directory.hinted.intersection(self.directories.lost) if key not in served
+                key for key in present | directory.hinted.intersection(self.directories.lost) if key not in served
             )
             if any(key in offline for key in directory.unserved):
                 self.unrecovered.add(directory)
@@ -427,7 +427,7 @@ def move_away(directory: DataDirectory, logs: Iterable[PartitionLog]) -> tuple[l
     left: set[str] = set()
     for log in logs:
         try:
-            moved.append((log.topic, str(directory.with_room(log.delete))))
+            moved.append((log.topic, str(directory.with_reserve(log.delete))))
         except OSError as error:
             left.add(log.topic)
             logger.warning(

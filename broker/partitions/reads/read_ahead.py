@@ -128,8 +128,8 @@ class ReadAhead:
         return bool(self._overlapping(descriptor, start, end))
 
     def _overlapping(self, descriptor: OpenFile, start: int, end: int) -> list[_Reading]:
-        found = self._files.get(descriptor.identity(), ())
-        return [reading for reading in tuple(found) if reading.start < end and start < reading.end]
+        reads = self._files.get(descriptor.identity(), ())
+        return [reading for reading in tuple(reads) if reading.start < end and start < reading.end]
 
     # -- requests --
 
@@ -196,9 +196,9 @@ class ReadAhead:
         missing_pages = self.residency.method.missing_pages
         while start < end:
             stop = min(end, (start // size + 1) * size)
-            found = self._overlapping(descriptor, start, stop)
-            readings += [(reading, reading.is_started) for reading in found]
-            if not found and missing_pages(descriptor.fd, start, stop - start):
+            overlapping = self._overlapping(descriptor, start, stop)
+            readings += [(reading, reading.is_started) for reading in overlapping]
+            if not overlapping and missing_pages(descriptor.fd, start, stop - start):
                 reading = _Reading(consumer, descriptor, start, stop)
                 self._enqueue(reading)
                 readings.append((reading, False))

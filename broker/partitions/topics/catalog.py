@@ -60,8 +60,8 @@ class Catalog:
     @property
     def controller(self) -> int:
         """Return the broker that holds elections; any other one answers its requests as well."""
-        found = self._image.controller
-        return NO_LEADER if found is None else found.broker
+        controller = self._image.controller
+        return NO_LEADER if controller is None else controller.broker
 
     @property
     def controller_epoch(self) -> int:
@@ -87,17 +87,17 @@ class Catalog:
 
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic, even one that is not visible yet because its partitions are still being added."""
-        known, found = self._map.topics.get(name), self._image.topics.get(name)
-        if known is not None or found is None or self._node.is_alone:
+        known, topic = self._map.topics.get(name), self._image.topics.get(name)
+        if known is not None or topic is None or self._node.is_alone:
             return known
-        return found.named(name)
+        return topic.named(name)
 
     def replication_factor(self, topic: Topic) -> int:
         """Return the number of replicas of a topic's first partition, 0 for a topic that is gone."""
         if self._node.is_alone:
             return 1
-        found = self._image.partitions.get(TopicIdPartition(topic.id, 0))
-        return 0 if found is None else len(found.replicas) - len(found.adding)
+        state = self._image.partitions.get(TopicIdPartition(topic.id, 0))
+        return 0 if state is None else len(state.replicas) - len(state.adding)
 
     def state_of(self, topic: Topic, index: int) -> int:
         """Return a number that is another one whenever `partition` would return something else. Costs nothing.
@@ -106,8 +106,8 @@ class Catalog:
         """
         if self._node.is_alone:
             return self._own_epoch(topic, index)
-        found = self._image.partitions.get(TopicIdPartition(topic.id, index))
-        return UNKNOWN_EPOCH if found is None else found.revision + self._broker_changes
+        state = self._image.partitions.get(TopicIdPartition(topic.id, index))
+        return UNKNOWN_EPOCH if state is None else state.revision + self._broker_changes
 
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
         """Return the brokers of a partition that exists.
@@ -119,15 +119,15 @@ class Catalog:
             epoch, me = self._own_epoch(topic, index), (self._node.id,)
             is_online = epoch != UNKNOWN_EPOCH
             return PartitionInfo(self._node.id if is_online else NO_LEADER, epoch, me, me if is_online else ())
-        found = self._image.partitions.get(TopicIdPartition(topic.id, index))
-        if found is None:
+        state = self._image.partitions.get(TopicIdPartition(topic.id, index))
+        if state is None:
             return PartitionInfo(NO_LEADER, UNKNOWN_EPOCH, (), ())
-        return _info(self._image, found)
+        return _info(self._image, state)
 
     def _own_epoch(self, topic: Topic, index: int) -> int:
         """Return the leader epoch that the log has, on a broker by itself; UNKNOWN_EPOCH if it is offline."""
-        found = self._map.partitions.get((topic.name, index))
-        return UNKNOWN_EPOCH if found is None else found.log.epochs.current
+        partition = self._map.partitions.get((topic.name, index))
+        return UNKNOWN_EPOCH if partition is None else partition.log.epochs.current
 
 
 def registered(catalog: Catalog) -> set[int]:

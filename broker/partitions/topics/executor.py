@@ -35,7 +35,7 @@ class Executor(ABC):
 
     @abstractmethod
     def place(self, wanted: Placement, /) -> Assignment | None:
-        """Return the replicas of a new topic; None if there is no choice. Raises RefusedError, NoRoomError."""
+        """Return the replicas of a new topic; None if there is no choice. Raises RefusedError, NoSpaceError."""
 
     @abstractmethod
     async def create(self, topics: Sequence[Topic], answer_after_s: float, /) -> Failures:

@@ -137,7 +137,7 @@ class OwnTopics(Executor):
 
     async def _store_and_make(self, topics: Sequence[Topic], answer_after_s: float, request: _Request) -> None:
         """Create topics. `answer_after_s` is counted from the commit to the store."""
-        wanted = self._free_ones(topics, request.failures)
+        wanted = self._without_taken(topics, request.failures)
         await self._forget_deleted([topic.name for topic in wanted])
         try:
             for topic in wanted:
@@ -192,7 +192,7 @@ class OwnTopics(Executor):
             raise TopicExistsError(f"topic {name!r} already exists")
         check_collision(name, self._map.colliding(name))
 
-    def _free_ones(self, topics: Iterable[Topic], failures: Failures) -> list[Topic]:
+    def _without_taken(self, topics: Iterable[Topic], failures: Failures) -> list[Topic]:
         """Return the topics whose names are neither in use nor taken by an earlier one of them."""
         wanted, taken = list[Topic](), dict[str, str]()
         for topic in topics:

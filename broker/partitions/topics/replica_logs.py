@@ -65,10 +65,10 @@ class _Together(Generic[T]):
                 try:
                     await self._fulfill(wishes)
                 except Exception as error:  # noqa: BLE001  # each caller raises it
-                    for one in wishes:
-                        one.error = one.error or error
-                for one in wishes:
-                    one.done.set()
+                    for wish in wishes:
+                        wish.error = wish.error or error
+                for wish in wishes:
+                    wish.done.set()
         finally:
             self._is_running = False
 

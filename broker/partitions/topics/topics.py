@@ -69,7 +69,7 @@ class Topics:
         A replication factor of -1 means `default.replication.factor`. A broker by itself has the only replica, whatever
         is asked for.
 
-        Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, SettingError, NoRoomError, and RefusedError
+        Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, SettingError, NoSpaceError, and RefusedError
         for replicas that are not possible.
         """
         check_name(name)
@@ -187,15 +187,15 @@ class Topics:
         return before their directories are renamed.
         """
         failures: Failures = {}
-        found: list[str] = []
+        existing: list[str] = []
         for name in names:
             if name in self._map.topics or name in self._map.pending:
-                found.append(name)
+                existing.append(name)
             else:
                 failures[name] = unknown_topic(name)
             await checkpoint()
-        if found:
-            failures |= await self._executor.delete(found, answers_early)
+        if existing:
+            failures |= await self._executor.delete(existing, answers_early)
         return failures
 
     # -- startup and shutdown ------------------------------------------------------------------------------------------
@@ -283,10 +283,10 @@ def kept_settings(image: ClusterImage, broker: int) -> Mapping[str, str]:
     """Return the dynamic settings in the store for a broker, in the form of `Overrides.kept`."""
 
     def values(scope: str) -> Mapping[str, str]:
-        found = image.configs.get(scope)
-        return {} if found is None else found.values
+        config = image.configs.get(scope)
+        return {} if config is None else config.values
 
-    resources = {name: found.values for name, found in image.configs.items() if ":" in name and found.values}
+    resources = {name: resource.values for name, resource in image.configs.items() if ":" in name and resource.values}
     overrides = Overrides(cluster=values(BROKER_DEFAULTS), broker=values(str(broker)), resources=resources)
     return overrides.kept(broker)
 

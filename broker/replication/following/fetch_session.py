@@ -45,8 +45,8 @@ class FetchResponseError(Exception):
 class Fetched(NamedTuple):
     """A partition of a response, as it was asked for and what was found."""
 
-    asked: KafkaFetchPartition
-    found: PeerFetchedPartition
+    requested: KafkaFetchPartition
+    result: PeerFetchedPartition
 
 
 class FetchSession:
@@ -78,9 +78,9 @@ class FetchSession:
         """Whether the next request names changes only."""
         return self.epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}
 
-    def key_of(self, one: KafkaFetchPartition | PeerFetchedPartition) -> FetchKey:
+    def key_of(self, partition: KafkaFetchPartition | PeerFetchedPartition) -> FetchKey:
         """Return what identifies a partition."""
-        return (one.topic_id if self.uses_topic_ids else one.topic), one.partition
+        return (partition.topic_id if self.uses_topic_ids else partition.topic), partition.partition
 
     def wants(self, key: FetchKey) -> KafkaFetchPartition | None:
         """Return how a partition is to be fetched, None if it is not."""
@@ -138,13 +138,13 @@ class FetchSession:
             # an unknown session need not be closed
             self._start_again(is_gone=response.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return []
-        found = {self.key_of(one): one for one in response.partitions}
-        problem = self._problem(sent, found, response)
+        results = {self.key_of(result): result for result in response.partitions}
+        problem = self._problem(sent, results, response)
         if problem:
             self._start_again(is_gone=False)
             raise FetchResponseError(problem)
         self._advance(response.session_id)
-        return [fetched for key, one in found.items() if (fetched := self._fetched(key, one)) is not None]
+        return [fetched for key, result in results.items() if (fetched := self._fetched(key, result)) is not None]
 
     def lose(self) -> None:
         """Take note that the request got no response."""
@@ -154,31 +154,31 @@ class FetchSession:
     def _problem(
         self,
         sent: dict[FetchKey, KafkaFetchPartition],
-        found: dict[FetchKey, PeerFetchedPartition],
+        results: dict[FetchKey, PeerFetchedPartition],
         response: PeerFetchResponse,
     ) -> str:
         """Return what is wrong with a response; nothing if it is sound."""
-        if len(found) != len(response.partitions):
+        if len(results) != len(response.partitions):
             return "a fetch response has a partition twice"
         if self.is_incremental:
             if response.session_id not in {self.id, NO_SESSION}:
                 return f"a fetch response of session {response.session_id} instead of {self.id}"
-            if any(key not in self._known for key in found):
+            if any(key not in self._known for key in results):
                 return "a fetch response has a partition that is not in the session"
-        elif found.keys() != sent.keys():
-            return f"a full fetch response has {len(found)} partitions, not the {len(sent)} of the request"
+        elif results.keys() != sent.keys():
+            return f"a full fetch response has {len(results)} partitions, not the {len(sent)} of the request"
         elif response.session_id < 0:
             return f"a fetch session with the id {response.session_id}"
         return ""
 
-    def _fetched(self, key: FetchKey, found: PeerFetchedPartition) -> Fetched | None:
+    def _fetched(self, key: FetchKey, result: PeerFetchedPartition) -> Fetched | None:
         """Return a partition of a response, unless it was removed or set otherwise since the request."""
-        asked = self._known.get(key)
-        if asked is None or self._wanted.get(key) != asked:
+        requested = self._known.get(key)
+        if requested is None or self._wanted.get(key) != requested:
             return None
-        if len(found.records):
+        if len(result.records):
             self._wanted.move_to_end(key)
-        return Fetched(asked, found)
+        return Fetched(requested, result)
 
     def _advance(self, session_id: int) -> None:
         """Count an accepted request."""
@@ -199,8 +199,8 @@ class FetchSession:
 def _forgotten(partitions: Iterable[KafkaFetchPartition]) -> tuple[ForgottenPartitions, ...]:
     """Group removed partitions by topic."""
     topics: dict[tuple[str, bytes], list[int]] = {}
-    for one in partitions:
-        topics.setdefault((one.topic, one.topic_id), []).append(one.partition)
+    for partition in partitions:
+        topics.setdefault((partition.topic, partition.topic_id), []).append(partition.partition)
     return tuple(
         [
             ForgottenPartitions(topic=topic, topic_id=topic_id, partitions=tuple(indexes))

@@ -73,13 +73,13 @@ class Replica(Protocol):
     async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
         """Return what to fetch next from the leader of this epoch; None to be asked again after a pause."""
 
-    def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
+    def take_at_once(self, fetched: PeerFetchedPartition) -> KafkaFetchPartition | None:
         """Take the result of a fetch if nothing has to be waited for, and return the next position.
 
         Otherwise nothing has happened, and `take` has to take it.
         """
 
-    async def take(self, found: PeerFetchedPartition) -> Step:
+    async def take(self, fetched: PeerFetchedPartition) -> Step:
         """Take the result of a fetch from the latest `position`: records, a divergence, or an error.
 
         The last batch of the records may be incomplete: it is fetched again from `position`.
@@ -187,7 +187,7 @@ class Fetcher:
     async def run(self) -> None:
         """Fetch until cancelled."""
         while True:
-            await self._place_partitions()
+            await self._assign_partitions()
             if not len(self._session):
                 await self._wait()
                 continue
@@ -205,7 +205,7 @@ class Fetcher:
 
     # -- what to fetch -------------------------------------------------------------------------------------------------
 
-    async def _place_partitions(self) -> None:
+    async def _assign_partitions(self) -> None:
         """Bring the session in line with what was given and dropped, and with pauses that are over."""
         self._news = trio.Event()
         inbox, self._inbox = self._inbox, {}
@@ -215,17 +215,17 @@ class Fetcher:
                 self._remove(key)
             if following is not None:
                 self._mine[key] = following
-                await self._place(following)
+                await self._assign(following)
         for key in [key for key in self._paused if self._mine[key].resume_at <= trio.current_time()]:
             self._paused.discard(key)
-            await self._place(self._mine[key])
+            await self._assign(self._mine[key])
 
     def _remove(self, key: TopicPartition) -> None:
         following = self._mine.pop(key, None)
         if following is not None:
             self._session.remove(self._session_key(following.replica))
 
-    async def _place(self, following: Following) -> None:
+    async def _assign(self, following: Following) -> None:
         """Have a partition fetched from where its replica is, unless it pauses."""
         if following.resume_at > trio.current_time():
             self._paused.add(following.key)
@@ -252,9 +252,9 @@ class Fetcher:
         """Begin another session with the same partitions, which names topics instead of their ids."""
         old, self._session = self._session, FetchSession(uses_topic_ids=False)
         for following in self._mine.values():
-            asked = old.wants(_key_in(old, following.replica))
-            if asked is not None:
-                self._session.set(asked)
+            requested = old.wants(_key_in(old, following.replica))
+            if requested is not None:
+                self._session.set(requested)
 
     def _session_key(self, replica: Replica) -> FetchKey:
         return _key_in(self._session, replica)
@@ -312,7 +312,7 @@ class Fetcher:
         self._note_success()
         self.heard_at = trio.current_time()
         await self._take_partitions(fetched)
-        size = sum([len(one.records) for one in response.partitions])
+        size = sum([len(partition.records) for partition in response.partitions])
         self.received_bytes += size
         await self._throttle.passed(size)
         if response.throttle_ms > 0:
@@ -321,10 +321,10 @@ class Fetcher:
     async def _take_partitions(self, fetched: Sequence[Fetched]) -> None:
         left: list[Fetched] = []
         size = 0
-        for number, one in enumerate(fetched, 1):
-            if not self._take_at_once(one):
-                left.append(one)
-            size += len(one.found.records)
+        for number, partition in enumerate(fetched, 1):
+            if not self._take_at_once(partition):
+                left.append(partition)
+            size += len(partition.result.records)
             if size > BYTES_AT_ONCE or number % PARTITIONS_AT_ONCE == 0:
                 size = 0
                 await trio.lowlevel.checkpoint()
@@ -333,18 +333,18 @@ class Fetcher:
             return
         for start in range(0, len(left), PARALLEL_TAKES):
             async with trio.open_nursery() as nursery:
-                for one in left[start : start + PARALLEL_TAKES]:
-                    nursery.start_soon(self._take_partition, one)
+                for partition in left[start : start + PARALLEL_TAKES]:
+                    nursery.start_soon(self._take_partition, partition)
 
     def _take_at_once(self, fetched: Fetched) -> bool:
         """Take a result if nothing has to be waited for; return False if `_take_partition` has to."""
-        following = self._mine[fetched.asked.topic, fetched.asked.partition]
+        following = self._mine[fetched.requested.topic, fetched.requested.partition]
         leader, replica = following.leader, following.replica
         if following.lock.locked() or following.fetcher is not self or leader is None:
             return False
-        if fetched.asked.current_leader_epoch != leader.epoch:
+        if fetched.requested.current_leader_epoch != leader.epoch:
             return False
-        position = replica.take_at_once(fetched.found)
+        position = replica.take_at_once(fetched.result)
         if position is None:
             return False
         if not self._is_held_up(following):
@@ -353,18 +353,18 @@ class Fetcher:
         return True
 
     async def _take_partition(self, fetched: Fetched) -> None:
-        following = self._mine[fetched.asked.topic, fetched.asked.partition]
-        found = fetched.found
+        requested, result = fetched.requested, fetched.result
+        following = self._mine[requested.topic, requested.partition]
         async with following.lock:
             leader = following.leader
-            if following.fetcher is not self or leader is None or fetched.asked.current_leader_epoch != leader.epoch:
+            if following.fetcher is not self or leader is None or requested.current_leader_epoch != leader.epoch:
                 return  # what an earlier leader sent: the replica may have been elsewhere since
-            if found.error is not ErrorCode.NONE:
-                reaction = self._leaders.report(following.replica.topic, found.error)
+            if result.error is not ErrorCode.NONE:
+                reaction = self._leaders.report(following.replica.topic, result.error)
                 if reaction is not Reaction.REPORT:
                     self._pause(following)
                     return
-            step = await following.replica.take(found)
+            step = await following.replica.take(result)
             if step is Step.GO_ON:
                 await self._go_on(following, fetched)
             elif step is Step.PAUSE:
@@ -375,9 +375,9 @@ class Fetcher:
     async def _go_on(self, following: Following, fetched: Fetched) -> None:
         if following.fetcher is self and not await self._set(following):
             return
-        if fetched.found.error is ErrorCode.NONE:
+        if fetched.result.error is ErrorCode.NONE:
             following.delays = None
-        elif self._session.wants(self._session_key(following.replica)) == fetched.asked:
+        elif self._session.wants(self._session_key(following.replica)) == fetched.requested:
             self._pause(following)  # the next fetch would have the same result
 
     def _is_held_up(self, following: Following) -> bool:

@@ -118,10 +118,10 @@ class PartitionReplica:
             max_bytes=self._max_bytes,
         )
 
-    async def take(self, found: PeerFetchedPartition) -> Step:
+    async def take(self, fetched: PeerFetchedPartition) -> Step:
         """Append what was fetched, or truncate the log, or restart it."""
         try:
-            step = await self._take(found)
+            step = await self._take(fetched)
         except (OSError, LogError, ProtocolError, PeerError) as error:
             self._note(str(error))
             return Step.PAUSE
@@ -129,12 +129,12 @@ class PartitionReplica:
             self._note(None)
         return step
 
-    def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
+    def take_at_once(self, fetched: PeerFetchedPartition) -> KafkaFetchPartition | None:
         """Append what was fetched if nothing has to be waited for, and return the next position; else return None."""
-        log, records = self._partition.log, found.records
+        log, records = self._partition.log, fetched.records
         if (
-            found.error is not ErrorCode.NONE
-            or found.diverging_epoch >= 0
+            fetched.error is not ErrorCode.NONE
+            or fetched.diverging_epoch >= 0
             or log.durability.flush_messages == 1
             or log.failed
         ):
@@ -149,41 +149,41 @@ class PartitionReplica:
             except (LogError, ProtocolError):
                 return None  # `take` reports it
             self._written(len(records), end)
-        self._follow_leader(found)
+        self._follow_leader(fetched)
         self._note(None)
         return self._from_log_end(self._leader_epoch)
 
-    async def _take(self, found: PeerFetchedPartition) -> Step:
-        if found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+    async def _take(self, fetched: PeerFetchedPartition) -> Step:
+        if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._find_range()
-        if found.error is not ErrorCode.NONE:
-            self._note(f"the leader refuses: {found.error.name}")
+        if fetched.error is not ErrorCode.NONE:
+            self._note(f"the leader refuses: {fetched.error.name}")
             return Step.STOP
         log = self._partition.log
-        if found.diverging_epoch >= 0:
-            answer = EpochEnd(found.diverging_epoch, found.diverging_end_offset)
+        if fetched.diverging_epoch >= 0:
+            answer = EpochEnd(fetched.diverging_epoch, fetched.diverging_end_offset)
             return await self._truncate(
                 after_divergence(log.epochs, log.offsets.log_end_offset, log.offsets.high_watermark, answer)
             )
-        if not await self._begin_inside(found.records) or not await self._append(found.records):
+        if not await self._begin_inside(fetched.records) or not await self._append(fetched.records):
             return Step.PAUSE
-        self._follow_leader(found)
+        self._follow_leader(fetched)
         return Step.GO_ON
 
-    def _follow_leader(self, found: PeerFetchedPartition) -> None:
+    def _follow_leader(self, fetched: PeerFetchedPartition) -> None:
         """Take over the leader's high watermark and log start offset, as far as the copy goes."""
         if self.throttle is not None:
-            self.throttle.count(len(found.records), is_held_up=not self._is_in_sync())
+            self.throttle.count(len(fetched.records), is_held_up=not self._is_in_sync())
         log = self._partition.log
-        self.leader_end = found.high_watermark
+        self.leader_end = fetched.high_watermark
         if log.offsets.log_end_offset >= self.leader_end:
             self.behind_since = None
         elif self.behind_since is None:
             self.behind_since = trio.current_time()
-        if log.offsets.advance_high_watermark(found.high_watermark):
+        if log.offsets.advance_high_watermark(fetched.high_watermark):
             self._partition.waiters.shown(self._hidden.show(log.offsets.high_watermark))
-        if found.log_start_offset > log.offsets.log_start_offset:
-            self._partition.advance_start(min(found.log_start_offset, log.offsets.high_watermark))
+        if fetched.log_start_offset > log.offsets.log_start_offset:
+            self._partition.advance_start(min(fetched.log_start_offset, log.offsets.high_watermark))
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
@@ -269,8 +269,8 @@ class PartitionReplica:
         )
         request = KafkaListOffsetsRequest(partitions=(query,), replica_id=self._cluster.identity().broker)
         response = await self._cluster.ask(leader.node_id, LIST_OFFSETS, request)
-        found = [one for one in response.partitions if one.error is ErrorCode.NONE]
-        return found[0].offset if found else -1
+        offsets = [partition for partition in response.partitions if partition.error is ErrorCode.NONE]
+        return offsets[0].offset if offsets else -1
 
     async def _truncate(self, truncation: Truncation) -> Step:
         log, offset = self._partition.log, truncation.offset

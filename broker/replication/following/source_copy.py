@@ -42,18 +42,18 @@ class SourceCopy(PartitionReplica):
             self._end(leader_epoch)
         return None if self._is_over else await super().position(leader_epoch)
 
-    def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
+    def take_at_once(self, fetched: PeerFetchedPartition) -> KafkaFetchPartition | None:
         """Append what was fetched if nothing has to be waited for; see `PartitionReplica.take_at_once`."""
-        return None if self._is_over else super().take_at_once(found)
+        return None if self._is_over else super().take_at_once(fetched)
 
-    async def take(self, found: PeerFetchedPartition) -> Step:
+    async def take(self, fetched: PeerFetchedPartition) -> Step:
         """Append what was fetched, or ask for the leader epoch that this needs."""
         if not self._is_over and self._leader_epoch == UNKNOWN_EPOCH:  # a source that names none, before Kafka 2.1
-            epochs = [header.leader_epoch for _, header in headers(found.records)]
+            epochs = [header.leader_epoch for _, header in headers(fetched.records)]
             self.source_epoch = max([self.source_epoch, *epochs])
             if self.source_epoch > self._partition.log.epochs.current:
                 self._end(self.source_epoch)
-        return Step.PAUSE if self._is_over else await super().take(found)
+        return Step.PAUSE if self._is_over else await super().take(fetched)
 
     def _begin(self) -> None:
         """Leave the high watermark to the leader."""
@@ -61,16 +61,16 @@ class SourceCopy(PartitionReplica):
     def _written(self, records: int, end: int) -> None:
         self.bytes_per_offset = records / (self._partition.log.offsets.log_end_offset - end)
 
-    def _follow_leader(self, found: PeerFetchedPartition) -> None:
+    def _follow_leader(self, fetched: PeerFetchedPartition) -> None:
         """Take over the log start offset, as far as all replicas here have the records."""
         offsets = self._partition.log.offsets
-        self.leader_end = found.high_watermark
+        self.leader_end = fetched.high_watermark
         if offsets.log_end_offset >= self.leader_end:
             self.behind_since = None
         elif self.behind_since is None:
             self.behind_since = trio.current_time()
-        if found.log_start_offset > offsets.log_start_offset:
-            self._partition.advance_start(min(found.log_start_offset, offsets.high_watermark))
+        if fetched.log_start_offset > offsets.log_start_offset:
+            self._partition.advance_start(min(fetched.log_start_offset, offsets.high_watermark))
 
     def _epoch_limit(self) -> int | None:
         return self._partition.log.epochs.current

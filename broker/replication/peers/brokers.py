@@ -96,13 +96,13 @@ class ClusterBrokers:
 
     def leader_id(self, topic: str, partition: int) -> int | None:
         """Return the other broker that leads a partition; None if this broker leads it, or it has no leader."""
-        found = self.leader_of(topic, partition)
-        return None if found is None else found.node_id
+        leader = self.leader_of(topic, partition)
+        return None if leader is None else leader.node_id
 
     def topic_id_of(self, topic: str) -> bytes:
         """Return the id of a topic, NO_TOPIC_ID if it is not known."""
-        found = self._node.image.topics.get(topic)
-        return NO_TOPIC_ID if found is None else found.id.bytes
+        entry = self._node.image.topics.get(topic)
+        return NO_TOPIC_ID if entry is None else entry.id.bytes
 
     def report(self, topic: str, error: ErrorCode) -> Reaction:
         """Return what to do about an error: only the replica can cure OFFSET_OUT_OF_RANGE, the others pass by.

@@ -112,20 +112,20 @@ class ClusterView:
             if any(leader.node_id == node_id for leader in topic.leaders.values()):
                 self.stale.add(topic.name)
 
-    def update(self, response: MetadataResponse, asked: Collection[str] | None = None) -> bool:
-        """Take metadata of the `asked` topics, or of all. Return whether anything has changed."""
+    def update(self, response: MetadataResponse, requested: Collection[str] | None = None) -> bool:
+        """Take metadata of the `requested` topics, or of all. Return whether anything has changed."""
         before = self._brokers_and_errors()
         if response.brokers:
             self.brokers = {broker.node_id: broker for broker in response.brokers}
         self.cluster_id = response.cluster_id or self.cluster_id
         changed = False
-        found = {topic.name: topic for topic in response.topics if topic.name}
-        for name in set(self.topics) - set(found) if asked is None else ():
+        topics = {topic.name: topic for topic in response.topics if topic.name}
+        for name in set(self.topics) - set(topics) if requested is None else ():
             changed = True
             self._remove(name)
-        if asked is None:
-            self.stale &= set(found)
-        for topic in found.values():
+        if requested is None:
+            self.stale &= set(topics)
+        for topic in topics.values():
             changed = self._take(topic) or changed
         return changed or before != self._brokers_and_errors()
 
@@ -140,7 +140,7 @@ class ClusterView:
     def _take(self, topic: TopicMetadata) -> bool:
         """Take a topic's metadata; return whether its partitions or leaders have changed."""
         name = topic.name
-        if reaction_to(topic.error) is Reaction.REPORT and all(one.leader != NO_LEADER for one in topic.partitions):
+        if reaction_to(topic.error) is Reaction.REPORT and all(each.leader != NO_LEADER for each in topic.partitions):
             self.stale.discard(name)
         if topic.error is not ErrorCode.NONE:
             self.errors[name] = topic.error

@@ -51,14 +51,14 @@ class PeerLogin:
         try:
             if self.mechanism != OAUTHBEARER and S_IMODE(path.stat().st_mode) & S_IROTH:  # a token expires soon
                 raise PasswordFileError(f"{self.setting}: every user of this machine may read {path}: chmod 600 {path}")
-            found = path.read_text(encoding="utf-8").partition("\n")[0]
+            password = path.read_text(encoding="utf-8").partition("\n")[0]
         except OSError as error:
             raise PasswordFileError(f"{self.setting}: {self.password_file}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise PasswordFileError(f"{self.setting}: {self.password_file} is not text in UTF-8") from None
-        if not found:
+        if not password:
             raise PasswordFileError(f"{self.setting}: {self.password_file} is empty")
-        return found
+        return password
 
     async def run(self, ask: Ask, address: str) -> None:
         """Log in on a connection. Raises PeerUnavailableError: a user or a password may be corrected meanwhile."""

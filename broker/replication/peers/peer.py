@@ -121,14 +121,14 @@ class PeerCluster:
         """Return the broker that coordinates a group. Raises PeerError."""
         if group not in self._coordinators:
             request = FindCoordinatorRequest(keys=(group,), key_type=CoordinatorType.GROUP)
-            found = (await self.ask_any(FIND_COORDINATOR, request)).coordinators
-            if len(found) != 1 or found[0].key != group:
+            coordinators = (await self.ask_any(FIND_COORDINATOR, request)).coordinators
+            if len(coordinators) != 1 or coordinators[0].key != group:
                 raise PeerUnavailableError(f"no answer about the coordinator of group {group}")
-            if found[0].error is not ErrorCode.NONE:
-                raise PeerUnavailableError(f"no coordinator of group {group}: {found[0].error.name}")
-            if found[0].node_id not in self.view.brokers:
+            if coordinators[0].error is not ErrorCode.NONE:
+                raise PeerUnavailableError(f"no coordinator of group {group}: {coordinators[0].error.name}")
+            if coordinators[0].node_id not in self.view.brokers:
                 await self.refresh()
-            self._coordinators[group] = found[0].node_id
+            self._coordinators[group] = coordinators[0].node_id
         return self._coordinators[group]
 
     def forget_coordinator(self, group: str) -> None:

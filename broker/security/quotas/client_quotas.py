@@ -65,7 +65,7 @@ class _Share:
         self.user = user
 
 
-class _Found(NamedTuple):
+class _Recorded(NamedTuple):
     """What recording a value has shown. `was_idle`: the rate was 0 before."""
 
     throttle_ms: int
@@ -118,10 +118,10 @@ class ClientQuotas:
         `is_timed`: charge its time, too, which Kafka does not for acks=0.
         """
         now = self._now()
-        found = [self._record(PRODUCER_BYTE_RATE, client, size, now)]
+        violations = [self._record(PRODUCER_BYTE_RATE, client, size, now)]
         if is_timed:
-            found.append(self._charge(client, now))
-        return self._worst(found)
+            violations.append(self._charge(client, now))
+        return self._worst(violations)
 
     def fetched(self, client: Client, size: int) -> Throttled:
         """Record the bytes of a fetch response. If the client has to pause, it gets none, and they are not recorded.
@@ -130,12 +130,12 @@ class ClientQuotas:
         was: else the client would never get it.
         """
         now = self._now()
-        bytes_found, time_found = self._record(CONSUMER_BYTE_RATE, client, size, now), self._charge(client, now)
-        found = [each for each in (bytes_found, time_found) if each is not None and each.throttle_ms]
-        is_empty = any(not each.was_idle for each in found)
-        if is_empty and bytes_found is not None:
-            self._shares[bytes_found.key].rate.record(-size, now)
-        return Throttled(self._worst(found), is_empty)
+        of_bytes, of_time = self._record(CONSUMER_BYTE_RATE, client, size, now), self._charge(client, now)
+        violations = [each for each in (of_bytes, of_time) if each is not None and each.throttle_ms]
+        is_empty = any(not each.was_idle for each in violations)
+        if is_empty and of_bytes is not None:
+            self._shares[of_bytes.key].rate.record(-size, now)
+        return Throttled(self._worst(violations), is_empty)
 
     def requested(self, client: Client) -> int:
         """Charge the time of a request; return for how many milliseconds the client has to pause."""
@@ -155,10 +155,10 @@ class ClientQuotas:
         A client that knows the error (`is_strict`) may not while it has overdrawn its tokens. Others may, and pause.
         """
         now = self._now()
-        found = self._share(CONTROLLER_MUTATION_RATE, client, now)
-        if found is None:
+        entry = self._share(CONTROLLER_MUTATION_RATE, client, now)
+        if entry is None:
             return True
-        limit, share, key = found
+        limit, share, key = entry
         if share.bucket is None:
             share.bucket = TokenBucket(self._mutation_windows)
         if not is_strict:
@@ -175,23 +175,23 @@ class ClientQuotas:
     def _now(self) -> int:
         return int(self._clock() * MS)
 
-    def _charge(self, client: Client, now: int) -> _Found | None:
+    def _charge(self, client: Client, now: int) -> _Recorded | None:
         """Record the time that a client has cost. A pause for it lasts at most one window."""
         worked_s, client.worked_s = client.worked_s, 0.0
-        found = self._record(REQUEST_PERCENTAGE, client, worked_s * PERCENT, now)
-        return found and found._replace(throttle_ms=min(found.throttle_ms, self._windows.window_ms))
+        violation = self._record(REQUEST_PERCENTAGE, client, worked_s * PERCENT, now)
+        return violation and violation._replace(throttle_ms=min(violation.throttle_ms, self._windows.window_ms))
 
-    def _record(self, kind: str, client: Client, value: float, now: int) -> _Found | None:
+    def _record(self, kind: str, client: Client, value: float, now: int) -> _Recorded | None:
         """Record a value, if the client has such a quota."""
-        found = self._share(kind, client, now)
-        if found is None:
+        entry = self._share(kind, client, now)
+        if entry is None:
             return None
-        limit, share, key = found
+        limit, share, key = entry
         was_idle = share.rate.total(now) <= 0
         share.rate.record(value, now)
         throttle_ms = share.rate.throttle_ms(limit.bound, now)
         share.paused_until = now + throttle_ms
-        return _Found(throttle_ms, was_idle, key)
+        return _Recorded(throttle_ms, was_idle, key)
 
     def _share(self, kind: str, client: Client, now: int) -> tuple[Limit, _Share, ShareKey] | None:
         """Return a client's quota of a kind, and the share to which that belongs; None if it has none."""
@@ -239,9 +239,9 @@ class ClientQuotas:
 
     # -- metrics --
 
-    def _worst(self, found: Sequence[_Found | None]) -> int:
+    def _worst(self, recorded: Sequence[_Recorded | None]) -> int:
         """Return the longest pause, and count it."""
-        worst = max((each for each in found if each is not None), default=None)
+        worst = max((each for each in recorded if each is not None), default=None)
         if worst is None or not worst.throttle_ms:
             return 0
         self._count(worst.key, worst.throttle_ms)

@@ -117,10 +117,10 @@ def check_quota(entity: QuotaEntity, key: str, value: float) -> None:
 
 def _address(text: str) -> str:
     """Return an address in its usual form. Raises InvalidQuotaError for anything else: names are not resolved."""
-    found = host_of(text)
-    if found.address is None:
+    host = host_of(text)
+    if host.address is None:
         raise InvalidQuotaError(f"{text} is not an IP address")
-    return found.text
+    return host.text
 
 
 class Limit(NamedTuple):
@@ -171,12 +171,12 @@ class QuotaIndex:
         key = kind, user, client_id
         if key in self._limits:
             return self._limits[key]
-        found = self._find(kind, user, client_id)
+        value = self._find(kind, user, client_id)
         if len(client_id) <= MAX_NAME:
             if len(self._limits) >= MAX_LIMITS:
                 self._limits.clear()
-            self._limits[key] = found
-        return found
+            self._limits[key] = value
+        return value
 
     def _find(self, kind: str, user: str, client_id: str) -> Limit | None:
         values = self._values
@@ -190,9 +190,9 @@ class QuotaIndex:
             (None, client_id, None),
             (None, DEFAULT, None),
         ):
-            found = values.get(entity)  # type: ignore[call-overload]  # equal to the named tuple
-            if found is not None and kind in found:
-                return Limit(found[kind], None if entity[0] is None else user, None if entity[1] is None else client_id)
+            value = values.get(entity)  # type: ignore[call-overload]  # equal to the named tuple
+            if value is not None and kind in value:
+                return Limit(value[kind], None if entity[0] is None else user, None if entity[1] is None else client_id)
         return None
 
     def connection_rate(self, address: str) -> float | None:

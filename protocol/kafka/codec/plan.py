@@ -212,25 +212,25 @@ class _Resolver:
             if name and name not in filled and not (name in known and _is_same(known[name], value))
         }
 
-    def _absent(self, one: Field) -> Any:
+    def _absent(self, entry: Field) -> Any:
         """Return what stands for a field that is not there."""
         if not self._bound:
-            return one.absent
-        if one.absent is None:
-            return one.null
-        return one.absent if one.convert is None else one.convert(one.absent)
+            return entry.absent
+        if entry.absent is None:
+            return entry.null
+        return entry.absent if entry.convert is None else entry.convert(entry.absent)
 
-    def _read_step(self, one: Field) -> ReadStep:
+    def _read_step(self, entry: Field) -> ReadStep:
         step = ReadStep(
-            name=one.name,
-            code=self._code(one.kind, reading=True),
-            to=self._target(one),
-            nullable=self._is_nullable(one),
-            null=one.null if self._bound else None,
-            convert=self._conversion(one),
-            only=one.only if self._bound else None,
+            name=entry.name,
+            code=self._code(entry.kind, reading=True),
+            to=self._target(entry),
+            nullable=self._is_nullable(entry),
+            null=entry.null if self._bound else None,
+            convert=self._conversion(entry),
+            only=entry.only if self._bound else None,
         )
-        kind = one.kind
+        kind = entry.kind
         if isinstance(kind, Struct):
             return replace(step, of=self.read_struct(kind, kind.into))
         if isinstance(kind, Flat) and self._bound:
@@ -241,11 +241,11 @@ class _Resolver:
             return replace(step, element=self._code(kind.of, reading=True))
         return step
 
-    def _conversion(self, one: Field) -> Convert | None:
+    def _conversion(self, entry: Field) -> Convert | None:
         """Return what is applied to a field that was read; an error that a reply names becomes an ErrorCode."""
         if not self._bound:
             return None
-        return error_of if one.convert is None and one.kind is ERROR else one.convert
+        return error_of if entry.convert is None and entry.kind is ERROR else entry.convert
 
     def _read_groups(self, kind: Flat) -> ReadPlan:
         plain, tagged = self._present(kind.of)
@@ -292,26 +292,26 @@ class _Resolver:
             tagged=tuple([replace(self._write_step(each), tag=each.tag, default=each.absent) for each in tagged]),
         )
 
-    def _write_step(self, one: Field) -> WriteStep:
-        kind = one.kind
+    def _write_step(self, entry: Field) -> WriteStep:
+        kind = entry.kind
         step = WriteStep(
-            name=one.name,
+            name=entry.name,
             code=self._code(kind, reading=False),
-            nullable=self._is_nullable(one),
-            null=one.null if self._bound and not self._is_nullable(one) else None,
+            nullable=self._is_nullable(entry),
+            null=entry.null if self._bound and not self._is_nullable(entry) else None,
         )
         if not self._bound:
-            step = replace(step, key=one.name, default=one.default)
-        elif (one.get, one.per_reply, one.target) == (None, None, None) and kind is not THROTTLE:
-            return _constant(one.name, self._default_bytes(one, step))
+            step = replace(step, key=entry.name, default=entry.default)
+        elif (entry.get, entry.per_reply, entry.target) == (None, None, None) and kind is not THROTTLE:
+            return _constant(entry.name, self._default_bytes(entry, step))
         else:
             step = replace(
                 step,
-                attr=one.target,
-                get=one.get,
-                per_reply=one.per_reply,
+                attr=entry.target,
+                get=entry.get,
+                per_reply=entry.per_reply,
                 version=self._version,
-                replaced=self._replaced(one),
+                replaced=self._replaced(entry),
             )
         if isinstance(kind, Struct):
             return replace(step, of=self.write_struct(kind))
@@ -346,26 +346,26 @@ class _Resolver:
         )
         return plan, any(each.kind is TOPIC_ID for each in group)
 
-    def _default_bytes(self, one: Field, step: WriteStep) -> bytes:
+    def _default_bytes(self, entry: Field, step: WriteStep) -> bytes:
         """Return the bytes of a field that is the same in every message."""
-        if one.absent is None or not isinstance(one.kind, Primitive):
-            if one.absent is not None and len(one.absent):
-                raise TypeError(f"{self._title}: {one.name} has a default that cannot be a constant")
-            return self._empty_bytes(one, is_null=one.absent is None)
+        if entry.absent is None or not isinstance(entry.kind, Primitive):
+            if entry.absent is not None and len(entry.absent):
+                raise TypeError(f"{self._title}: {entry.name} has a default that cannot be a constant")
+            return self._empty_bytes(entry, is_null=entry.absent is None)
         if step.code in FIXED:
-            return Layout(">" + FIXED[step.code]).pack(one.absent)
-        return self._empty_bytes(one, is_null=False)
+            return Layout(">" + FIXED[step.code]).pack(entry.absent)
+        return self._empty_bytes(entry, is_null=False)
 
-    def _empty_bytes(self, one: Field, *, is_null: bool) -> bytes:
-        if is_null and not one.is_nullable(self._version):
-            raise TypeError(f"{self._title}: {one.name} may not be null in version {self._version}")
+    def _empty_bytes(self, entry: Field, *, is_null: bool) -> bytes:
+        if is_null and not entry.is_nullable(self._version):
+            raise TypeError(f"{self._title}: {entry.name} may not be null in version {self._version}")
         if self._flexible:
             return b"\0" if is_null else b"\1"
-        size = 2 if self._code(one.kind, reading=False) is Code.STRING else 4
+        size = 2 if self._code(entry.kind, reading=False) is Code.STRING else 4
         return (b"\xff" if is_null else b"\0") * size
 
-    def _replaced(self, one: Field) -> Mapping[int, int] | None:
-        for version, codes in sorted((one.before or {}).items()):
+    def _replaced(self, entry: Field) -> Mapping[int, int] | None:
+        for version, codes in sorted((entry.before or {}).items()):
             if self._version < version:
                 return codes
         return None
@@ -378,14 +378,14 @@ class _Resolver:
         tagged = sorted((each for each in present if each.tag is not None), key=lambda each: each.tag or 0)
         return [each for each in present if each.tag is None], tagged
 
-    def _is_nullable(self, one: Field) -> bool:
-        nullable = one.is_nullable(self._version)
-        if nullable and isinstance(one.kind, Primitive) and one.kind.layout in _NEVER_NULL:
-            raise TypeError(f"{self._title}: {one.name} cannot be null")
+    def _is_nullable(self, entry: Field) -> bool:
+        nullable = entry.is_nullable(self._version)
+        if nullable and isinstance(entry.kind, Primitive) and entry.kind.layout in _NEVER_NULL:
+            raise TypeError(f"{self._title}: {entry.name} cannot be null")
         return nullable
 
-    def _target(self, one: Field) -> str | None:
-        return one.target if self._bound else one.name
+    def _target(self, entry: Field) -> str | None:
+        return entry.target if self._bound else entry.name
 
     def _code(self, kind: Primitive | Array | Struct, *, reading: bool) -> Code:
         if isinstance(kind, Struct):
@@ -416,8 +416,8 @@ def _defaults(into: Callable[..., Any] | None) -> dict[str, Any]:
     return dict(zip(names, defaults, strict=True))
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
+def _is_same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and bool(value == other)
 
 
 def _constant(name: str, data: bytes) -> WriteStep:

@@ -134,7 +134,7 @@ def _partitions(name: str = "partitions") -> Flat:
 
 def _sorted(transaction: Any, *_: Any) -> list[PartitionEntry]:
     """Return the partitions of a transaction by topic: each topic is named once."""
-    return sorted(transaction.partitions, key=lambda one: one.topic)
+    return sorted(transaction.partitions, key=lambda partition: partition.topic)
 
 
 # -- InitProducerId --

@@ -4,19 +4,19 @@ from uuid import UUID
 
 import pytest
 
-from warmlog.broker.cluster.history import FoundDirectory, history_of
+from warmlog.broker.cluster.history import ScannedDirectory, history_of
 from warmlog.broker.cluster.values import NO_EPOCH, Registration
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 KNOWN = Registration(broker=1, since=5, epoch=9, directories=(FIRST, SECOND))
 
 
-def found(first: int | None = 9, second: int | None = 9) -> list[FoundDirectory]:
-    return [FoundDirectory("/a", FIRST, first), FoundDirectory("/b", SECOND, second)]
+def found(first: int | None = 9, second: int | None = 9) -> list[ScannedDirectory]:
+    return [ScannedDirectory("/a", FIRST, first), ScannedDirectory("/b", SECOND, second)]
 
 
 def refused(
-    known: Registration | None, epoch: int, directories: list[FoundDirectory], missing: dict[UUID, str] | None = None
+    known: Registration | None, epoch: int, directories: list[ScannedDirectory], missing: dict[UUID, str] | None = None
 ) -> list[str]:
     since, objections = history_of(known, epoch, directories, missing or {})
     assert since == NO_EPOCH
@@ -28,12 +28,12 @@ def test_directories_of_the_latest_registration_continue_its_history() -> None:
 
 
 def test_a_new_empty_directory_changes_nothing() -> None:
-    new = FoundDirectory("/c", UUID(int=3), None, is_empty=True)
+    new = ScannedDirectory("/c", UUID(int=3), None, is_empty=True)
     assert history_of(KNOWN, 9, [*found(), new], {}) == (5, ())
 
 
 def test_a_new_broker_begins_a_history() -> None:
-    assert refused(None, NO_EPOCH, [FoundDirectory("/a", FIRST, None, is_empty=True)]) == []
+    assert refused(None, NO_EPOCH, [ScannedDirectory("/a", FIRST, None, is_empty=True)]) == []
 
 
 def test_a_broker_that_the_store_does_not_know_begins_another_history() -> None:
@@ -51,13 +51,13 @@ def test_a_broker_that_the_store_does_not_know_begins_another_history() -> None:
     ],
 )
 def test_each_directory_has_to_prove_that_it_is_the_newest(
-    epoch: int, directories: list[FoundDirectory], said: str
+    epoch: int, directories: list[ScannedDirectory], said: str
 ) -> None:
     assert refused(KNOWN, epoch, directories)[0].startswith(said)
 
 
 def test_a_directory_that_was_offline_in_the_latest_registration_is_not_the_newest() -> None:
-    returned = FoundDirectory("/c", UUID(int=3), 4)
+    returned = ScannedDirectory("/c", UUID(int=3), 4)
     assert refused(KNOWN, 9, [*found(), returned])[0].startswith("/c is an older copy, closed in registration 4")
 
 

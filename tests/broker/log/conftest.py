@@ -185,7 +185,7 @@ def offsets_in() -> Callable[[PartitionLog], list[int]]:
         found: list[int] = []
         offset = log.offsets.log_start_offset
         while offset < log.offsets.log_end_offset:
-            piece = log.reads.read(offset, max_bytes, min_one_message=True).slice
+            piece = log.reads.read(offset, max_bytes, min_one_batch=True).slice
             if piece is None:
                 break
             found += [record.offset for record in records_in(piece.read_all(), from_offset=offset)]

@@ -31,7 +31,7 @@ def test_appends_move_it_no_more(log: PartitionLog, batch: Batch) -> None:
     piece = log.reads.read(0, 1 << 20, isolation_end=log.offsets.high_watermark).slice
     assert piece is not None
     assert piece.read_all() == log.reads.read(0, 1 << 20).slice.read_all()[: len(piece)]  # type: ignore[union-attr]
-    assert log.reads.read(10, 1 << 20, isolation_end=log.offsets.high_watermark, min_one_message=True).slice is None
+    assert log.reads.read(10, 1 << 20, isolation_end=log.offsets.high_watermark, min_one_batch=True).slice is None
 
 
 def test_it_advances_up_to_the_log_end_and_never_back(log: PartitionLog, batch: Batch) -> None:

@@ -160,7 +160,7 @@ def test_append_and_read_with_sequential_offsets(bench: Bench, batch: Batch) -> 
     log = bench.open(segment_bytes=700)
     fill(log, batch, 50)
     for offset in range(50):
-        piece = log.reads.read(offset, 1, min_one_message=True).slice
+        piece = log.reads.read(offset, 1, min_one_batch=True).slice
         assert piece is not None
         assert [header.base_offset for _, header in headers(piece.read_all())] == [offset]
 
@@ -221,7 +221,7 @@ def test_read_with_min_message_gives_the_first_batch_whole(bench: Bench, batch: 
     fill(log, batch, 3)
     size = len(batch())
     for max_bytes in (0, 1, size - 1):
-        found = log.reads.read(0, max_bytes, min_one_message=True)
+        found = log.reads.read(0, max_bytes, min_one_batch=True)
         assert found.slice is not None
         assert (len(found.slice), found.first_batch_incomplete) == (size, False)
 
@@ -266,7 +266,7 @@ def test_a_bound_inside_a_batch_leaves_the_batch_out(bench: Bench, batch: Batch)
     found = log.reads.read(0, 1 << 20, isolation_end=25)
     assert found.slice is not None
     assert len(found.slice) == 2 * len(batch(10))
-    assert log.reads.read(20, 1 << 20, isolation_end=25, min_one_message=True).slice is None
+    assert log.reads.read(20, 1 << 20, isolation_end=25, min_one_batch=True).slice is None
 
 
 def test_a_bound_past_the_log_end_is_the_log_end(bench: Bench, batch: Batch) -> None:

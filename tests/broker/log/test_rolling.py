@@ -272,7 +272,7 @@ def test_settings_that_change_between_plan_and_commit_leave_indexes_as_they_were
     assert offsets == sorted(set(offsets))
     assert times == sorted(set(times))
     assert times[-1] == (START_MS + 6, 6)
-    assert [log.reads.read(offset, 1, min_one_message=True).slice is not None for offset in range(7)] == [True] * 7
+    assert [log.reads.read(offset, 1, min_one_batch=True).slice is not None for offset in range(7)] == [True] * 7
 
 
 def test_settings_that_change_before_a_prepared_roll_is_committed_hold_for_the_new_indexes(

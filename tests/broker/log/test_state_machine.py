@@ -214,7 +214,7 @@ class LogMachine(RuleBasedStateMachine):
         found: list[tuple[int, int, bytes | None]] = []
         offset = self.start
         while offset < self.end:
-            piece = self.read(offset, max_bytes, min_one_message=True).slice
+            piece = self.read(offset, max_bytes, min_one_batch=True).slice
             assert piece is not None
             found += [(r.offset, r.timestamp, r.value) for r in records_in(piece.read_all(), from_offset=offset)]
             offset = found[-1][0] + 1

@@ -42,7 +42,7 @@ def offsets(partition: Partition) -> list[int]:
     log = partition.log
     offset = log.offsets.log_start_offset
     while offset < log.offsets.log_end_offset:
-        read = log.reads.read(offset, 1 << 20, min_one_message=True)
+        read = log.reads.read(offset, 1 << 20, min_one_batch=True)
         if read.slice is None:
             break
         data = read.slice.read_all()

@@ -12,7 +12,7 @@ import trio
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from warmlog.broker.log.directory.data_directory import DataDirectory
-from warmlog.broker.log.errors import NoRoomError
+from warmlog.broker.log.errors import NoSpaceError
 from warmlog.broker.maintenance.log_moves import LogMoves
 from warmlog.broker.partitions.partition import Partition
 from warmlog.protocol.errors import ErrorCode
@@ -267,7 +267,7 @@ async def test_a_broker_starts_although_there_is_no_room_for_its_moves(
     (tmp_path / "b" / f"orders-0.{'0' * 32}-future").mkdir()
 
     def refuse(_: LogMoves, partition: Partition, target: DataDirectory) -> None:
-        raise NoRoomError(f"data directory {target.path} is full")
+        raise NoSpaceError(f"data directory {target.path} is full")
 
     monkeypatch.setattr(LogMoves, "begin", refuse)
     async with mover(tmp_path) as moving:

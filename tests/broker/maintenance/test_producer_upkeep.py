@@ -68,10 +68,10 @@ async def test_those_that_are_idle_longest_make_room_on_all_partitions(tmp_path:
         await upkeep.forget_expired()
         made.now_ms += 5 * HOUR_MS
         await write(made, one, *range(40, 89))
-        await upkeep.make_room()
+        await upkeep.evict_idle()
         assert made.partitions.producer_budget.count == 89  # there is room
         await write(made, other, 89)
-        await upkeep.make_room()
+        await upkeep.evict_idle()
         assert made.partitions.producer_budget.count == 80
         assert known(one) | known(other) >= set(range(40, 90))
 
@@ -83,22 +83,22 @@ async def test_where_nobody_has_been_idle_for_long_enough_new_producers_are_refu
         partition = await made.create("words")
         upkeep = upkeep_of(made)
         await write(made, partition, *range(LIMIT))
-        await upkeep.make_room()
+        await upkeep.evict_idle()
         assert len(known(partition)) == LIMIT
         with pytest.raises(TooManyProducersError):
             await write(made, partition, LIMIT)
         await write(made, partition, 0, sequence=1)  # who is known goes on
-        await upkeep.make_room()
+        await upkeep.evict_idle()
         assert "rejecting new idempotent producers: 100 are kept, and none has been idle for 3600 s" in caplog.text
         assert "\nwarmlog_refused_producers_total 1.0" in generate_latest(made.metrics.registry).decode()
         assert "\nwarmlog_producers 100.0" in generate_latest(made.metrics.registry).decode()
         await trio.sleep(PAUSE_S)
-        await upkeep.make_room()  # they rest from here on
+        await upkeep.evict_idle()  # they rest from here on
         await upkeep.forget_expired()
         made.now_ms += HOUR_MS
         await trio.sleep(PAUSE_S)
         with caplog.at_level(logging.WARNING):
-            await upkeep.make_room()
+            await upkeep.evict_idle()
         assert made.partitions.producer_budget.count == 80
         await write(made, partition, LIMIT)
         assert LIMIT in known(partition)

@@ -105,7 +105,7 @@ def test_both_versions_read_the_same_clock() -> None:
 
 def test_page_faults_come_in_the_same_shape() -> None:
     offered = [pure(page_faults).FaultCounts, page_faults.FaultCounts]
-    made = [counts(page_faults.PLACES) for counts in offered]
+    made = [counts(page_faults.SECTIONS) for counts in offered]
     written = bytes(1 << 20)
     for faults in made:
         with mmap(-1, len(written)) as pages:  # new to the process, whatever the allocator keeps

@@ -19,10 +19,10 @@ from warmlog.broker.replication.peers.peer import open_cluster
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
+    CoordinatorLocation,
     FetchedOffset,
     FetchedOffsets,
     FindCoordinatorResponse,
-    FoundCoordinator,
     ListGroupsResponse,
     OffsetCommitRequest,
     OffsetFetchResponse,
@@ -106,7 +106,7 @@ class ScriptedSource(Cluster):
                 error = script.list_errors.get(node, ErrorCode.NONE)
                 return ListGroupsResponse(groups=(), error=error) if error else groups_named(f"of {node}")
             case "FindCoordinator":
-                keys = [FoundCoordinator(key=key, node_id=1) for key in request.keys]
+                keys = [CoordinatorLocation(key=key, node_id=1) for key in request.keys]
                 return FindCoordinatorResponse(coordinators=tuple(keys))
             case "OffsetFetch":
                 names = script.told or [one.group for one in request.groups]

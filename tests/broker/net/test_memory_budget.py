@@ -101,7 +101,7 @@ def test_a_slow_message_gives_way_to_one_that_waits() -> None:
     fast = moving(found, clock, 40_000, moved=50_000_000, for_s=2.0)
     waiting, granted = Peer(), []
     assert not found.grow(waiting.share, 60_000, lambda: granted.append(True))
-    found.make_room()
+    found.evict_slowest()
     assert granted == [True]
     assert slow.evicted == "holds 60000 bytes for a message that moves at 24.4 KiB/s"
     assert (fast.evicted, found.held_bytes, found.evicted) == ("", 100_000, 1)
@@ -111,7 +111,7 @@ def test_nobody_is_closed_while_nobody_waits() -> None:
     clock = Clock()
     found = budget(100_000, clock)
     slow = moving(found, clock, 100_000, moved=0, for_s=1000.0)
-    found.make_room()
+    found.evict_slowest()
     assert not slow.evicted
 
 
@@ -123,10 +123,10 @@ def test_a_message_gives_way_only_after_a_second_and_a_complete_one_never() -> N
     assert found.grow(complete.share, 50, lambda: None)
     granted: list[bool] = []
     assert not found.grow(Peer().share, 50, lambda: granted.append(True))
-    found.make_room()
+    found.evict_slowest()
     assert not young.evicted
     clock.now += 1.0
-    found.make_room()
+    found.evict_slowest()
     assert young.evicted
     assert not complete.evicted
     assert granted
@@ -139,11 +139,11 @@ def test_who_holds_more_than_a_fair_share_gives_way_to_who_wants_less() -> None:
     small = [moving(found, clock, 32 * 1024, moved=1024, for_s=0.5) for _ in range(990)]
     assert found.grow(Peer().share, LARGE_BYTES - 10, lambda: None)
     assert not found.grow(Peer().share, 2 * MIB, lambda: None)
-    found.make_room()
+    found.evict_slowest()
     assert not any(peer.evicted for peer in uploads + small), "the one that waits wants more than its share, too"
     granted: list[bool] = []
     assert not found.grow(Peer().share, 90_000, lambda: granted.append(True)) or granted.append(True)
-    found.make_room()
+    found.evict_slowest()
     assert granted
 
 
@@ -154,7 +154,7 @@ def test_an_address_with_many_connections_gives_way_to_another_one() -> None:
     others = [moving(found, clock, 50, moved=10, for_s=0.5, address="10.0.0.2") for _ in range(2)]
     granted: list[bool] = []
     assert not found.grow(Peer("10.0.0.3").share, 15, lambda: granted.append(True))
-    found.make_room()
+    found.evict_slowest()
     assert sum(bool(peer.evicted) for peer in many) == 2
     assert not any(peer.evicted for peer in others)
     assert granted
@@ -169,10 +169,10 @@ def test_endless_messages_that_wait_for_each_other_give_way_to_who_wants_less() 
     assert found.grow(endless[0].share, 32 * MIB, lambda: None)
     granted: list[bool] = []
     assert not found.grow(Peer().share, MIB, lambda: granted.append(True))
-    found.make_room()
+    found.evict_slowest()
     assert not any(peer.evicted for peer in endless), "each has moved faster than anyone must"
     clock.now += LONG_S
-    found.make_room()
+    found.evict_slowest()
     assert granted
     assert sum(bool(peer.evicted) for peer in endless) == 1
 
@@ -182,7 +182,7 @@ def test_no_long_message_gives_way_to_an_equal_one() -> None:
     found = budget(100 * MIB, clock)
     uploads = [moving(found, clock, 20 * MIB, moved=20 * MIB, for_s=3.0) for _ in range(3)]
     assert not found.grow(Peer().share, 40 * MIB, lambda: None)
-    found.make_room()
+    found.evict_slowest()
     assert not any(peer.evicted for peer in uploads)
 
 
@@ -206,7 +206,7 @@ def test_what_is_held_already_counts_and_the_slowest_give_way() -> None:
     for peer in peers:
         found.charge(peer.share, 40)
     assert found.held_bytes == 160
-    found.make_room()
+    found.evict_slowest()
     assert [bool(peer.evicted) for peer in peers] == [True, True, False, False]
     assert found.held_bytes == 80
 

@@ -93,7 +93,7 @@ class Rig:
         log = self.partition.log
         found, offset = [], log.offsets.log_start_offset
         while offset < log.offsets.log_end_offset:
-            piece = self.partition.read(offset, 1 << 30, min_one_message=True)
+            piece = self.partition.read(offset, 1 << 30, min_one_batch=True)
             assert piece is not None
             assert piece.slice is not None
             found += [(header.base_offset, header.last_offset) for _, header in headers(piece.slice.read_all())]
@@ -281,9 +281,9 @@ async def test_a_damaged_index_is_rebuilt_and_then_the_reader_is_woken(tmp_path:
         woken = trio.Event()
         waiter = FetchWaiter(1, woken.set)
         made.partition.enlist(waiter)
-        assert made.partition.read(5, 1000, min_one_message=True) is None
+        assert made.partition.read(5, 1000, min_one_batch=True) is None
         await woken.wait()
-        found = made.partition.read(5, one, min_one_message=True)
+        found = made.partition.read(5, one, min_one_batch=True)
         assert found is not None
         assert found.slice is not None
         assert [header.base_offset for _, header in headers(found.slice.read_all())] == [5]
@@ -292,7 +292,7 @@ async def test_a_damaged_index_is_rebuilt_and_then_the_reader_is_woken(tmp_path:
 async def test_a_slice_can_be_read_after_its_log_is_deleted(tmp_path: Path) -> None:
     async with rig(tmp_path) as made:
         await made.append(b"keep me")
-        found = made.partition.read(0, 1000, min_one_message=True)
+        found = made.partition.read(0, 1000, min_one_batch=True)
         assert found is not None
         assert found.slice is not None
         await made.partition.retire()
@@ -362,11 +362,11 @@ async def test_an_index_that_cannot_be_rebuilt_is_refused_for_a_while_instead_of
         monkeypatch.setattr("warmlog.broker.log.recovery.index_repair.rebuild_indexes", fails)
         damaged.forget_indexes()
         os.truncate(damaged.path(".index"), 3)
-        assert made.partition.read(0, 1 << 20, min_one_message=True) is None
+        assert made.partition.read(0, 1 << 20, min_one_batch=True) is None
         await made.partition.appends.settled()
         for _ in range(3):
             with pytest.raises(StorageError, match="index of segment 0"):
-                made.partition.read(0, 1 << 20, min_one_message=True)
+                made.partition.read(0, 1 << 20, min_one_batch=True)
         assert len(tries) == 1
 
 

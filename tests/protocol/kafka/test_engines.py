@@ -33,7 +33,7 @@ from warmlog.protocol.kafka.codec.bounds import (
 )
 from warmlog.protocol.kafka.codec.engine import ENGINE, PURE, Engine
 from warmlog.protocol.kafka.codec.schema import Struct
-from warmlog.protocol.response import ErrorResponse, FoundOffset, ListOffsetsResponse
+from warmlog.protocol.response import ErrorResponse, ListedOffset, ListOffsetsResponse
 
 ENGINES = [PURE, ENGINE]
 pytestmark = pytest.mark.skipif(ENGINE is PURE, reason="the compiled engine is not built")
@@ -178,7 +178,7 @@ def test_a_reply_of_more_bytes_than_allowed_is_refused_and_a_long_one_is_cut(
     codec = Codec(names, engine)
     values = with_defaults(TABLES["ListOffsetsRequest"], version, {"topics": ()})
     call = codec.decode(frame(api, version, body("ListOffsetsRequest", api, version, values)))
-    response = ListOffsetsResponse(partitions=(FoundOffset(topic="t", partition=0),) * count)
+    response = ListOffsetsResponse(partitions=(ListedOffset(topic="t", partition=0),) * count)
     pieces: Any = codec.encode(call, response)
     whole = b"".join(pieces)
     assert int.from_bytes(whole[:4]) == len(whole) - 4

@@ -10,11 +10,11 @@ from tests.protocol.kafka.far_side import ALL, GREETING, exchange, greeted, only
 from tests.protocol.kafka.messages import flexible
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
+    CoordinatorLocation,
     FetchedOffset,
     FetchedOffsets,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    FoundCoordinator,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
@@ -74,7 +74,7 @@ from warmlog.protocol.request import MAX_TIMESTAMP
 from warmlog.protocol.response import (
     BrokerMetadata,
     FetchedPartition,
-    FoundOffset,
+    ListedOffset,
     ListOffsetsResponse,
     MetadataResponse,
     PartitionMetadata,
@@ -164,9 +164,9 @@ EXCHANGES: list[tuple[PeerApi[Any, Any], Any, Any]] = [
         ),
         ListOffsetsResponse(
             partitions=(
-                FoundOffset(topic="orders", partition=0, offset=12, leader_epoch=4),
-                FoundOffset(topic="orders", partition=1, error=REFUSED),
-                FoundOffset(topic="others", partition=0, timestamp=1_700_000_000_001, offset=3, leader_epoch=0),
+                ListedOffset(topic="orders", partition=0, offset=12, leader_epoch=4),
+                ListedOffset(topic="orders", partition=1, error=REFUSED),
+                ListedOffset(topic="others", partition=0, timestamp=1_700_000_000_001, offset=3, leader_epoch=0),
             )
         ),
     ),
@@ -200,8 +200,8 @@ EXCHANGES: list[tuple[PeerApi[Any, Any], Any, Any]] = [
         FindCoordinatorRequest(keys=("a", "b")),
         FindCoordinatorResponse(
             coordinators=(
-                FoundCoordinator(key="a", node_id=2, host="b2", port=9092),
-                FoundCoordinator(key="b", error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message="starting"),
+                CoordinatorLocation(key="a", node_id=2, host="b2", port=9092),
+                CoordinatorLocation(key="b", error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message="starting"),
             )
         ),
     ),

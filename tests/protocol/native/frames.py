@@ -38,8 +38,8 @@ from warmlog.protocol.response import (
     DeleteTopicsResponse,
     DescribeTopicsResponse,
     FetchedPartition,
-    FoundOffset,
     HelloResponse,
+    ListedOffset,
     ListOffsetsResponse,
     MetadataResponse,
     PartitionDescription,
@@ -218,7 +218,7 @@ responses: st.SearchStrategy[Response] = st.one_of(
         ListOffsetsResponse,
         partitions=many(
             st.builds(
-                FoundOffset,
+                ListedOffset,
                 topic=text,
                 partition=int32,
                 timestamp=int64,

@@ -43,8 +43,8 @@ from warmlog.protocol.response import (
     ErrorResponse,
     FetchedPartition,
     FetchResponse,
-    FoundOffset,
     HelloResponse,
+    ListedOffset,
     ListOffsetsResponse,
     MetadataResponse,
     PartitionDescription,
@@ -364,15 +364,15 @@ class FakeCluster:
             **error,
         )
 
-    def _offset(self, node_id: int, query: OffsetQuery) -> FoundOffset:
+    def _offset(self, node_id: int, query: OffsetQuery) -> ListedOffset:
         log, error = self._log(node_id, query.topic, query.partition)
         where = {"topic": query.topic, "partition": query.partition}
         if error:
-            return FoundOffset(**where, **error)
+            return ListedOffset(**where, **error)
         if query.timestamp < 0:
-            return FoundOffset(**where, offset={-1: log.end, -2: log.start}[query.timestamp])
+            return ListedOffset(**where, offset={-1: log.end, -2: log.start}[query.timestamp])
         found = next((record for record in log.records() if record.timestamp >= query.timestamp), None)
-        return FoundOffset(**where, timestamp=found.timestamp, offset=found.offset) if found else FoundOffset(**where)
+        return ListedOffset(**where, timestamp=found.timestamp, offset=found.offset) if found else ListedOffset(**where)
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ from warmlog.protocol.records.committed import AbortedFilter
 from warmlog.protocol.records.layout import BatchHeader
 from warmlog.protocol.records.reader import decoded_batches
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
-from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
+from warmlog.protocol.response import ListedOffset, ListOffsetsResponse
 
 # Records per list, if that many have arrived: where batches are small, this spreads the cost of an event loop turn
 # (a few µs).
@@ -301,7 +301,7 @@ class BatchStream:
             times.append(start.timestamp)
         return [OffsetQuery(topic=cursor.topic, partition=cursor.partition, timestamp=time) for time in times]
 
-    def _set_position(self, cursor: Cursor, found: list[FoundOffset]) -> None:
+    def _set_position(self, cursor: Cursor, found: list[ListedOffset]) -> None:
         for result in found:
             if result.error:
                 raise broker_error(result.error, result.message, about=str(cursor))

@@ -139,14 +139,14 @@ class BatchSender:
         keys, batches = collected.batches.keys(), list(collected.batches.values())
         for key in keys:
             del self._collected_for[key]
-        while self._in_flight and not (self._has_room(leader, collected.size) and self._unanswered.isdisjoint(keys)):
+        while self._in_flight and not (self._may_send(leader, collected.size) and self._unanswered.isdisjoint(keys)):
             self._take_reply()
         reply = self._cluster.submit(leader, self._request(batches), ProduceResponse)
         self._in_flight.append(_InFlight(leader=leader, batches=batches, size=collected.size, reply=reply))
         self._in_flight_bytes += collected.size
         self._unanswered |= keys
 
-    def _has_room(self, leader: Connection, size: int) -> bool:
+    def _may_send(self, leader: Connection, size: int) -> bool:
         requests = sum(1 for each in self._in_flight if each.leader is leader)
         return requests < MAX_IN_FLIGHT and self._in_flight_bytes + size <= self._max_bytes
 

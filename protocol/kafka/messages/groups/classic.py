@@ -10,9 +10,9 @@ from typing import Any
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
+    CoordinatorLocation,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    FoundCoordinator,
     GroupProtocol,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -75,13 +75,13 @@ FIND_RESPONSE = Struct(
             Field("port", INT32),
             ERROR_CODE,
             Field("error_message", STRING, nullable=4, attr="message"),
-            into=FoundCoordinator,
+            into=CoordinatorLocation,
         ),
         since=4,
     ),
     into=FindCoordinatorResponse,
 )
-failed_find = refused_each(FindCoordinatorResponse, "coordinators", FoundCoordinator, "key", of="keys")
+failed_find = refused_each(FindCoordinatorResponse, "coordinators", CoordinatorLocation, "key", of="keys")
 
 
 # -- JoinGroup --

@@ -17,7 +17,7 @@ from warmlog.protocol.kafka.messages.common import (
     since,
 )
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, MAX_TIMESTAMP, ListOffsetsRequest, OffsetQuery, Value
-from warmlog.protocol.response import FoundOffset, ListOffsetsResponse
+from warmlog.protocol.response import ListedOffset, ListOffsetsResponse
 
 # ListOffsets timestamps for tiered storage, and their result without it.
 EARLIEST_LOCAL_TIMESTAMP = -4  # first offset on local disk: the log start offset
@@ -182,13 +182,13 @@ LIST_RESPONSE = Struct(
                     Field("leader_epoch", INT32, since=4, default=-1),
                 ),
             ),
-            into=FoundOffset,
+            into=ListedOffset,
         ),
         attr="partitions",
     ),
     into=ListOffsetsResponse,
 )
-failed_list = refused_partitions(ListOffsetsResponse, FoundOffset)
+failed_list = refused_partitions(ListOffsetsResponse, ListedOffset)
 
 EPOCH_REQUEST = Struct(
     Field("replica_id", INT32, since=3, default=-2, attr=None, per_reply=lambda *_: -1),

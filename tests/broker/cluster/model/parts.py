@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
-from warmlog.broker.cluster.history import FoundDirectory
+from warmlog.broker.cluster.history import ScannedDirectory
 from warmlog.broker.cluster.image import EMPTY, ClusterImage
 from warmlog.broker.cluster.rules import LogEnd
 from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
@@ -86,9 +86,9 @@ class Broker:
         return self.image.partitions.get(KEY)
 
     @property
-    def directories(self) -> list[FoundDirectory]:
+    def directories(self) -> list[ScannedDirectory]:
         return [
-            FoundDirectory(f"{self.id}/{number}", UUID(int=10 * self.id + number), epoch)
+            ScannedDirectory(f"{self.id}/{number}", UUID(int=10 * self.id + number), epoch)
             for number, epoch in enumerate(self.closed_in)
         ]
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from warmlog.broker.cluster import history, image, rules
-from warmlog.broker.cluster.history import FoundDirectory
+from warmlog.broker.cluster.history import ScannedDirectory
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, partition_key
 from warmlog.broker.cluster.rules import Change, elections, in_sync, reassignment, states
@@ -23,7 +23,7 @@ Removal = tuple[Any, str, Any] | str  # a patch, or a rule that the world does n
 
 
 def by_the_first_directory(
-    known: Registration | None, epoch: int, found: Sequence[FoundDirectory], missing: Mapping[UUID, str]
+    known: Registration | None, epoch: int, found: Sequence[ScannedDirectory], missing: Mapping[UUID, str]
 ) -> tuple[int, Sequence[str]]:
     """Compare the first directory only."""
     marked = [each if each.epoch is None else each._replace(epoch=found[0].epoch) for each in found]
@@ -31,7 +31,7 @@ def by_the_first_directory(
 
 
 def _unknown_continues(
-    known: Registration | None, epoch: int, found: Sequence[FoundDirectory], missing: Mapping[UUID, str]
+    known: Registration | None, epoch: int, found: Sequence[ScannedDirectory], missing: Mapping[UUID, str]
 ) -> tuple[int, Sequence[str]]:
     if known is None and all(each.epoch is not None for each in found):
         return 0, ()

@@ -68,7 +68,7 @@ def contents(log: PartitionLog) -> Contents:
     found: Contents = []
     offset = log.offsets.log_start_offset
     while offset < log.offsets.log_end_offset:
-        piece = log.reads.read(offset, 700, min_one_message=True).slice
+        piece = log.reads.read(offset, 700, min_one_batch=True).slice
         if piece is None:
             break
         data = piece.read_all()

@@ -140,7 +140,7 @@ def test_time_and_offset_indexes_are_right_after_compaction(bench: Bench) -> Non
         found = log.reads.offset_for_time(START_MS + offset)
         assert found is not None
         assert (found.offset, found.timestamp) == (offset, START_MS + offset)
-        piece = log.reads.read(offset, 10, min_one_message=True).slice
+        piece = log.reads.read(offset, 10, min_one_batch=True).slice
         assert piece is not None
         assert next(records_in(piece.read_all(), from_offset=offset)).offset == offset
     assert log.recovery is None

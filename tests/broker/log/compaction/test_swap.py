@@ -111,7 +111,7 @@ def test_readers_find_what_they_mean_at_every_step_of_a_swap(bench: Bench) -> No
     log = bench.open(segment_bytes=700, index_interval_bytes=100)
     fill(log, keyed(60, 4))
     log.durability.flush()
-    old = [(offset, log.reads.read(offset, 90, min_one_message=True)) for offset in (0, 17, 31)]
+    old = [(offset, log.reads.read(offset, 90, min_one_batch=True)) for offset in (0, 17, 31)]
     expected = contents(log)
     run = Compaction(log.cleaning.job(log.cleaning.find(None), log.producers.capture(), limits()), lambda _: None)
     last = {key: offset for offset, key, _ in expected if offset < log.cleaning.find(None).first_uncleanable_offset}

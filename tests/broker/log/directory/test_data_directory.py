@@ -220,13 +220,13 @@ class FullDisk(Disk):
 
 def test_what_must_be_written_on_a_full_disk_has_its_room(path: Path) -> None:
     with DataDirectory.open(path, node_id=1, reserve_bytes=1 << 16, disk=FullDisk(path / ".reserve")) as directory:
-        directory.keep_room()
+        directory.fill_reserve()
         assert directory.reserve.held_bytes == 1 << 16
         assert directory.foreign_names() == []
         directory.write_checkpoints([log("a", 0)])
         assert directory.reserve.held_bytes == 1 << 15, "what was not needed is reserved again"
         assert directory.space_status.is_short
-        directory.keep_room()
+        directory.fill_reserve()
         assert directory.reserve.held_bytes == 1 << 16
         directory.mark_clean()
     with DataDirectory.open(path, node_id=1) as directory:

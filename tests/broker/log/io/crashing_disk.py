@@ -114,7 +114,7 @@ class CrashingDisk(Disk):
         self.steps: list[tuple[str, str]] = []  # every change asked for: verb, and the name of what it is about
         self.gone = False
         self._fault: tuple[int, Fault] | None = None
-        self._out_of_room = False
+        self._out_of_space = False
         self._open: dict[int, tuple[_Node, str]] = {}
         self._names: dict[str, _Node] = {}
         self._directories = {str(root)}
@@ -212,14 +212,14 @@ class CrashingDisk(Disk):
 
     def pwritev(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview], position: int) -> int:
         node, path = self._open[fd]
-        if self._out_of_room:
-            self._out_of_room = False
+        if self._out_of_space:
+            self._out_of_space = False
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         fault = self._begin("pwritev", path)
         data = b"".join(bytes(buffer) for buffer in buffers)
         if fault == "short":
             data = data[: len(data) // 2]
-            self._out_of_room = True
+            self._out_of_space = True
         node.changes.append(_Change(position, data))
         written = super().pwritev(fd, [data], position)
         self._end(fault)

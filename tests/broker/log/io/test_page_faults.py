@@ -5,7 +5,7 @@ from mmap import MADV_RANDOM, PAGESIZE, PROT_READ, mmap
 from pathlib import Path
 
 from tests.broker.log.io.eviction import evict, file_of, needs_eviction
-from warmlog.broker.log.io.page_faults import PLACES, PageFaults
+from warmlog.broker.log.io.page_faults import SECTIONS, PageFaults
 
 
 def cold_mapping(path: Path, pages: int) -> mmap:
@@ -58,4 +58,4 @@ def test_the_rest_is_the_threads_other_faults(tmp_path: Path) -> None:
     assert mapping[0] >= 0
     after = dict(faults.rows())
     assert after["major", "other"] - before["major", "other"] == 1
-    assert {where for _, where in after} == {*PLACES, "other"}
+    assert {where for _, where in after} == {*SECTIONS, "other"}

@@ -459,7 +459,7 @@ class IdempotentMachine(RuleBasedStateMachine):
         found: list[bytes | None] = []
         offset = 0
         while offset < self.log.offsets.log_end_offset:
-            piece = self.log.reads.read(offset, 1 << 20, min_one_message=True).slice
+            piece = self.log.reads.read(offset, 1 << 20, min_one_batch=True).slice
             assert piece is not None
             found += [record.value for record in records_in(piece.read_all(), from_offset=offset)]
             offset = len(found)

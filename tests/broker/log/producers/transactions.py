@@ -70,7 +70,7 @@ def send(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, 
 
 def read(log: PartitionLog, offset: int, max_bytes: int) -> LogRead:
     return log.reads.read(
-        offset, max_bytes, isolation_end=log.offsets.last_stable_offset, min_one_message=True, with_aborted=True
+        offset, max_bytes, isolation_end=log.offsets.last_stable_offset, min_one_batch=True, with_aborted=True
     )
 
 

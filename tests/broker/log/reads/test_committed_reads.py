@@ -48,7 +48,7 @@ def seen(kafka_fixtures: Path) -> list[int]:
 
 def read(log: PartitionLog, offset: int, max_bytes: int) -> LogRead:
     return log.reads.read(
-        offset, max_bytes, isolation_end=log.offsets.last_stable_offset, min_one_message=True, with_aborted=True
+        offset, max_bytes, isolation_end=log.offsets.last_stable_offset, min_one_batch=True, with_aborted=True
     )
 
 

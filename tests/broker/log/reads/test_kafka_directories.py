@@ -79,7 +79,7 @@ def read_records(log: PartitionLog, max_bytes: int = 1000) -> list[tuple[Any, ..
     found: list[tuple[Any, ...]] = []
     offset = log.offsets.log_start_offset
     while offset < log.offsets.log_end_offset:
-        piece = log.reads.read(offset, max_bytes, min_one_message=True).slice
+        piece = log.reads.read(offset, max_bytes, min_one_batch=True).slice
         assert piece is not None
         data = piece.read_all()
         found += [(r.offset, r.timestamp, r.key, r.value) for r in records_in(data, from_offset=offset)]
@@ -113,7 +113,7 @@ def test_every_offset_is_found(kafka_fixtures: Path, copy: Copy, name: str) -> N
     log = copy.open(name)
     offsets = [row[0] for row in expected_records(seen(kafka_fixtures, "clean", name))]
     for asked in range(log.offsets.log_start_offset, log.offsets.log_end_offset):
-        piece = log.reads.read(asked, 1, min_one_message=True).slice
+        piece = log.reads.read(asked, 1, min_one_batch=True).slice
         assert piece is not None
         found = [record.offset for record in records_in(piece.read_all(), from_offset=asked)]
         following = next((offset for offset in offsets if offset >= asked), None)

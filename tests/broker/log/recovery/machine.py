@@ -248,10 +248,10 @@ class Machine:
         """As a broker does: indexes found corrupt are rebuilt, each once."""
         for _ in range(self.log.segment_count):
             try:
-                return self.log.reads.read(offset, max_bytes, min_one_message=True)
+                return self.log.reads.read(offset, max_bytes, min_one_batch=True)
             except IndexCorruptError as error:
                 self.log.reads.rebuild_indexes(error.base_offset)
-        return self.log.reads.read(offset, max_bytes, min_one_message=True)
+        return self.log.reads.read(offset, max_bytes, min_one_batch=True)
 
     def found(self) -> list[Stored]:
         """The batches that a consumer finds, one read for each."""

@@ -14,7 +14,7 @@ Bench = Any
 OffsetsIn = Callable[..., list[int]]
 
 START_MS = 1_700_000_000_000
-OUT_OF_ROOM = [errno.ENOSPC, errno.EDQUOT]
+OUT_OF_SPACE = [errno.ENOSPC, errno.EDQUOT]
 
 
 def fill(log: PartitionLog, batch: Batch, batches: int) -> None:
@@ -22,7 +22,7 @@ def fill(log: PartitionLog, batch: Batch, batches: int) -> None:
         log.appends.append(batch())
 
 
-@pytest.mark.parametrize("code", OUT_OF_ROOM)
+@pytest.mark.parametrize("code", OUT_OF_SPACE)
 def test_a_full_disk_refuses_an_append_and_the_log_goes_on_when_there_is_room(
     bench: Bench, batch: Batch, offsets_in: OffsetsIn, code: int
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_failed_log_recovers_when_it_is_opened_anew(bench: Bench, batch: Batch
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize("code", OUT_OF_ROOM)
+@pytest.mark.parametrize("code", OUT_OF_SPACE)
 def test_an_index_entry_that_cannot_be_written_undoes_the_append(
     bench: Bench, batch: Batch, offsets_in: OffsetsIn, nth: int, code: int
 ) -> None:

@@ -137,7 +137,7 @@ def test_readers_get_an_error_where_a_sealed_segment_was_cut(
     assert log.reads.read(8, 700).slice is not None
     for offset in range(8 + left, 12):
         with pytest.raises(CorruptBatchError, match=rf"08\.log was cut or damaged: the records from {8 + left} to 11"):
-            log.reads.read(offset, 700, min_one_message=True)
+            log.reads.read(offset, 700, min_one_batch=True)
     assert log.reads.read(12, 700).slice is not None
 
 

@@ -110,7 +110,7 @@ class World:
         """Offsets of all records, whose values must be those of their offsets."""
         found, offset = [], self.log.offsets.log_start_offset
         while offset < self.log.offsets.log_end_offset:
-            piece = self.log.reads.read(offset, 1, min_one_message=True).slice
+            piece = self.log.reads.read(offset, 1, min_one_batch=True).slice
             assert piece is not None
             data = piece.read_all()
             offset = int.from_bytes(data[:8])
@@ -402,7 +402,7 @@ def test_what_a_truncation_has_replaced_is_copied_again(tmp_path: Path, regrown:
         machine.finish_move(move, "b")
         content = b"".join(path.read_bytes() for path in (tmp_path / "b" / NAME).glob("*.log"))
         assert content.count(b"another history") == regrown
-        assert machine.log.reads.read(5 + regrown - 1, 1, min_one_message=True).slice.read_all() in content
+        assert machine.log.reads.read(5 + regrown - 1, 1, min_one_batch=True).slice.read_all() in content
 
 
 def test_an_epoch_that_begins_while_a_log_changes_places_is_kept(tmp_path: Path) -> None:

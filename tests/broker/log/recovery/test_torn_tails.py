@@ -153,10 +153,10 @@ def found_in(log: PartitionLog) -> list[tuple[int, bytes]]:
     batches: list[Stored] = []
     while (offset := batches[-1].last_offset + 1 if batches else 0) < log.offsets.log_end_offset:
         try:
-            piece = log.reads.read(offset, 1, min_one_message=True).slice
+            piece = log.reads.read(offset, 1, min_one_batch=True).slice
         except IndexCorruptError as error:  # of a segment that recovery did not look into: rebuilt at its first use
             log.reads.rebuild_indexes(error.base_offset)
-            piece = log.reads.read(offset, 1, min_one_message=True).slice
+            piece = log.reads.read(offset, 1, min_one_batch=True).slice
         assert piece is not None
         batches += stored(piece.read_all())
     return [batch.identity for batch in batches]

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from tests.broker.partitions.test_partition import Rig
 from warmlog.broker.log.config import LogConfig
-from warmlog.broker.log.errors import NoRoomError, OutOfOrderSequenceError
+from warmlog.broker.log.errors import NoSpaceError, OutOfOrderSequenceError
 from warmlog.broker.partitions.appends.errors import EarlierBatchRefusedError
 from warmlog.broker.partitions.partition import StorageError
 from warmlog.protocol.records.builder import build_batch
@@ -157,7 +157,7 @@ async def test_a_batch_behind_one_for_which_there_was_no_room_is_sent_again(tmp_
         partition = it.partition
         partition.append(batch(0))
         partition.log.appends.space_status.is_short = True
-        with pytest.raises(NoRoomError):
+        with pytest.raises(NoSpaceError):
             partition.append(batch(1))
         partition.log.appends.space_status.is_short = False
         with pytest.raises(EarlierBatchRefusedError):

@@ -88,7 +88,7 @@ class Rig:
         return append
 
     def records(self) -> list[Record]:
-        found = self.partition.read(0, 1 << 30, min_one_message=True)
+        found = self.partition.read(0, 1 << 30, min_one_batch=True)
         assert found is not None
         return [] if found.slice is None else list(records_in(found.slice.read_all()))
 

@@ -79,7 +79,7 @@ class Rig:
         partition, found = self.partitions[number], []
         offset = 0
         while offset < partition.log.offsets.log_end_offset:
-            piece = partition.read(offset, 1 << 30, min_one_message=True)
+            piece = partition.read(offset, 1 << 30, min_one_batch=True)
             assert piece is not None
             assert piece.slice is not None
             data = piece.slice.read_all()

@@ -133,7 +133,7 @@ class Sessions(RuleBasedStateMachine):
         fetched = self.session.take(response)
         assert response.error is (ErrorCode.FETCH_SESSION_ID_NOT_FOUND if is_evicted else ErrorCode.NONE)
         for one in fetched:
-            assert self.wanted[self.session.key_of(one.asked)] == one.asked
+            assert self.wanted[self.session.key_of(one.requested)] == one.requested
         if response.error is ErrorCode.NONE:
             assert len(fetched) == len(response.partitions)
             assert was_incremental or len(fetched) == len(self.wanted)

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import trio
 
 from tests.broker.replication.peers.scripted_peer import Socket, groups_named, scripted_peer
-from warmlog.protocol.groups import FindCoordinatorResponse, FoundCoordinator
+from warmlog.protocol.groups import CoordinatorLocation, FindCoordinatorResponse
 from warmlog.protocol.kafka.api import Call
 from warmlog.protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
@@ -54,7 +54,7 @@ class Cluster:
         answers = {
             "Metadata": self.metadata(),
             "ListGroups": groups_named(f"of {node}"),
-            "FindCoordinator": FindCoordinatorResponse(coordinators=(FoundCoordinator(key="g", node_id=2),)),
+            "FindCoordinator": FindCoordinatorResponse(coordinators=(CoordinatorLocation(key="g", node_id=2),)),
         }
         return answers[call.api.name]
 

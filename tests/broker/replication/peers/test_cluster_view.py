@@ -77,14 +77,14 @@ def test_topics_that_are_gone_are_removed() -> None:
     assert not view.topics
     view = view_of(orders(1, 5))
     gone = TopicMetadata(name="orders", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    assert view.update(metadata(gone), asked=("orders",))
+    assert view.update(metadata(gone), requested=("orders",))
     assert not view.topics
     assert view.errors == {"orders": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_topics_that_were_not_asked_for_stay() -> None:
     view = view_of(orders(1, 5))
-    assert not view.update(metadata(), asked=("others",))
+    assert not view.update(metadata(), requested=("others",))
     assert "orders" in view.topics
 
 

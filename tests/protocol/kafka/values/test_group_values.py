@@ -8,6 +8,7 @@ from tests.protocol.kafka.values.round_trip import ID_A, ID_B, decode_request, e
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     CommittedPartition,
+    CoordinatorLocation,
     CoordinatorType,
     DeletedGroup,
     DeleteGroupsRequest,
@@ -20,7 +21,6 @@ from warmlog.protocol.groups import (
     FetchedOffsets,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    FoundCoordinator,
     GroupProtocol,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -66,8 +66,8 @@ class TestFindCoordinator:
 
     @pytest.mark.parametrize("version", versions(FIND))
     def test_the_answer(self, version: int) -> None:
-        found = FoundCoordinator(key="g", node_id=3, host="a", port=9092)
-        missing = FoundCoordinator(key="h", error=ErrorCode.INVALID_REQUEST, message="no")
+        found = CoordinatorLocation(key="g", node_id=3, host="a", port=9092)
+        missing = CoordinatorLocation(key="h", error=ErrorCode.INVALID_REQUEST, message="no")
         fields = {"key": "g", "node_id": 3, "host": "a", "port": 9092, "error_code": 0, "error_message": None}
         refused = {"key": "h", "node_id": -1, "host": "", "port": -1, "error_code": 42, "error_message": "no"}
         response = FindCoordinatorResponse(coordinators=(found, missing))

@@ -40,7 +40,7 @@ from warmlog.protocol.response import (
     CreatedTopic,
     CreateTopicsResponse,
     DeleteTopicsResponse,
-    FoundOffset,
+    ListedOffset,
     ListOffsetsResponse,
     MetadataResponse,
     PartitionMetadata,
@@ -193,7 +193,7 @@ class TestOffsets:
     @pytest.mark.parametrize("version", versions(LIST_OFFSETS))
     def test_answers_by_time(self, version: int) -> None:
         found = [
-            FoundOffset(topic=topic, partition=1, timestamp=70, offset=5, leader_epoch=2, error=ErrorCode(error))
+            ListedOffset(topic=topic, partition=1, timestamp=70, offset=5, leader_epoch=2, error=ErrorCode(error))
             for topic, error in (("a", 0), ("a", 1), ("b", 6))
         ]
         topics = [

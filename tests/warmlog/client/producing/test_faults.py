@@ -13,7 +13,7 @@ from warmlog.protocol.request import FetchRequest, HelloRequest, ListOffsetsRequ
 from warmlog.protocol.response import (
     FetchedPartition,
     FetchResponse,
-    FoundOffset,
+    ListedOffset,
     ListOffsetsResponse,
     ProducedPartition,
     ProduceResponse,
@@ -29,7 +29,7 @@ def refusal(request: Any, code: ErrorCode) -> Any:
     for kind, response, part in (
         (ProduceRequest, ProduceResponse, ProducedPartition),
         (FetchRequest, FetchResponse, FetchedPartition),
-        (ListOffsetsRequest, ListOffsetsResponse, FoundOffset),
+        (ListOffsetsRequest, ListOffsetsResponse, ListedOffset),
     ):
         if isinstance(request, kind):
             asked = request.partitions
