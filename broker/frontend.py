@@ -327,10 +327,10 @@ class Frontend:
 
 def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
     """Return the authorizer that the settings ask for. Warn if it may refuse other brokers, or if ACLs have none."""
-    found = new_authorizer(settings, node)
+    chosen = new_authorizer(settings, node)
     image = node.image
     asks = any(sasl_settings(settings, name) is not None for name in listener_names(settings))
-    if found is None and (image.acls or (image.credentials and not asks)):
+    if chosen is None and (image.acls or (image.credentials and not asks)):
         logger.warning(
             "there are users or ACLs here, but authorizer.class.name is not set: every client may do everything; start "
             "this broker with --secure, or with the settings that it had"

@@ -24,7 +24,15 @@ FULL_FOLDERS: set[str] = set()
 CIRCLES: set[frozenset[str]] = set()
 WITHOUT_CONTRACT: set[str] = set()
 SHARED_NAMES: set[str] = set()
-UNCLEAR_NAMES: set[str] = set()
+UNCLEAR_NAMES = {
+    # fields of the native protocol's explain response
+    "protocol/explanation.py: asked",
+    "protocol/explanation.py: known_by_heart",
+    "protocol/explanation.py: not_asked",
+    "protocol/explanation.py: place",
+    # Kafka's setting of the same name
+    "broker/settings/settings.py: allow_everyone_if_no_acl_found",
+}
 UNUSED_NAMES = {
     # the status codes of gRPC, complete
     "broker/cluster/etcd/gateway.py: UNAVAILABLE",
@@ -182,3 +190,25 @@ def test_a_name_in_a_sense_of_our_own_is_found(tree: Path, name: str) -> None:
     assert tidy.unclear_names(tree) == {f"broker/log/parts.py: {name}"}
     write(tree, "broker/log/parts.py", "class TakeALook:\n    pass\n\nTakeALook()\n")
     assert tidy.unclear_names(tree) == {"broker/log/parts.py: TakeALook"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("found = 1", "found"),
+        ("[one for one in ()]", "one"),
+        ("with a as _place: pass", "_place"),
+        ("def read(asked): pass", "asked"),
+        ("lambda *places: places", "places"),
+        ("self.bytes_found += 1", "bytes_found"),
+        ("match 1:\n    case int() as room: pass", "room"),
+    ],
+)
+def test_a_value_named_by_such_a_word_is_found(tree: Path, text: str, name: str) -> None:
+    write(tree, "broker/log/parts.py", f"{text}\nread(found, asked=one)\n")
+    assert tidy.unclear_names(tree) == {f"broker/log/parts.py: {name}"}
+
+
+def test_a_batch_may_be_one_and_a_replica_be_placed(tree: Path) -> None:
+    write(tree, "broker/log/parts.py", "min_one_batch = NOT_FOUND = 1\n\ndef place(replica):\n    pass\n")
+    assert tidy.unclear_names(tree) == set()

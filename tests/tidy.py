@@ -117,8 +117,13 @@ def without_contract(root: Path) -> set[str]:
 
 # -- names -------------------------------------------------------------------------------------------------------------
 
-#: Words that definitions are not named by: the field has terms for what they would mean here.
-PRIVATE_WORDS = re.compile(r"look(?!_up|s_like|up)|told|bury|buried|anew|nobody|somebody|goes_on|by_heart")
+#: Words that classes, functions, parameters and variables are not named by: the field has terms for what they mean.
+PRIVATE_WORDS = re.compile(
+    r"look(?!_up|s_like|up)|told|bury|buried|anew|nobody|somebody|goes_on|by_heart"
+    r"|(?<![a-z])(asked|(?<!not_)found|places|room)(?![a-z])"
+)
+#: Words that say nothing as the whole name of a value.
+EMPTY_WORDS = frozenset({"one", "ones", "place", "it"})
 
 
 def _definitions(root: Path) -> Iterator[tuple[Path, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
@@ -139,12 +144,23 @@ def shared_names(root: Path) -> set[str]:
 
 
 def unclear_names(root: Path) -> set[str]:
-    """Return the classes and functions named by words in a sense of our own."""
-    return {
-        f"{path}: {node.name}"
-        for path, node in _definitions(root)
-        if PRIVATE_WORDS.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name).lower())
-    }
+    """Return the classes, functions, parameters and variables named by words in a sense of our own."""
+    unclear: set[str] = set()
+    for path in modules(root, kinds=(".py",)):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    is_value = False
+                case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.MatchAs(name=str(name)):
+                    is_value = True
+                case ast.Attribute(attr=name, ctx=ast.Store()):
+                    is_value = True
+                case _:
+                    continue
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+            if PRIVATE_WORDS.search(words) or (is_value and words.strip("_") in EMPTY_WORDS):
+                unclear.add(f"{path.relative_to(root)}: {name}")
+    return unclear
 
 
 # -- unused names ------------------------------------------------------------------------------------------------------

@@ -99,22 +99,22 @@ class ChangeRoute(NamedTuple):
 
 async def create_topic(visit: Visit) -> Done:
     """Create a topic."""
-    asked = visit.content(CreateTopic)
+    content = visit.content(CreateTopic)
     new = NewTopic(
-        name=asked.name,
-        partitions=asked.partitions,
-        replication_factor=asked.replication_factor,
-        configs=asked.configs,
+        name=content.name,
+        partitions=content.partitions,
+        replication_factor=content.replication_factor,
+        configs=content.configs,
     )
     response = await visit.ask(CreateTopicsRequest(topics=(new,)))
     _check(response.topics)
-    return Done(done=f"created topic {asked.name} with {response.topics[0].partitions} partitions")
+    return Done(done=f"created topic {content.name} with {response.topics[0].partitions} partitions")
 
 
 async def alter_topic(visit: Visit, name: str) -> Done:
     """Change a topic's settings or add partitions."""
-    asked = visit.content(AlterTopic)
-    alteration = TopicAlteration(name=name, configs=asked.configs, partitions=asked.partitions)
+    content = visit.content(AlterTopic)
+    alteration = TopicAlteration(name=name, configs=content.configs, partitions=content.partitions)
     _check((await visit.ask(AlterTopicsRequest(topics=(alteration,)))).topics)
     return Done(done=f"altered topic {name}")
 
@@ -138,46 +138,46 @@ async def delete_group(visit: Visit, name: str) -> Done:
 
 async def reset_offsets(visit: Visit, name: str) -> Done:
     """Set the committed offsets of a group that has no members."""
-    asked = visit.content(ResetOffsets)
+    content = visit.content(ResetOffsets)
     described = (await visit.ask(DescribeConsumerGroupsRequest(groups=(name,)))).groups[0]
     if described.error:
         raise kafka_error(described.error, described.message)
     if described.members:
         text = f"group {name} has {len(described.members)} members, which would commit their own offsets: stop them"
         raise kafka_error(ErrorCode.NON_EMPTY_GROUP, text)
-    partitions = asked.partitions
+    partitions = content.partitions
     if partitions is None:
-        partitions = tuple(each.partition for each in described.positions if each.topic == asked.topic)
+        partitions = tuple(each.partition for each in described.positions if each.topic == content.topic)
     if not partitions:
-        text = f"group {name} has no offsets in topic {asked.topic!r}: name its partitions"
-        raise ConsoleError(400, "INVALID_REQUEST", text if asked.partitions is None else "partitions: expected some")
+        text = f"group {name} has no offsets in topic {content.topic!r}: name its partitions"
+        raise ConsoleError(400, "INVALID_REQUEST", text if content.partitions is None else "partitions: expected some")
     if len(partitions) > MAX_PARTITIONS:
         text = f"partitions: expected at most {MAX_PARTITIONS} at a time, not {len(partitions)}"
         raise ConsoleError(400, "INVALID_REQUEST", text)
-    offsets = await _offsets(visit, asked, partitions)
-    commits = [OffsetToCommit(topic=asked.topic, partition=index, offset=offset) for index, offset in offsets.items()]
+    offsets = await _offsets(visit, content, partitions)
+    commits = [OffsetToCommit(topic=content.topic, partition=index, offset=offset) for index, offset in offsets.items()]
     _check((await visit.ask(OffsetCommitRequest(group=name, partitions=tuple(commits)))).partitions)
-    return Done(done=f"set {len(commits)} offsets of group {name} in {asked.topic}")
+    return Done(done=f"set {len(commits)} offsets of group {name} in {content.topic}")
 
 
-async def _offsets(visit: Visit, asked: ResetOffsets, partitions: Sequence[int]) -> dict[int, int]:
+async def _offsets(visit: Visit, reset: ResetOffsets, partitions: Sequence[int]) -> dict[int, int]:
     """Return the offset to set for each partition. Raises ConsoleError for an offset that is outside of a log."""
-    if asked.to.isdigit() and not asked.is_time:
-        offset = whole_number("to", asked.to)
-        starts = await _list_offsets(visit, asked.topic, partitions, EARLIEST)
-        ends = await _list_offsets(visit, asked.topic, partitions, LATEST)
+    if reset.to.isdigit() and not reset.is_time:
+        offset = whole_number("to", reset.to)
+        starts = await _list_offsets(visit, reset.topic, partitions, EARLIEST)
+        ends = await _list_offsets(visit, reset.topic, partitions, LATEST)
         for index, start in starts.items():
             if not start <= offset <= ends[index]:
-                text = f"to: {asked.topic}-{index} has the offsets {start} to {ends[index]}, not {offset}"
+                text = f"to: {reset.topic}-{index} has the offsets {start} to {ends[index]}, not {offset}"
                 raise kafka_error(ErrorCode.OFFSET_OUT_OF_RANGE, text)
         return dict.fromkeys(partitions, offset)
     special = {"beginning": EARLIEST, "end": LATEST}
-    timestamp = whole_number("to", asked.to) if asked.is_time else special.get(asked.to)
+    timestamp = whole_number("to", reset.to) if reset.is_time else special.get(reset.to)
     if timestamp is None:
-        raise ConsoleError(400, "INVALID_REQUEST", f"to: expected beginning, end or a number, not {asked.to!r}")
-    found = await _list_offsets(visit, asked.topic, partitions, timestamp)
-    late = [index for index, offset in found.items() if offset < 0]  # no record is that new: the end
-    return found | (await _list_offsets(visit, asked.topic, late, LATEST) if late else {})
+        raise ConsoleError(400, "INVALID_REQUEST", f"to: expected beginning, end or a number, not {reset.to!r}")
+    offsets = await _list_offsets(visit, reset.topic, partitions, timestamp)
+    late = [index for index, offset in offsets.items() if offset < 0]  # no record is that new: the end
+    return offsets | (await _list_offsets(visit, reset.topic, late, LATEST) if late else {})
 
 
 async def _list_offsets(visit: Visit, topic: str, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
@@ -192,11 +192,11 @@ async def _list_offsets(visit: Visit, topic: str, partitions: Sequence[int], tim
 
 async def elect_leader(visit: Visit, name: str, index: str) -> Done:
     """Elect the preferred replica of a partition, or any."""
-    asked, number = visit.content(ElectLeader), whole_number("partition", index, most=1 << 31)
-    if asked.unclean:
-        _confirm(asked.confirm, f"{name}-{number}")
-    place = PartitionEntry(topic=name, partition=number)
-    response = await visit.ask(ElectLeadersRequest(election_type=int(asked.unclean), partitions=(place,)))
+    content, number = visit.content(ElectLeader), whole_number("partition", index, most=1 << 31)
+    if content.unclean:
+        _confirm(content.confirm, f"{name}-{number}")
+    entry = PartitionEntry(topic=name, partition=number)
+    response = await visit.ask(ElectLeadersRequest(election_type=int(content.unclean), partitions=(entry,)))
     _check([response])
     _check(response.partitions, fine=(ErrorCode.ELECTION_NOT_NEEDED,))
     if any(each.error is ErrorCode.ELECTION_NOT_NEEDED for each in response.partitions):
@@ -206,12 +206,12 @@ async def elect_leader(visit: Visit, name: str, index: str) -> Done:
 
 async def move_replicas(visit: Visit, name: str, index: str) -> Done:
     """Move a partition to other brokers, or cancel that."""
-    asked, number = visit.content(MoveReplicas), whole_number("partition", index, most=1 << 31)
-    move = Reassignment(topic=name, partition=number, replicas=asked.replicas)
+    content, number = visit.content(MoveReplicas), whole_number("partition", index, most=1 << 31)
+    move = Reassignment(topic=name, partition=number, replicas=content.replicas)
     response = await visit.ask(AlterPartitionReassignmentsRequest(partitions=(move,)))
     _check([response])
     _check(response.partitions)
-    what = "cancelled the move of" if asked.replicas is None else "began to move"
+    what = "cancelled the move of" if content.replicas is None else "began to move"
     return Done(done=f"{what} {name}-{number}")
 
 

@@ -90,10 +90,10 @@ class BrokerConsole:
         body = b""
         if route.is_change:
             _check_change(request, caller)
-            found = await connection.body(MAX_BODY_BYTES)
-            if found is None:
+            sent = await connection.body(MAX_BODY_BYTES)
+            if sent is None:
                 raise ConsoleError(413, "TOO_LARGE", f"the body has more than {MAX_BODY_BYTES} bytes, or is too slow")
-            body = found
+            body = sent
         session = Session(
             listener=HTTP, peer=caller.peer, local=caller.local, principal=caller.principal or ANONYMOUS,
             client_id="console", protocol_version=max(VERSIONS),
@@ -111,17 +111,17 @@ class BrokerConsole:
         from warmlog.broker.net.http.http_connection import Answer
 
         try:
-            found = await route.handler(visit, *values)
+            result = await route.handler(visit, *values)
         except ConsoleError:
             raise
         except Exception as error:  # the boundary
             logger.exception("the console failed to answer: %s", route.path)
             raise ConsoleError(500, "UNKNOWN_SERVER_ERROR", "the broker failed to answer; its log says why") from error
-        if isinstance(found, Download):
-            disposition = f'attachment; filename="{found.name}"'
-            headers = [*HEADERS, FRESH, ("content-disposition", disposition), *found.headers]
-            return Answer(200, "application/octet-stream", found.data, headers)
-        encode: Callable[[], bytes] = partial(msgspec.json.encode, found)
+        if isinstance(result, Download):
+            disposition = f'attachment; filename="{result.name}"'
+            headers = [*HEADERS, FRESH, ("content-disposition", disposition), *result.headers]
+            return Answer(200, "application/octet-stream", result.data, headers)
+        encode: Callable[[], bytes] = partial(msgspec.json.encode, result)
         body = await visit.compute(encode) if route.is_long else encode()
         return Answer(200, JSON, body, [*HEADERS, FRESH])
 
@@ -168,8 +168,8 @@ def _is_loopback(host: str) -> bool:
 
 def _is_local_name(host: str) -> bool:
     """Whether the value of Host names this machine, with or without a port."""
-    found = _HOST.fullmatch(host)
-    name = "" if found is None else found["name"].strip("[]")
+    match = _HOST.fullmatch(host)
+    name = "" if match is None else match["name"].strip("[]")
     return name.lower() == "localhost" or _is_loopback(name)
 
 

@@ -22,14 +22,14 @@ async def list_groups(visit: Visit) -> GroupList:
     """Return a page of the groups that the sender may see, filtered by a part of their names."""
     wanted, page = visit.text("filter"), visit.number("page", 0, most=1 << 20)
     listed = (await visit.ask(ListGroupsRequest())).groups
-    found: list[ListedGroup] = []
+    groups: list[ListedGroup] = []
     for each in listed:
         if wanted in each.group:
-            found.append(each)
+            groups.append(each)
         await visit.context.checkpoint()
-    found.sort(key=lambda each: each.group)
-    shown = found[page * PAGE_SIZE : (page + 1) * PAGE_SIZE]
-    return GroupList(groups=tuple(map(_form, shown)), total=len(found), page=page, page_size=PAGE_SIZE)
+    groups.sort(key=lambda each: each.group)
+    shown = groups[page * PAGE_SIZE : (page + 1) * PAGE_SIZE]
+    return GroupList(groups=tuple(map(_form, shown)), total=len(groups), page=page, page_size=PAGE_SIZE)
 
 
 def _form(group: ListedGroup) -> GroupForm:
@@ -104,15 +104,15 @@ async def _next_read(visit: Visit, position: GroupPosition) -> tuple[str | None,
     if offset >= offsets.high_watermark:
         return "end", 0, 0
     try:
-        found = partition.read(offset, NEXT_READ_BYTES, min_one_batch=False)
+        read = partition.read(offset, NEXT_READ_BYTES, min_one_batch=False)
     except ColdReadError:
         return "disk", None, None
     except EXPECTED:  # a damaged index of one partition must not hide all others
         return None, None, None
-    if found is None or found.slice is None:
+    if read is None or read.slice is None:
         return None, None, None
-    pages = pages_of(found.slice.position, len(found.slice))
-    cold = await visit.in_thread(partial(_missing_pages, visit, found.slice))
+    pages = pages_of(read.slice.position, len(read.slice))
+    cold = await visit.in_thread(partial(_missing_pages, visit, read.slice))
     return "disk" if cold else "memory", pages, cold
 
 

@@ -102,10 +102,10 @@ def _conditions(visit: Visit, topic: Topic) -> Iterator[PartitionCondition]:
         if partitions.is_offline(topic.name, index):
             detail = str(partitions.missing(topic.name, index))
             yield condition(partition=index, condition=OFFLINE, detail=detail)
-        found = partitions.local(topic.name, index)
-        if found is not None and found.log.failed:
-            yield condition(partition=index, condition=FAILED, detail=found.log.failure or "")
-        if found is not None and found.is_unreadable:
+        local = partitions.local(topic.name, index)
+        if local is not None and local.log.failed:
+            yield condition(partition=index, condition=FAILED, detail=local.log.failure or "")
+        if local is not None and local.is_unreadable:
             yield condition(partition=index, condition=UNREADABLE, detail="the broker's log says why")
         if not visit.tools.node.is_alone:
             yield from _replica_conditions(visit, image, topic, index)
@@ -154,10 +154,10 @@ def _moves(visit: Visit) -> tuple[MoveForm, ...]:
 async def _mirror(visit: Visit) -> Any:
     """Return what `warmlog mirror status --json` prints, None without a mirror."""
     try:
-        found = await visit.ask(DescribeMirrorRequest())
+        mirror = await visit.ask(DescribeMirrorRequest())
     except ConsoleError:
         return None
-    return msgspec.to_builtins(found) if found.source or found.topics else None
+    return msgspec.to_builtins(mirror) if mirror.source or mirror.topics else None
 
 
 def _brokers(visit: Visit) -> BrokersForm:

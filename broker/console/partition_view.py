@@ -87,8 +87,8 @@ def _configs(visit: Visit, topic: Topic) -> tuple[ConfigForm, ...]:
 
 def _summary(visit: Visit, topic: Topic, index: int) -> PartitionSummary:
     partitions = visit.tools.partitions
-    info, found = partitions.catalog.partition(topic, index), partitions.local(topic.name, index)
-    log = None if found is None else found.log
+    info, local = partitions.catalog.partition(topic, index), partitions.local(topic.name, index)
+    log = None if local is None else local.log
     return PartitionSummary(
         partition=index,
         leader=_known(info.leader),
@@ -117,24 +117,24 @@ async def describe_partition(visit: Visit, name: str, index: str) -> PartitionFo
     assert topic is not None, "it has a partition"
     info = visit.tools.partitions.catalog.partition(topic, partition.index)
     with partition.inside():
-        found, files = await visit.in_thread(partial(_survey_log, partition.log))
+        survey, files = await visit.in_thread(partial(_survey_log, partition.log))
     offsets = partition.log.offsets
     return PartitionForm(
         topic=name,
         partition=partition.index,
         leader=_known(info.leader),
-        leader_epoch=found.leader_epoch,
+        leader_epoch=survey.leader_epoch,
         replicas=_replicas(partition, info, visit.tools.node.id),
-        log_start_offset=found.log_start_offset,
-        flushed_offset=found.recovery_point,
+        log_start_offset=survey.log_start_offset,
+        flushed_offset=survey.recovery_point,
         last_stable_offset=offsets.last_stable_offset,
-        high_watermark=found.high_watermark,
-        log_end_offset=found.log_end_offset,
-        size=found.size,
-        failure=found.failure,
+        high_watermark=survey.high_watermark,
+        log_end_offset=survey.log_end_offset,
+        size=survey.size,
+        failure=survey.failure,
         epochs=tuple(EpochForm(epoch=epoch, first_offset=first) for epoch, first in partition.log.epochs.entries),
-        all_segments=len(found.segments),
-        segments=tuple(map(_segment, found.segments[-MAX_SEGMENTS:])),
+        all_segments=len(survey.segments),
+        segments=tuple(map(_segment, survey.segments[-MAX_SEGMENTS:])),
         files=tuple(files),
         page_size=PAGESIZE,
     )
@@ -142,9 +142,9 @@ async def describe_partition(visit: Visit, name: str, index: str) -> PartitionFo
 
 def _survey_log(log: PartitionLog) -> tuple[LogDescription, list[FileForm]]:
     """Describe a log and survey its files. In a thread. Raises LogError, OSError, ConsoleError."""
-    found = log.reads.describe()
+    described = log.reads.describe()
     try:
-        return found, _survey_files(str(log.directory), found.segments[-MAX_SEGMENTS:])
+        return described, _survey_files(str(log.directory), described.segments[-MAX_SEGMENTS:])
     except UnknownResidencyError as error:
         raise ConsoleError(501, "UNKNOWN_RESIDENCY", f"cannot query the page cache: {error}") from error
 
@@ -230,24 +230,28 @@ async def explain(visit: Visit, name: str, index: str) -> ExplanationForm:
         timestamp=whole_number("time", time) if time else None,
         plain=visit.choice("search", ("both", "warm")) == "both",
     )
-    found: Explanation = await visit.ask(request)
+    explanation: Explanation = await visit.ask(request)
     if visit.tools.partitions.get(name, number) is None:
         raise kafka_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition has moved meanwhile")
     return ExplanationForm(
         topic=name,
         partition=number,
-        explanation=found,
-        gate_pages=_gate_pages(found),
+        explanation=explanation,
+        gate_pages=_gate_pages(explanation),
         gate=not isinstance(visit.tools.reads.residency.method, Off),
         page_size=PAGESIZE,
     )
 
 
-def _gate_pages(found: Explanation) -> int | None:
+def _gate_pages(explanation: Explanation) -> int | None:
     """Return the pages that a fetch by the broker's own search would bring from the disk first."""
-    if found.asked is None:
+    if explanation.asked is None:
         return None
-    indexes = {each.index: len(each.missing or ()) for each in reversed(found.lookups)}  # the broker's search is first
-    ranges: list[ExplainedRange] = [each for each in (found.scan, found.batch and found.batch.place) if each]
+    indexes = {
+        each.index: len(each.missing or ()) for each in reversed(explanation.lookups)
+    }  # the broker's search is first
+    ranges: list[ExplainedRange] = [
+        each for each in (explanation.scan, explanation.batch and explanation.batch.place) if each
+    ]
     pages = {page for each in ranges for run in each.missing or () for page in range(run.first, run.first + run.count)}
     return sum(indexes.values()) + len(pages)

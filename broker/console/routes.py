@@ -124,10 +124,10 @@ def find_route(method: str, parts: Sequence[str]) -> tuple[Route, tuple[str, ...
     wanted = "GET" if method == "HEAD" else method
     is_known = False
     for each in ROUTES:
-        found = _match(each.path, parts)
-        if found is not None:
+        values = _match(each.path, parts)
+        if values is not None:
             if each.method == wanted:
-                return each, found
+                return each, values
             is_known = True
     if is_known:
         raise ConsoleError(405, "METHOD_NOT_ALLOWED", f"{method} is not possible here; see /api/v1")
@@ -138,10 +138,10 @@ def _match(pattern: str, parts: Sequence[str]) -> tuple[str, ...] | None:
     wanted = pattern.split("/")
     if len(wanted) != len(parts):
         return None
-    found = []
+    values = []
     for want, part in zip(wanted, parts, strict=True):
         if want.startswith("{"):
-            found.append(part)
+            values.append(part)
         elif want != part:
             return None
-    return tuple(found)
+    return tuple(values)

@@ -72,4 +72,4 @@ def _form(*histograms: SeriesHistogram) -> HistogramForm:
     for each in histograms:
         sums.update(dict(enumerate(each.counts)))
     bounds = tuple(histograms[0].bounds)
-    return HistogramForm(bounds=bounds, counts=tuple(sums[place] for place in range(len(bounds) + 1)))
+    return HistogramForm(bounds=bounds, counts=tuple(sums[index] for index in range(len(bounds) + 1)))

@@ -28,19 +28,19 @@ async def list_topics(visit: Visit) -> TopicList:
     order = visit.choice("order", ("ascending", "descending"))
     hides_internal = not visit.flag("internal")
     page = visit.number("page", 0, most=1 << 20)
-    found: list[Topic] = []
+    topics: list[Topic] = []
     for topic in visit.tools.partitions.topics():
         is_wanted = wanted in topic.name and not (hides_internal and topic.name in INTERNAL_TOPICS)
         if is_wanted and visit.may_topic(Operation.DESCRIBE, topic.name):
-            found.append(topic)
+            topics.append(topic)
         await visit.context.checkpoint()
     if sort not in {"name", "partitions"}:
-        await _sort_by_content(visit, found, sort)
+        await _sort_by_content(visit, topics, sort)
     elif sort == "partitions":
-        found.sort(key=lambda topic: topic.partitions)
+        topics.sort(key=lambda topic: topic.partitions)
     if order == "descending":
-        found.reverse()
-    shown = found[page * PAGE_SIZE : (page + 1) * PAGE_SIZE]
+        topics.reverse()
+    shown = topics[page * PAGE_SIZE : (page + 1) * PAGE_SIZE]
     rows, logs = [], []
     for topic in shown:
         logs.append(await _logs_of(visit, topic))
@@ -48,7 +48,7 @@ async def list_topics(visit: Visit) -> TopicList:
     times = await visit.in_thread(partial(_last_writes, logs))
     return TopicList(
         topics=tuple(_with_time(row, time) for row, time in zip(rows, times, strict=True)),
-        total=len(found),
+        total=len(topics),
         page=page,
         page_size=PAGE_SIZE,
     )
@@ -70,13 +70,13 @@ async def _sort_by_content(visit: Visit, topics: list[Topic], sort: str) -> None
 
 async def _logs_of(visit: Visit, topic: Topic) -> list[PartitionLog]:
     """Return the logs of a topic on this broker."""
-    local, found = visit.tools.partitions.local, []
+    local, logs = visit.tools.partitions.local, []
     for index in range(topic.partitions):
         partition = local(topic.name, index)
         if partition is not None:
-            found.append(partition.log)
+            logs.append(partition.log)
         await visit.context.checkpoint()
-    return found
+    return logs
 
 
 def _records(log: PartitionLog) -> int:
@@ -113,10 +113,10 @@ def _last_write(log: PartitionLog) -> int | None:
     if not log.size:
         return None
     try:
-        found = os.stat(os.path.join(log.directory, f"{log.active_base_offset:020}{LOG_SUFFIX}"))
+        status = os.stat(os.path.join(log.directory, f"{log.active_base_offset:020}{LOG_SUFFIX}"))
     except OSError:  # rolled, moved or deleted meanwhile
         return None
-    return found.st_mtime_ns // 1_000_000
+    return status.st_mtime_ns // 1_000_000
 
 
 # -- residency ---------------------------------------------------------------------------------------------------------
@@ -150,11 +150,11 @@ def survey_topic(name: str, paths: Sequence[str]) -> ResidencyForm:
     surveys: list[PageSurvey] = []
     for path in paths[-MAX_SURVEYED_FILES:]:
         try:
-            found = survey_pages(path, CELLS)
+            survey = survey_pages(path, CELLS)
         except UnknownResidencyError:
             continue
-        if found is not None:
-            surveys.append(found)
+        if survey is not None:
+            surveys.append(survey)
     pages = sum(each.pages for each in surveys)
     cell_pages = max(1, -(-pages // CELLS))
     return ResidencyForm(

@@ -118,10 +118,10 @@ class Visit:
         self.body = body
         self.may_write = may_write
         try:
-            found = parse_qs(query, keep_blank_values=True, max_num_fields=200, errors="strict")
+            parameters = parse_qs(query, keep_blank_values=True, max_num_fields=200, errors="strict")
         except ValueError as error:
             raise ConsoleError(400, "INVALID_REQUEST", f"cannot parse the query: {error}") from None
-        self.query: Mapping[str, list[str]] = found
+        self.query: Mapping[str, list[str]] = parameters
         self.access = None if tools.access is None else tools.access(session)
 
     def close(self) -> None:
@@ -138,17 +138,17 @@ class Visit:
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         """Return a parameter that is one of several, the first if it is not given. Raises ConsoleError."""
-        found = self.text(name, choices[0])
-        if found not in choices:
-            raise ConsoleError(400, "INVALID_REQUEST", f"{name}: expected one of {', '.join(choices)}, not {found!r}")
-        return found
+        text = self.text(name, choices[0])
+        if text not in choices:
+            raise ConsoleError(400, "INVALID_REQUEST", f"{name}: expected one of {', '.join(choices)}, not {text!r}")
+        return text
 
     def number(self, name: str, default: int, *, least: int = 0, most: int = (1 << 63) - 1) -> int:
         """Return a whole number of the query. Raises ConsoleError."""
-        found = self.text(name)
-        if not found:
+        text = self.text(name)
+        if not text:
             return default
-        return whole_number(name, found, least=least, most=most)
+        return whole_number(name, text, least=least, most=most)
 
     def flag(self, name: str) -> bool:
         """Return whether a parameter is given and true. Raises ConsoleError."""
@@ -182,11 +182,11 @@ class Visit:
     def local_partition(self, topic: str, index: int, operation: Operation = Operation.DESCRIBE) -> Partition:
         """Return a partition that has a log here. Raises ConsoleError."""
         self.require_topic(operation, topic)
-        found = self.tools.partitions.local(topic, index)
-        if found is None:
+        local = self.tools.partitions.local(topic, index)
+        if local is None:
             with expected():
                 raise self.tools.partitions.missing(topic, index)
-        return found
+        return local
 
     async def ask(self, request: Request | Any) -> Any:
         """Return the response of the broker's own handler, as for a client. Raises ConsoleError."""

@@ -51,7 +51,7 @@ class ShardLoad(Generic[R]):
         self._topic = topic
         self._shard = shard
         self._partition_of = partition_of
-        self._place = f"{topic.name}-{shard.term.index}"
+        self._name = f"{topic.name}-{shard.term.index}"
         self._malformed: dict[bytes, tuple[int, str]] = {}  # latest records by key: offset, error
         self._foreign = 0
         self._misplaced = 0
@@ -103,22 +103,22 @@ class ShardLoad(Generic[R]):
 
     def _report_malformed(self) -> None:
         for offset, error in islice(self._malformed.values(), REPORTED):
-            logger.error("%s: ignored the record at offset %d, which is malformed: %s", self._place, offset, error)
+            logger.error("%s: ignored the record at offset %d, which is malformed: %s", self._name, offset, error)
         if len(self._malformed) > REPORTED:
-            logger.error("%s: ignored %d more malformed records", self._place, len(self._malformed) - REPORTED)
+            logger.error("%s: ignored %d more malformed records", self._name, len(self._malformed) - REPORTED)
 
     def _report_ignored(self) -> None:
         if self._misplaced:
             logger.warning(
                 "%s: ignored %d records of %ss that belong to another partition: they were written to a topic with "
                 "another number of partitions (%s)",
-                self._place,
+                self._name,
                 self._misplaced,
                 self._topic.keeps,
                 self._topic.count_setting,
             )
         if self._foreign:
-            logger.info("%s: ignored %d records of unknown types", self._place, self._foreign)
+            logger.info("%s: ignored %d records of unknown types", self._name, self._foreign)
 
 
 def _take_piece(latest: dict[bytes, Latest]) -> tuple[list[tuple[bytes, Latest]], int]:

@@ -7,7 +7,8 @@ A replica is known here by (topic, partition), the name of its directory. The lo
 whose name is in use again.
 
 Invariants:
-1. One task at a time works on a (topic, partition), and no other task changes roles, except that `end` may come at any time.
+1. One task at a time works on a (topic, partition), and no other task changes roles, except that `end` may come at any
+   time.
 2. A replica that has lost its records, or its disk, has no role until it has left ISR and ELR (`disown`). Its role ends
    as soon as the loss is noticed, before the log can be used again.
 3. A log is used for the topic id that its directory names, or not at all: its role ends at the moment when the image

@@ -45,15 +45,15 @@ def describe(topics: tuple[str, ...], all_partitions: bool, native: str, as_json
     without a leader it can be neither read nor written. Eligible replicas have all committed records without being in
     sync, and one of them leads if no in-sync replica is left.
     """
-    found = run_with_client(native, lambda client: client.metadata())
-    unknown = set(topics) - {topic.name for topic in found.topics}
+    metadata = run_with_client(native, lambda client: client.metadata())
+    unknown = set(topics) - {topic.name for topic in metadata.topics}
     if unknown:
         raise Failure(f"no such topic: {', '.join(sorted(unknown))} (`warmlog topic list` lists them)")
     if as_json:
-        print_json(form(found, topics))
+        print_json(form(metadata, topics))
         return
-    leads, holds = totals(found)
-    print_line(f"cluster {found.cluster_id}: {counted(len(found.brokers), 'broker')}")
+    leads, holds = totals(metadata)
+    print_line(f"cluster {metadata.cluster_id}: {counted(len(metadata.brokers), 'broker')}")
     rows = [
         (
             broker.node_id,
@@ -61,71 +61,73 @@ def describe(topics: tuple[str, ...], all_partitions: bool, native: str, as_json
             broker.rack or "",
             leads.get(broker.node_id, 0),
             holds.get(broker.node_id, 0),
-            "controller" if broker.node_id == found.controller else "",
+            "controller" if broker.node_id == metadata.controller else "",
         )
-        for broker in found.brokers
+        for broker in metadata.brokers
     ]
     print_table(BROKER_COLUMNS, rows)
-    is_shown = [topic for topic in found.topics if not topics or topic.name in topics]
-    partitions = [(topic, one) for topic in is_shown for one in topic.partitions]
-    ill = [(topic, one) for topic, one in partitions if state_of(one)]
+    is_shown = [topic for topic in metadata.topics if not topics or topic.name in topics]
+    partitions = [(topic, partition) for topic in is_shown for partition in topic.partitions]
+    ill = [(topic, partition) for topic, partition in partitions if state_of(partition)]
     print_line(f"{counted(len(partitions), 'partition')}, {len(ill)} without a leader or under-replicated")
     shown = partitions if topics or all_partitions else ill
     if shown:
-        print_table(PARTITION_COLUMNS, [row(topic, one) for topic, one in shown])
+        print_table(PARTITION_COLUMNS, [row(topic, partition) for topic, partition in shown])
 
 
-def totals(found: "MetadataResponse") -> tuple[Mapping[int, int], Mapping[int, int]]:
+def totals(metadata: "MetadataResponse") -> tuple[Mapping[int, int], Mapping[int, int]]:
     """Return how many partitions each broker leads, and of how many it has a replica."""
     leads: dict[int, int] = {}
     holds: dict[int, int] = {}
-    for topic in found.topics:
-        for one in topic.partitions:
-            leads[one.leader] = leads.get(one.leader, 0) + 1
-            for broker in one.replicas:
+    for topic in metadata.topics:
+        for partition in topic.partitions:
+            leads[partition.leader] = leads.get(partition.leader, 0) + 1
+            for broker in partition.replicas:
                 holds[broker] = holds.get(broker, 0) + 1
     return leads, holds
 
 
-def state_of(one: "PartitionMetadata") -> str:
+def state_of(partition: "PartitionMetadata") -> str:
     """Return what is wrong with a partition; nothing if all is well."""
-    if one.leader < 0:
+    if partition.leader < 0:
         return "no leader"
-    return "under-replicated" if set(one.replicas) - set(one.in_sync) else ""
+    return "under-replicated" if set(partition.replicas) - set(partition.in_sync) else ""
 
 
-def row(topic: "TopicMetadata", one: "PartitionMetadata") -> tuple[Any, ...]:
+def row(topic: "TopicMetadata", partition: "PartitionMetadata") -> tuple[Any, ...]:
     """Return a partition as a row of the table."""
-    leader = one.leader if one.leader >= 0 else "-"
-    lists = (" ".join(map(str, brokers or ())) for brokers in (one.replicas, one.in_sync, one.eligible))
-    return topic.name, one.partition, leader, one.leader_epoch, *lists, state_of(one)
+    leader = partition.leader if partition.leader >= 0 else "-"
+    lists = (
+        " ".join(map(str, brokers or ())) for brokers in (partition.replicas, partition.in_sync, partition.eligible)
+    )
+    return topic.name, partition.partition, leader, partition.leader_epoch, *lists, state_of(partition)
 
 
-def form(found: "MetadataResponse", topics: tuple[str, ...]) -> dict[str, Any]:
+def form(metadata: "MetadataResponse", topics: tuple[str, ...]) -> dict[str, Any]:
     """Return everything for scripts."""
     return {
-        "cluster_id": found.cluster_id,
-        "controller": found.controller,
+        "cluster_id": metadata.cluster_id,
+        "controller": metadata.controller,
         "brokers": [
-            {"node_id": one.node_id, "host": one.host, "port": one.port, "rack": one.rack or None}
-            for one in found.brokers
+            {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack or None}
+            for broker in metadata.brokers
         ],
-        "partitions": list(_partition_forms(found, topics)),
+        "partitions": list(_partition_forms(metadata, topics)),
     }
 
 
-def _partition_forms(found: "MetadataResponse", topics: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    for topic in found.topics:
+def _partition_forms(metadata: "MetadataResponse", topics: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    for topic in metadata.topics:
         if topics and topic.name not in topics:
             continue
-        for one in topic.partitions:
+        for partition in topic.partitions:
             yield {
                 "topic": topic.name,
-                "partition": one.partition,
-                "leader": one.leader if one.leader >= 0 else None,
-                "leader_epoch": one.leader_epoch,
-                "replicas": list(one.replicas),
-                "in_sync": list(one.in_sync),
-                "eligible": list(one.eligible or ()),
-                "state": state_of(one) or "in sync",
+                "partition": partition.partition,
+                "leader": partition.leader if partition.leader >= 0 else None,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": list(partition.replicas),
+                "in_sync": list(partition.in_sync),
+                "eligible": list(partition.eligible or ()),
+                "state": state_of(partition) or "in sync",
             }

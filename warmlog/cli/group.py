@@ -150,7 +150,7 @@ def show_group(group: "DescribedConsumerGroup") -> None:
                     member.instance_id,
                     member.client_id,
                     member.client_host,
-                    " ".join(f"{one.topic}-{one.partition}" for one in member.partitions),
+                    " ".join(f"{entry.topic}-{entry.partition}" for entry in member.partitions),
                 )
                 for member in group.members
             ],
@@ -259,8 +259,8 @@ async def plan(
     changes = []
     for name in dict.fromkeys(names):
         wanted = partitions or None if topics else [index for topic, index in before if topic == name]
-        found = await client.offsets(name, target, partitions=wanted)
-        changes += [Change(name, index, before.get((name, index)), after) for index, after in sorted(found.items())]
+        planned = await client.offsets(name, target, partitions=wanted)
+        changes += [Change(name, index, before.get((name, index)), after) for index, after in sorted(planned.items())]
     return changes
 
 
@@ -291,7 +291,7 @@ def delete(groups: tuple[str, ...], if_exists: bool, native: str, as_json: bool)
 
     async def run(client: "AsyncClient") -> None:
         for name in groups:
-            deleted = await delete_one(client, name, if_exists=if_exists)
+            deleted = await delete_group(client, name, if_exists=if_exists)
             if as_json:
                 print_json({"group": name, "deleted": deleted})
             else:
@@ -300,7 +300,7 @@ def delete(groups: tuple[str, ...], if_exists: bool, native: str, as_json: bool)
     run_with_client(native, run)
 
 
-async def delete_one(client: "AsyncClient", name: str, *, if_exists: bool) -> bool:
+async def delete_group(client: "AsyncClient", name: str, *, if_exists: bool) -> bool:
     """Delete a group; return whether it existed. Raises Failure if it did not, unless `if_exists`."""
     from warmlog.client import UnknownGroupError
 

@@ -222,9 +222,9 @@ class Node:
         return f"was ended by {Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
     def _note(self, line: str) -> None:
-        found = _READY.fullmatch(line)
-        if found is not None:
-            *addresses, self.named = found.groups(default="")
+        match = _READY.fullmatch(line)
+        if match is not None:
+            *addresses, self.named = match.groups(default="")
             self.addresses = dict(zip(_LISTENERS, addresses, strict=True))
             self.ready.set()
 

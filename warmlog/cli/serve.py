@@ -257,7 +257,7 @@ def secured(
     with importing():
         from warmlog.cli.security.secure import introduction, names_of, secure, warn_of_replaced
 
-    found = secure(
+    files = secure(
         settings,
         kafka=kafka,
         native=native,
@@ -267,11 +267,11 @@ def secured(
         has_nodes=has_nodes,
         kept=names_of(assignments),
     )
-    warn_of_replaced(settings, found.assignments, kept=assignments)
-    if found.is_new:
-        for line in introduction(found, is_terminal=sys.stdout.isatty()):
+    warn_of_replaced(settings, files.assignments, kept=assignments)
+    if files.is_new:
+        for line in introduction(files, is_terminal=sys.stdout.isatty()):
             click.echo(line)
-    return (*found.assignments, *assignments)
+    return (*files.assignments, *assignments)
 
 
 def warn_if_open(settings: "Settings") -> None:

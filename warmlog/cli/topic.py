@@ -80,8 +80,8 @@ def create(
                 if_not_exists=if_not_exists,
             )
             if made is None:
-                found = await client.topic(name, auto_create=False)
-                print_created(name, found.topic_id, found.partitions, created=False, as_json=as_json)
+                existing = await client.topic(name, auto_create=False)
+                print_created(name, existing.topic_id, existing.partitions, created=False, as_json=as_json)
             else:
                 print_created(name, made.topic_id, made.partitions, created=True, as_json=as_json)
 
@@ -271,7 +271,7 @@ def delete(topics: tuple[str, ...], if_exists: bool, native: str, as_json: bool)
 
     async def run(client: "AsyncClient") -> None:
         for name in topics:
-            deleted = await delete_one(client, name, if_exists=if_exists)
+            deleted = await delete_topic(client, name, if_exists=if_exists)
             if as_json:
                 print_json({"name": name, "deleted": deleted})
             else:
@@ -280,7 +280,7 @@ def delete(topics: tuple[str, ...], if_exists: bool, native: str, as_json: bool)
     run_with_client(native, run)
 
 
-async def delete_one(client: "AsyncClient", name: str, *, if_exists: bool) -> bool:
+async def delete_topic(client: "AsyncClient", name: str, *, if_exists: bool) -> bool:
     """Delete a topic; return whether it existed. Raises Failure if it did not, unless `if_exists`."""
     from warmlog.client import UnknownTopicError
 

@@ -73,7 +73,7 @@ def list_transactions(
         )
     except ValueError as error:  # an unknown state
         raise click.BadParameter(f"{error}.", param_hint="--state") from error
-    rows = [(one.transactional_id, one.producer_id, one.state) for one in listed]
+    rows = [(transaction.transactional_id, transaction.producer_id, transaction.state) for transaction in listed]
     if as_json:
         print_json(*(dict(zip(("transactional_id", "producer_id", "state"), row, strict=True)) for row in rows))
     else:
@@ -98,16 +98,16 @@ def describe(ids: tuple[str, ...], native: str, as_json: bool) -> None:
         DESCRIBE_COLUMNS,
         [
             (
-                one.transactional_id,
-                one.state,
-                one.producer_id,
-                one.producer_epoch,
-                one.timeout_ms / 1000,
-                iso_time(started_ms(one)),
-                None if started_ms(one) is None else round((now_ms - one.started_ms) / 1000, 1),
-                " ".join(f"{place.topic}-{place.partition}" for place in one.partitions),
+                transaction.transactional_id,
+                transaction.state,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction.timeout_ms / 1000,
+                iso_time(started_ms(transaction)),
+                None if started_ms(transaction) is None else round((now_ms - transaction.started_ms) / 1000, 1),
+                " ".join(f"{entry.topic}-{entry.partition}" for entry in transaction.partitions),
             )
-            for one in described
+            for transaction in described
         ],
     )
 
@@ -148,20 +148,22 @@ def abort(
     --partition and --start-offset, a marker is written to this partition alone: do that only for a transaction that
     `find-hanging` lists, because no coordinator is asked.
     """
-    place = (topic, partition, start_offset)
-    if transactional_id is not None and place == (None, None, None):
+    key = (topic, partition, start_offset)
+    if transactional_id is not None and key == (None, None, None):
         run_with_client(native, lambda client: client.abort_transaction(transactional_id))
         if as_json:
             print_json({"transactional_id": transactional_id})
         else:
             print_line(f"{transactional_id} aborted")
     elif transactional_id is None and topic is not None and partition is not None and start_offset is not None:
-        found = run_with_client(native, lambda client: client.abort_hanging_transaction(topic, partition, start_offset))
+        aborted = run_with_client(
+            native, lambda client: client.abort_hanging_transaction(topic, partition, start_offset)
+        )
         if as_json:
             fields = ("topic", "partition", "start_offset", "producer_id", "producer_epoch")
-            print_json({name: getattr(found, name) for name in fields})
+            print_json({name: getattr(aborted, name) for name in fields})
         else:
-            print_line(f"{topic}-{partition}: transaction of producer {found.producer_id} aborted")
+            print_line(f"{topic}-{partition}: transaction of producer {aborted.producer_id} aborted")
     else:
         raise click.UsageError("Name either an ID, or --topic, --partition and --start-offset.")
 
@@ -196,28 +198,28 @@ def find_hanging(
     """
     if partition is not None and len(topics) != 1:
         raise click.UsageError("--partition needs exactly one --topic.")
-    found = run_with_client(
+    hanging = run_with_client(
         native,
         lambda client: client.find_hanging_transactions(
             topics or None, partition=partition, max_timeout_s=max_timeout_s
         ),
     )
     if as_json:
-        print_json(*(one._asdict() for one in found))
-    elif found:
-        print_table(OPEN_COLUMNS, [open_row(one) for one in found])
+        print_json(*(transaction._asdict() for transaction in hanging))
+    elif hanging:
+        print_table(OPEN_COLUMNS, [open_row(transaction) for transaction in hanging])
     else:
         print_line("no hanging transactions")
 
 
-def open_row(one: "OpenTransaction") -> tuple[object, ...]:
+def open_row(transaction: "OpenTransaction") -> tuple[object, ...]:
     """Return the cells of a transaction that is open in a partition."""
     return (
-        one.topic,
-        one.partition,
-        one.start_offset,
-        one.producer_id,
-        one.producer_epoch,
-        iso_time(one.last_timestamp),
-        one.transactional_id,
+        transaction.topic,
+        transaction.partition,
+        transaction.start_offset,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        iso_time(transaction.last_timestamp),
+        transaction.transactional_id,
     )

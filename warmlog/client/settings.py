@@ -152,13 +152,13 @@ _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^]]+)\]|(?P<host>[^:]+))(?::(?P<port
 
 def parse_address(address: str) -> tuple[str, int]:
     """Parse "host:port", "host" (port 9091) or "[::1]:port". Raises ValueError."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         raise ValueError(f"address must be host:port, not {address!r}")
-    port = int(found["port"] or DEFAULT_PORT)
+    port = int(match["port"] or DEFAULT_PORT)
     if not 0 < port < 1 << 16:
         raise ValueError(f"port must be from 1 to 65535, not {port}")
-    return found["bracketed"] or found["host"], port
+    return match["bracketed"] or match["host"], port
 
 
 def parse_bootstrap(bootstrap: str | Iterable[str]) -> tuple[tuple[str, int], ...]:

@@ -28,14 +28,14 @@ class TokenFile:
     def __call__(self) -> str:
         """Return the token. Raises ConnectError."""
         try:
-            found = self._path.read_text().strip()
+            token = self._path.read_text().strip()
         except OSError as error:
             raise ConnectError(f"{self._path}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise ConnectError(f"{self._path}: not UTF-8") from None
-        if not found:
+        if not token:
             raise ConnectError(f"{self._path}: is empty, and should have a token")
-        return found
+        return token
 
 
 class ClientCredentials:
@@ -79,8 +79,8 @@ class ClientCredentials:
         request = Request(self._url, urlencode(self._form).encode(), headers)  # noqa: S310  # checked above
         try:
             with urlopen(request, timeout=TIMEOUT_S, context=self._tls) as response:  # noqa: S310
-                found: Any = json.loads(response.read(MAX_BYTES))
-            token, lifetime_s = found["access_token"], float(found.get("expires_in", 0))
+                form: Any = json.loads(response.read(MAX_BYTES))
+            token, lifetime_s = form["access_token"], float(form.get("expires_in", 0))
         except HTTPError as error:
             error.close()
             raise ConnectError(f"no token from {self._url}: status {error.code}") from None

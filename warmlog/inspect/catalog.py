@@ -44,12 +44,12 @@ class KnownTopic:
 def data_directories(path: str) -> list[Path]:
     """Return the directories of a path: several are separated by commas, and `serve --nodes` has one for each node."""
     given = [Path(path)] if Path(path).exists() else [Path(part.strip()) for part in path.split(",") if part.strip()]
-    found: list[Path] = []
+    directories: list[Path] = []
     for directory in given:
         nodes = directory / NODES
         is_parent = nodes.is_dir() and not (directory / METADATA_STORE).exists()
-        found += sorted(each for each in nodes.iterdir() if each.is_dir()) if is_parent else [directory]
-    return [directory.absolute() for directory in found]
+        directories += sorted(each for each in nodes.iterdir() if each.is_dir()) if is_parent else [directory]
+    return [directory.absolute() for directory in directories]
 
 
 def known_topics(directories: Iterable[Path]) -> dict[str, KnownTopic]:
@@ -149,6 +149,6 @@ def _of_kafka(store: Path) -> Mapping[str, KnownTopic]:
     }
 
 
-def missing_partitions(topic: KnownTopic, found: Iterable[int]) -> list[int]:
+def missing_partitions(topic: KnownTopic, present: Iterable[int]) -> list[int]:
     """Return the partitions of a topic that are not among these."""
-    return sorted(set(range(topic.partitions)) - set(found))
+    return sorted(set(range(topic.partitions)) - set(present))

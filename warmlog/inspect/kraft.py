@@ -88,17 +88,17 @@ class _Fields:
 
     def number(self) -> int:
         """Read an unsigned varint."""
-        found, shift = 0, 0
+        value, shift = 0, 0
         while True:
             byte = self.taken(1)[0]
-            found |= (byte & 0x7F) << shift
+            value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
-                return found
+                return value
 
     def int32(self) -> int:
-        found: int = _INT32.unpack(self.taken(_INT32.size))[0]
-        return found
+        value: int = _INT32.unpack(self.taken(_INT32.size))[0]
+        return value
 
     def uuid(self) -> UUID:
         return UUID(bytes=self.taken(UUID_BYTES))
@@ -109,8 +109,8 @@ class _Fields:
             yield tag, self.taken(self.number())
 
     def taken(self, count: int) -> bytes:
-        found = self._data[self._at : self._at + count]
-        if len(found) < count:
+        data = self._data[self._at : self._at + count]
+        if len(data) < count:
             raise ValueError("a metadata record ends early")
         self._at += count
-        return found
+        return data

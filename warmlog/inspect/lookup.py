@@ -86,9 +86,9 @@ def first_offset_at_time(
         if segment is not segments[-1] and _is_earlier(segment, timestamp_ms):
             continue
         with segment.open() as file:
-            found = _find_time(file, segment, timestamp_ms, size_of(segment), start_offset)
-        if found is not None:
-            return found
+            offset = _find_time(file, segment, timestamp_ms, size_of(segment), start_offset)
+        if offset is not None:
+            return offset
     return None
 
 
@@ -126,9 +126,9 @@ def _find_time(file: LogFile, segment: Segment, timestamp_ms: int, end: int, sta
             if header.next_offset <= start_offset or header.is_control or not may_hold(header, timestamp_ms):
                 continue
             buffer, start = file.batch(at, header)
-            found = _first_record(buffer, start, header, timestamp_ms, start_offset)
-            if found is not None:
-                return found
+            record = _first_record(buffer, start, header, timestamp_ms, start_offset)
+            if record is not None:
+                return record
     except ProtocolError as error:
         raise InspectError(f"{segment.path}: cannot look up a time: {error}") from error
     return None

@@ -104,7 +104,7 @@ def integrity_faults(path: Path) -> list[str]:
 
 
 def missing_partition_findings(
-    stored: Sequence[StoredMetadata], found: Mapping[TopicPartition, Path], topic_ids: Mapping[Path, object]
+    stored: Sequence[StoredMetadata], paths: Mapping[TopicPartition, Path], topic_ids: Mapping[Path, object]
 ) -> Iterator[Finding]:
     """Check that every partition of the stored topics has a directory with the topic's id.
 
@@ -113,7 +113,7 @@ def missing_partition_findings(
     for metadata in stored:
         for topic in (metadata.topics or {}).values():
             for index in range(topic.partitions):
-                path = found.get((topic.name, index))
+                path = paths.get((topic.name, index))
                 if path is None:
                     yield Finding(metadata.path, f"topic {topic.name}: partition {index} has no directory")
                 elif topic_ids.get(path) not in {None, topic.id}:

@@ -114,7 +114,7 @@ class StoredPartition:
 
     def batch_at(self, offset: int) -> BatchHeader | None:
         """Return the header of the first batch that ends after an offset; None if there is no readable one."""
-        first = max((at for at, one in enumerate(self.segments) if one.base_offset <= offset), default=0)
+        first = max((at for at, candidate in enumerate(self.segments) if candidate.base_offset <= offset), default=0)
         for segment in self.segments[first:]:
             end = self.readable_size(segment)
             with segment.open() as file:
@@ -143,10 +143,10 @@ class StoredPartition:
 def stored_topic_id(directory: str) -> str | None:
     """Return the topic id in a partition's directory; None if it is missing or unreadable. Raises OSError."""
     try:
-        found = read_topic_id(Disk(), f"{directory}/{PARTITION_METADATA}")
+        topic_id = read_topic_id(Disk(), f"{directory}/{PARTITION_METADATA}")
     except CheckpointError:
         return None
-    return None if found is None else encode_topic_id(found)
+    return None if topic_id is None else encode_topic_id(topic_id)
 
 
 def listed_segments(directory: str) -> list[Segment]:
@@ -197,13 +197,13 @@ def find_partitions(path: str) -> list[StoredPartition]:
         return [_stored(directory, own, _checkpoints(directory.parent))]
     checkpoints = _checkpoints(directory)
     named = [(parse_partition_directory(entry.name), entry) for entry in directory.iterdir() if entry.is_dir()]
-    found = [_stored(entry, name, checkpoints) for name, entry in named if name is not None and name.moved is None]
-    if not found and not is_data_directory(directory):
+    partitions = [_stored(entry, name, checkpoints) for name, entry in named if name is not None and name.moved is None]
+    if not partitions and not is_data_directory(directory):
         what = "neither a data directory nor the directory of a partition"
         if not any(directory.iterdir()):
             raise MissingDirectoryError(f"{path}: {what}, but empty: is it mounted on {gethostname()}?")
         raise InspectError(f"{path}: {what}")
-    return sorted(found, key=lambda partition: (partition.topic, partition.partition))
+    return sorted(partitions, key=lambda partition: (partition.topic, partition.partition))
 
 
 def _is_partition(directory: Path) -> bool:
@@ -227,8 +227,8 @@ def _stored(directory: Path, name: PartitionName, checkpoints: tuple[Offsets, Of
 
 def _checkpoints(data_dir: Path) -> tuple[Offsets, Offsets, Offsets]:
     """Log start offsets, recovery points and high watermarks; a partition that was copied alone has none beside it."""
-    found = (_checkpoint(data_dir / name) for name in (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS))
-    return next(found), next(found), next(found)
+    checkpoints = (_checkpoint(data_dir / name) for name in (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS))
+    return next(checkpoints), next(checkpoints), next(checkpoints)
 
 
 def _checkpoint(path: Path) -> Offsets:

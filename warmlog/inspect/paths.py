@@ -42,8 +42,8 @@ def segment_file(path: Path) -> SegmentFile | None:
 
 def segment_files(paths: Iterable[Path]) -> list[SegmentFile]:
     """Select the files of segments, ordered by base offset; the log file of each segment comes first."""
-    found = [file for path in paths if (file := segment_file(path))]
-    return sorted(found, key=lambda file: (file.base_offset, SUFFIXES.index(file.suffix), file.state))
+    files = [file for path in paths if (file := segment_file(path))]
+    return sorted(files, key=lambda file: (file.base_offset, SUFFIXES.index(file.suffix), file.state))
 
 
 def partition_directories(path: Path) -> list[Path]:

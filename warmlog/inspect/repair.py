@@ -150,9 +150,9 @@ def repair_directory(
     work = _Work(directory, disk, options, list(check.findings()), topics)
     untouched = 0
     for key, path in sorted(check.partitions.items()):
-        found = [finding for finding in work.findings if finding.path.parent == path]
-        repairer = _LogRepairer(work, key, path, check.checks[key], found)
-        if not directory.was_clean or found:
+        findings = [finding for finding in work.findings if finding.path.parent == path]
+        repairer = _LogRepairer(work, key, path, check.checks[key], findings)
+        if not directory.was_clean or findings:
             repairer.run()
             continue
         work.logs.append(_untouched_log(directory, key, check.checks[key], path))
@@ -200,13 +200,13 @@ class _LogRepairer:
     """Repair one log."""
 
     def __init__(
-        self, work: _Work, key: TopicPartition, path: Path, check: PartitionCheck, found: Sequence[Finding]
+        self, work: _Work, key: TopicPartition, path: Path, check: PartitionCheck, findings: Sequence[Finding]
     ) -> None:
         self._work = work
         self._key = key
         self._path = path
         self._check = check
-        self._found = found
+        self._findings = findings
         self._known = work.topics.get(key[0])
         self._done = LogRepair(topic=key[0], partition=key[1])
 
@@ -270,7 +270,7 @@ class _LogRepairer:
 
     def _remove_snapshots(self) -> Iterator[str]:
         """Remove snapshots that contradict the log; recovery itself removes damaged ones."""
-        for name in sorted({finding.path.name for finding in self._found if finding.path.suffix == SNAPSHOT_SUFFIX}):
+        for name in sorted({finding.path.name for finding in self._findings if finding.path.suffix == SNAPSHOT_SUFFIX}):
             self._work.disk.unlink(str(self._path / name))
             yield name
 
@@ -284,7 +284,7 @@ class _LogRepairer:
 
     def _is_reported(self, name: str) -> bool:
         """Whether a finding concerns a file of this name, or its content."""
-        return any(finding.path.name == name or "the checkpoint says" in finding.what for finding in self._found)
+        return any(finding.path.name == name or "the checkpoint says" in finding.what for finding in self._findings)
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class _LogRepairer:
     def _recovery_point(self) -> int:
         """Return where recovery begins: the checkpoint, or the first damaged segment if it may be truncated."""
         checkpointed = self._work.directory.recovery_points.get(self._key, 0)
-        damaged = [_base_of(finding) for finding in self._found if finding.path.suffix == LOG_SUFFIX]
+        damaged = [_base_of(finding) for finding in self._findings if finding.path.suffix == LOG_SUFFIX]
         return min([checkpointed, *damaged]) if self._work.options.cut_damaged else checkpointed
 
     # -- after the log was opened --------------------------------------------------------------------------------------
@@ -329,10 +329,10 @@ class _LogRepairer:
 
     def _wrong_indexes(self, report: RecoveryReport | None) -> list[int]:
         """Return the segments with a wrong index that recovery has not rebuilt completely."""
-        found = {_base_of(finding) for finding in self._found if finding.path.suffix in INDEX_SUFFIXES[:2]}
-        kept = set() if report is None else {base for base in found if base < report.recovery_point}
+        bases = {_base_of(finding) for finding in self._findings if finding.path.suffix in INDEX_SUFFIXES[:2]}
+        kept = set() if report is None else {base for base in bases if base < report.recovery_point}
         done = set() if report is None else {*report.rebuilt_indexes, *report.rebuilt_time_indexes} - kept
-        return sorted(found - done)
+        return sorted(bases - done)
 
     def _rebuild_active(self, rebuilt: tuple[int, ...]) -> tuple[int, ...]:
         """Rebuild the indexes of the last segment if needed, now that it is closed; return all rebuilt segments."""
@@ -349,7 +349,7 @@ class _LogRepairer:
         """Rebuild transaction indexes if one is wrong or the log was truncated; return all rebuilt segments."""
         report = self._done.recovery
         was_cut = report is not None and (report.truncated_bytes or report.removed_segments)
-        is_wrong = any(finding.path.suffix == TRANSACTION_INDEX_SUFFIX for finding in self._found)
+        is_wrong = any(finding.path.suffix == TRANSACTION_INDEX_SUFFIX for finding in self._findings)
         rebuilt = set() if report is None else {*report.rebuilt_transaction_indexes}
         if was_cut or is_wrong:
             rebuilt.update(rebuild_transaction_indexes(self._segments()))
@@ -406,12 +406,12 @@ def _write_checkpoints(work: _Work) -> tuple[str, ...]:
     directory = work.directory
     if any(log.error is not None for log in work.repairs):
         return ()
-    found = {finding.path.name for finding in work.findings if finding.path.parent == Path(directory.path)}
+    damaged = {finding.path.name for finding in work.findings if finding.path.parent == Path(directory.path)}
     names: list[str] = []
-    if not directory.was_clean or work.repairs or found & set(CHECKPOINTS):
+    if not directory.was_clean or work.repairs or damaged & set(CHECKPOINTS):
         directory.write_checkpoints(work.logs)
         names += [name for name in CHECKPOINTS if name != CLEANER_POINTS]
-    if CLEANER_POINTS in found:
+    if CLEANER_POINTS in damaged:
         ends = {(log.topic, log.partition): log.offsets.high_watermark for log in work.logs}
         points = directory.cleaner_points.items()
         directory.write_cleaner_points({key: point for key, point in points if 0 <= point <= ends.get(key, -1)})

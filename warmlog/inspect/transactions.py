@@ -43,8 +43,8 @@ class AbortedBatches:
 
     def __init__(self, aborted: Iterable[Aborted]) -> None:
         self._of: dict[int, list[Aborted]] = {}
-        for one in aborted:
-            self._of.setdefault(one.producer_id, []).append(one)
+        for transaction in aborted:
+            self._of.setdefault(transaction.producer_id, []).append(transaction)
         for listed in self._of.values():
             listed.sort(key=_first_offset)
 
@@ -56,8 +56,8 @@ class AbortedBatches:
         return before >= 0 and header.base_offset <= listed[before].last_offset
 
 
-def _first_offset(one: Aborted) -> int:
-    return one.first_offset
+def _first_offset(aborted: Aborted) -> int:
+    return aborted.first_offset
 
 
 class Transactions(NamedTuple):
@@ -71,7 +71,7 @@ def find_transactions(directory: str, segments: Sequence[Segment], end_position:
     """Find a partition's transactions up to a position in its last segment. Raises SegmentGoneError, OSError."""
     indexed, count = _indexed(segments)
     first, open_since = _state_before(directory, segments, count)
-    aborted = [one for each in indexed[:first] for one in each]
+    aborted = [transaction for each in indexed[:first] for transaction in each]
     for segment in segments[first:]:
         end = end_position if segment is segments[-1] else segment.size
         aborted += _scanned(segment, end, open_since)
@@ -80,15 +80,15 @@ def find_transactions(directory: str, segments: Sequence[Segment], end_position:
 
 def _indexed(segments: Sequence[Segment]) -> tuple[list[list[Aborted]], int]:
     """Read the transaction indexes of the sealed segments, up to the first unreadable one; also return their number."""
-    found = []
+    indexed = []
     for segment in segments[:-1]:
         stem, _, state = segment.path.rpartition(LOG_SUFFIX)
         try:
             entries = read_aborted(Disk(), f"{stem}{TRANSACTION_INDEX_SUFFIX}{state}", segment.base_offset)
         except IndexCorruptError:
             break
-        found.append([Aborted(entry.producer_id, entry.first_offset, entry.last_offset) for entry in entries])
-    return found, len(found)
+        indexed.append([Aborted(entry.producer_id, entry.first_offset, entry.last_offset) for entry in entries])
+    return indexed, len(indexed)
 
 
 def _state_before(directory: str, segments: Sequence[Segment], most: int) -> tuple[int, OpenTransactions]:

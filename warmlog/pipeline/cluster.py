@@ -121,10 +121,10 @@ class ClusterConnection:
         `make` returns the request about some of them, `parts_of` the parts of its reply. Parts with other errors than
         transient ones are returned.
         """
-        found: dict[TopicPartition, P] = {}
+        results: dict[TopicPartition, P] = {}
 
         async def attempt(cluster: Cluster) -> None:
-            missing = [key for key in partitions if key not in found]
+            missing = [key for key in partitions if key not in results]
             for leader, led in (await _by_leader(cluster, missing)).items():
                 for some in parts(led, lambda key: key[0]):
                     try:
@@ -132,14 +132,14 @@ class ClusterConnection:
                     except WarmlogError:
                         forget_leaders(cluster, some)
                         raise
-                    found.update(zip(some, parts_of(reply), strict=True))
-            failed = [key for key in missing if await _is_transient(cluster, key, found[key].error)]
+                    results.update(zip(some, parts_of(reply), strict=True))
+            failed = [key for key in missing if await _is_transient(cluster, key, results[key].error)]
             forget_leaders(cluster, failed)
-            for (topic, partition), part in [(key, found.pop(key)) for key in failed][:1]:
+            for (topic, partition), part in [(key, results.pop(key)) for key in failed][:1]:
                 raise broker_error(_transient(part.error), part.message, about=f"{topic}-{partition}")
 
         self.call(attempt)
-        return [found[key] for key in partitions]
+        return [results[key] for key in partitions]
 
     # -- connections to leaders, for requests ahead of their replies --
 
@@ -149,14 +149,14 @@ class ClusterConnection:
 
     async def _leader(self, cluster: Cluster, topic: str, partition: int) -> Connection:
         node_id = await _leader_of(cluster, topic, partition)
-        found = self._leaders.get(node_id)
-        if found is None or found.closed:
+        leader = self._leaders.get(node_id)
+        if leader is None or leader.closed:
             try:
-                found = self._leaders[node_id] = await cluster.open(node_id)
+                leader = self._leaders[node_id] = await cluster.open(node_id)
             except WarmlogError:
                 cluster.forget_leaders(topic)
                 raise
-        return found
+        return leader
 
     def submit(self, connection: Connection, request: NativeRequest, response_type: type[R]) -> Reply[R]:
         """Send a request to a leader, and return its pending reply."""
@@ -220,21 +220,21 @@ class ClusterConnection:
 
 
 async def _by_leader(cluster: Cluster, keys: Sequence[TopicPartition]) -> dict[int, list[TopicPartition]]:
-    found: dict[int, list[TopicPartition]] = defaultdict(list)
+    by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
     for topic, partition in keys:
-        found[await _leader_of(cluster, topic, partition)].append((topic, partition))
-    return found
+        by_leader[await _leader_of(cluster, topic, partition)].append((topic, partition))
+    return by_leader
 
 
 async def _leader_of(cluster: Cluster, topic: str, partition: int) -> int:
     """Return the node id of a partition's leader; other partitions of the topic may have none."""
     try:
-        found = await cluster.topic(topic, auto_create=False)
+        metadata = await cluster.topic(topic, auto_create=False)
     except WarmlogError:
         if cluster.leader(topic, partition) == NO_LEADER:
             raise
     else:
-        if partition >= found.partitions:
+        if partition >= metadata.partitions:
             raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{partition}")
     return cluster.leader(topic, partition)
 

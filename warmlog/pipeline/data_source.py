@@ -144,18 +144,18 @@ class FilteredReader(BatchReader):
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802 - Spark's name
         """Narrow offsets, timestamps and partitions by the filters; return all, so that Spark applies them too."""
-        for one in filters:
-            _take_filter(self._bounds, one)
+        for each in filters:
+            _take_filter(self._bounds, each)
         return filters
 
 
-def _take_filter(bounds: Bounds, one: Any) -> None:
-    kind, column = type(one).__name__, one.attribute[0] if hasattr(one, "attribute") else ""
+def _take_filter(bounds: Bounds, pushed: Any) -> None:
+    kind, column = type(pushed).__name__, pushed.attribute[0] if hasattr(pushed, "attribute") else ""
     if column == "partition" and kind in {"EqualTo", "In"}:
-        bounds.keep(frozenset([one.value] if kind == "EqualTo" else one.value))
+        bounds.keep(frozenset([pushed.value] if kind == "EqualTo" else pushed.value))
     if column not in {"offset", "timestamp"} or kind not in _RANGES:
         return
-    value = _microseconds(one.value) if column == "timestamp" else one.value
+    value = _microseconds(pushed.value) if column == "timestamp" else pushed.value
     if isinstance(value, int):
         bounds.narrow(column, *_RANGES[kind](value))
 

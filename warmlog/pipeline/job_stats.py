@@ -40,8 +40,8 @@ class JobStats:
 
     def add(self, other: "JobStats") -> None:
         """Add the counts of another task."""
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        for counter in fields(self):
+            setattr(self, counter.name, getattr(self, counter.name) + getattr(other, counter.name))
 
     def add_tally(self, tally: Tally) -> None:
         """Add the counts of a reader."""

@@ -20,11 +20,11 @@ class Offsets:
 
     def bound(self, key: TopicPartition, timestamp: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> int:
         """Return the start or the end of a partition. Raises PipelineError."""
-        found = self._bounds.get((timestamp, isolation))
-        if found is None:
-            found = dict(zip(self._partitions, self._find(self._partitions, timestamp, isolation), strict=True))
-            self._bounds[timestamp, isolation] = found
-        return _offset(key, found[key])
+        cached = self._bounds.get((timestamp, isolation))
+        if cached is None:
+            cached = dict(zip(self._partitions, self._find(self._partitions, timestamp, isolation), strict=True))
+            self._bounds[timestamp, isolation] = cached
+        return _offset(key, cached[key])
 
     def at_time(self, key: TopicPartition, timestamp: int) -> int:
         """Return the offset of the first record at or past a time; negative if all are earlier."""
@@ -38,10 +38,10 @@ class Offsets:
         return self.cluster.ask_leaders(keys, request, lambda reply: reply.partitions, ListOffsetsResponse)
 
 
-def _offset(key: TopicPartition, found: ListedOffset) -> int:
-    if found.error:
-        raise reply_error(found.error, found.message, about=f"{key[0]}-{key[1]}")
-    return found.offset
+def _offset(key: TopicPartition, listed: ListedOffset) -> int:
+    if listed.error:
+        raise reply_error(listed.error, listed.message, about=f"{key[0]}-{key[1]}")
+    return listed.offset
 
 
 def fetch_once(
@@ -56,8 +56,8 @@ def fetch_once(
         wanted = FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=max_bytes)
         return FetchRequest(partitions=(wanted,), max_wait_ms=0, max_bytes=max_bytes)
 
-    found: ReceivedPartition
-    (found,) = cluster.ask_leaders([(topic, partition)], request, lambda reply: reply.partitions, ReceivedFetch)
-    if found.error and found.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
-        raise reply_error(found.error, found.message, about=f"{topic}-{partition}")
-    return found
+    received: ReceivedPartition
+    (received,) = cluster.ask_leaders([(topic, partition)], request, lambda reply: reply.partitions, ReceivedFetch)
+    if received.error and received.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+        raise reply_error(received.error, received.message, about=f"{topic}-{partition}")
+    return received

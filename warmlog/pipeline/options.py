@@ -119,7 +119,7 @@ def count(text: str) -> int:
 
 def word(*words: str) -> Callable[[str], str]:
     """Return a parser for one of these words, ignoring case."""
-    return lambda text: {one: one for one in words}[text.strip().lower()]
+    return lambda text: {each: each for each in words}[text.strip().lower()]
 
 
 def bootstrap(text: str) -> str:
@@ -142,10 +142,10 @@ def duration_ms(text: str, *, default_unit: str = "ms") -> int:
 
     `default_unit`: of a number without a unit; with an empty one, that is an error.
     """
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
         raise ValueError("not a duration")
-    return round(float(found[1]) * _UNITS_MS[found[2] or default_unit])
+    return round(float(match[1]) * _UNITS_MS[match[2] or default_unit])
 
 
 def numbers(text: str) -> dict[str, dict[int, int]]:
@@ -158,10 +158,12 @@ def numbers(text: str) -> dict[str, dict[int, int]]:
 
 def assignment(text: str) -> dict[str, tuple[int, ...]]:
     """Parse `{"topic": [0, 1]}`; neither may be empty."""
-    found = {topic: tuple(integer(partition) for partition in listed) for topic, listed in json.loads(text).items()}
-    if not found or not all(found.values()):
+    partitions = {
+        topic: tuple(integer(partition) for partition in listed) for topic, listed in json.loads(text).items()
+    }
+    if not partitions or not all(partitions.values()):
         raise ValueError("nothing is assigned")
-    return found
+    return partitions
 
 
 def integer(number: Any) -> int:

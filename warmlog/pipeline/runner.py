@@ -93,8 +93,8 @@ class SparkRunner:
         packs = packed(items, size, TASKS_PER_CORE * self.parallelism)
         with self._watched(len(packs)), worker_errors():
             tasks = self._context.parallelize(packs, len(packs))
-            found: list[T] = tasks.flatMap(partial(call_frozen, work)).collect()
-        return found
+            results: list[T] = tasks.flatMap(partial(call_frozen, work)).collect()
+        return results
 
     @contextmanager
     def _watched(self, task_count: int) -> Iterator[None]:
@@ -120,7 +120,7 @@ class SparkRunner:
                 for number in tracker.getJobIdsForGroup(group)
                 for stage in getattr(tracker.getJobInfo(number), "stageIds", ())
             ]
-            self._watch(sum(one.numCompletedTasks for one in stages if one is not None), task_count)
+            self._watch(sum(info.numCompletedTasks for info in stages if info is not None), task_count)
 
 
 @contextmanager
@@ -131,10 +131,10 @@ def worker_errors() -> Iterator[None]:
     except (PipelineError, InspectError):
         raise
     except Exception as error:
-        found = worker_error(str(error))
-        if found is None:
+        error_of_worker = worker_error(str(error))
+        if error_of_worker is None:
             raise
-        raise found from error
+        raise error_of_worker from error
 
 
 def worker_error(text: str) -> PipelineError | None:

@@ -65,8 +65,8 @@ def java_version(java: str) -> int:
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = _VERSION.search(printed)
-    return int(found[1]) if found else 0
+    match = _VERSION.search(printed)
+    return int(match[1]) if match else 0
 
 
 @contextmanager

@@ -71,11 +71,11 @@ class _Request:
         while waiting:
             taken = [waiting.popleft() for _ in range(min(MAX_GROUP, len(waiting)))]
             group = [self._questions[at] for at in taken]
-            found = await trio.to_thread.run_sync(_look_up_each, group, limiter=self._threads)
-            waiting.extendleft(reversed(taken[len(found) :]))
-            for at, outcome in zip(taken, found, strict=False):
+            outcomes = await trio.to_thread.run_sync(_look_up_each, group, limiter=self._threads)
+            waiting.extendleft(reversed(taken[len(outcomes) :]))
+            for at, outcome in zip(taken, outcomes, strict=False):
                 self.outcomes[at] = outcome
-            for at in taken[: len(found)]:
+            for at in taken[: len(outcomes)]:
                 await self._rebuild_if_corrupt(at)
 
     async def _rebuild_if_corrupt(self, at: int) -> None:

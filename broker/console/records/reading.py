@@ -112,7 +112,7 @@ class Reading:
         for _ in range(MAX_ATTEMPTS):
             try:
                 with expected():
-                    found = self._partition.read(offset, max_bytes, min_one_batch=True)
+                    found = self._partition.read(offset, max_bytes, min_one_message=True)
             except ColdReadError as cold:
                 self.spent.cold_lookups += 1
                 with expected():

@@ -69,7 +69,7 @@ class Pace:
     ) -> None:
         self._rate = max_bytes_per_second
         self._tell, self._clock, self._sleep = tell, clock, sleep
-        self._began = self._told = clock()
+        self._began = self._reported_at = clock()
         self._moved = 0
 
     def __call__(self, moved_bytes: int) -> None:
@@ -78,8 +78,8 @@ class Pace:
         due = self._began + self._moved / self._rate
         while True:
             now = self._clock()
-            if now >= self._told + PROGRESS_INTERVAL_S:
-                self._told = now
+            if now >= self._reported_at + PROGRESS_INTERVAL_S:
+                self._reported_at = now
                 self._tell(self._moved)
             if due <= now:
                 return

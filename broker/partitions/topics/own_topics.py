@@ -86,9 +86,9 @@ class OwnTopics(Executor):
         self._unforgotten: dict[str, bool] = {}  # deleted topics still in the store, and whether data of them is left
 
     def place(self, wanted: Placement, /) -> None:
-        """Check that there is room: this broker has the only replica. Raises NoRoomError."""
+        """Check that there is room: this broker has the only replica. Raises NoSpaceError."""
         if not uses_reserve(wanted.topic):
-            self._storage.directories.check_room()
+            self._storage.directories.check_space()
 
     def seen(self, _: str, state: TopicState, known: Topic | None, /) -> Topic | None:
         """Return the topic with its settings: partitions, and new topics, are published with their logs."""

@@ -259,7 +259,7 @@ def test_what_an_earlier_version_has_decided_is_finished_if_nothing_is_open(quer
 
     def decide(number: int) -> None:
         with open_cluster(query.options) as cluster:
-            write_note(cluster, query.write(number).group, Note(number=number, place=(query.topic, 0)))
+            write_note(cluster, query.write(number).group, Note(number=number, topic_partition=(query.topic, 0)))
 
     query.commit(query.tasks(0, FIRST))
     decide(0)

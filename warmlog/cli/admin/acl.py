@@ -80,7 +80,7 @@ host_option = click.option("--host", metavar="ADDRESS", help="Only clients at th
 @json_option("One JSON object per ACL: principal, permission, operation, kind, name, pattern, host.")
 def list_acls(principal: str | None, kafka: str, as_json: bool, **resources: Any) -> None:
     """List ACLs, or those of resources and principals."""
-    found: dict[tuple[object, ...], dict[str, Any]] = {}
+    by_resource: dict[tuple[object, ...], dict[str, Any]] = {}
     with kafka_cluster(kafka) as cluster:
         for kind, name, pattern in _resources(resources) or [(ANY, None, ANY)]:
             reply = cluster.ask_controller(DESCRIBE_ACLS, _filter(kind, name, pattern, principal=principal))
@@ -89,11 +89,11 @@ def list_acls(principal: str | None, kafka: str, as_json: bool, **resources: Any
             for resource in reply["resources"]:
                 for acl in resource["acls"]:
                     form = _form({**resource, **acl})
-                    found[tuple(form.values())] = form
+                    by_resource[tuple(form.values())] = form
     if as_json:
-        print_json(*found.values())
+        print_json(*by_resource.values())
     else:
-        _print(list(found.values()))
+        _print(list(by_resource.values()))
 
 
 @click.command(short_help="Allow or deny operations on resources.")
@@ -191,14 +191,14 @@ def _check_principal(principal: str) -> None:
 
 def _resources(options: Mapping[str, Any]) -> list[tuple[int, str | None, int]]:
     """Return type, name and pattern of each resource that was named."""
-    found: list[tuple[int, str | None, int]] = []
+    resources: list[tuple[int, str | None, int]] = []
     for kind in ("topic", "group", "transactional-id"):
         key = kind.replace("-", "_")
-        found += [(KINDS[kind], name, LITERAL) for name in options[f"{key}s"]]
-        found += [(KINDS[kind], name, PREFIXED) for name in options[f"{key}_prefixes"]]
+        resources += [(KINDS[kind], name, LITERAL) for name in options[f"{key}s"]]
+        resources += [(KINDS[kind], name, PREFIXED) for name in options[f"{key}_prefixes"]]
     if options["is_cluster"]:
-        found.append((KINDS["cluster"], CLUSTER_NAME, LITERAL))
-    return found
+        resources.append((KINDS["cluster"], CLUSTER_NAME, LITERAL))
+    return resources
 
 
 def _filter(

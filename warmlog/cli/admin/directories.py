@@ -59,24 +59,24 @@ def directories(broker: int | None, kafka: str, as_json: bool) -> None:
     Kafka's.
     """
     with kafka_cluster(kafka) as cluster:
-        brokers = sorted(one.node_id for one in cluster.metadata.brokers) if broker is None else [broker]
-        found = [directory for node in brokers for directory in directories_of(cluster, node)]
+        brokers = sorted(each.node_id for each in cluster.metadata.brokers) if broker is None else [broker]
+        described = [directory for node in brokers for directory in directories_of(cluster, node)]
     if as_json:
-        print_json(*map(directory_json, found))
+        print_json(*map(directory_json, described))
         return
     print_table(
         COLUMNS,
         [
             (
-                one.broker,
-                one.path,
-                len(one.sizes),
-                binary_size(one.size),
-                None if one.free is None else binary_size(one.free),
-                ", ".join(f"{topic}-{number}" for topic, number in sorted(one.arriving)),
-                one.problem or "online",
+                each.broker,
+                each.path,
+                len(each.sizes),
+                binary_size(each.size),
+                None if each.free is None else binary_size(each.free),
+                ", ".join(f"{topic}-{number}" for topic, number in sorted(each.arriving)),
+                each.problem or "online",
             )
-            for one in found
+            for each in described
         ],
     )
 
@@ -104,7 +104,7 @@ def relocate(topic: str, partition: int, path: str, broker: int | None, kafka: s
         node = replicas[0] if broker is None else broker
         if node not in replicas:
             raise Failure(f"{topic}-{partition} is not on broker {node}, but on {', '.join(map(str, replicas))}")
-        known = [one.path for one in directories_of(cluster, node)]
+        known = [directory.path for directory in directories_of(cluster, node)]
         if path not in known:
             raise Failure(f"broker {node} has no data directory {path}: it has {', '.join(known)}")
         begin_move(cluster, node, path, (topic, partition))
@@ -116,7 +116,7 @@ def begin_move(cluster: KafkaCluster, broker: int, path: str, partition: TopicPa
     topic, number = partition
     target = {"path": path, "topics": ({"name": topic, "partitions": (number,)},)}
     response = cluster.ask_broker(broker, ALTER_LOG_DIRS, {"dirs": (target,)})
-    ((result,),) = [found["partitions"] for found in response["results"]]
+    ((result,),) = [moved["partitions"] for moved in response["results"]]
     problem = problem_of(result)
     if problem is not None:
         raise Failure(f"{topic}-{number}: {problem}")
@@ -125,14 +125,14 @@ def begin_move(cluster: KafkaCluster, broker: int, path: str, partition: TopicPa
 def directories_of(cluster: KafkaCluster, broker: int) -> list[Directory]:
     """Return the data directories of a broker. Raises Failure."""
     response = cluster.ask_broker(broker, DESCRIBE_LOG_DIRS, {"topics": None})
-    return [_directory(broker, one) for one in response["results"]]
+    return [_directory(broker, result) for result in response["results"]]
 
 
 def _directory(broker: int, fields: Mapping[str, Any]) -> Directory:
     kinds: tuple[dict[TopicPartition, int], dict[TopicPartition, int]] = ({}, {})
     for topic in fields["topics"]:
-        for one in topic["partitions"]:
-            kinds[one["is_future_key"]][topic["name"], one["partition_index"]] = one["partition_size"]
+        for entry in topic["partitions"]:
+            kinds[entry["is_future_key"]][topic["name"], entry["partition_index"]] = entry["partition_size"]
     free, total = (known if (known := fields[name]) >= 0 else None for name in ("usable_bytes", "total_bytes"))
     return Directory(broker, fields["log_dir"], *kinds, free, total, problem_of(fields))
 

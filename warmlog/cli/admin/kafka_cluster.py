@@ -176,10 +176,12 @@ class KafkaCluster:
     def ask_broker(self, node_id: int, api: PeerApi[Fields, Fields], request: Fields) -> Fields:
         """Ask a broker. Raises the error that the response has as a whole."""
         if node_id not in self._connections:
-            found = {broker.node_id: broker for broker in self.metadata.brokers}
-            if node_id not in found:
-                raise Failure(f"broker {node_id} is not in the cluster, which has {', '.join(map(str, sorted(found)))}")
-            self._connections[node_id] = _connected(found[node_id].host, found[node_id].port, self._stack)
+            brokers = {broker.node_id: broker for broker in self.metadata.brokers}
+            if node_id not in brokers:
+                raise Failure(
+                    f"broker {node_id} is not in the cluster, which has {', '.join(map(str, sorted(brokers)))}"
+                )
+            self._connections[node_id] = _connected(brokers[node_id].host, brokers[node_id].port, self._stack)
         response: Fields = self._connections[node_id].ask(api, request)
         problem = problem_of(response)
         if problem is not None:
@@ -213,12 +215,12 @@ class KafkaCluster:
 
     def leader(self, topic: str, partition: int) -> int:
         """Return a partition's leader."""
-        for found in self.metadata.topics:
-            for one in found.partitions:
-                if (found.name, one.partition) == (topic, partition):
-                    if one.leader < 0:
+        for known in self.metadata.topics:
+            for info in known.partitions:
+                if (known.name, info.partition) == (topic, partition):
+                    if info.leader < 0:
                         raise Failure(f"{topic}-{partition} has no leader")
-                    return one.leader
+                    return info.leader
         raise Failure(f"no partition {partition} of a topic {topic!r}")
 
 

@@ -114,19 +114,19 @@ def move(
 def moves(kafka: str, as_json: bool) -> None:
     """List the moves that have not finished."""
     with kafka_cluster(kafka) as cluster:
-        found = _moves(cluster)
+        ongoing = _moves(cluster)
     if as_json:
         names = ("replicas", "adding", "removing")
         print_json(
             *(
                 {"topic": topic, "partition": n, **dict(zip(names, sets, strict=True))}
-                for (topic, n), sets in found.items()
+                for (topic, n), sets in ongoing.items()
             )
         )
         return
-    if found:
-        print_table(MOVE_COLUMNS, [(topic, n, *map(_ids, sets)) for (topic, n), sets in found.items()])
-    print_line(f"{counted(len(found), 'partition')} being moved")
+    if ongoing:
+        print_table(MOVE_COLUMNS, [(topic, n, *map(_ids, sets)) for (topic, n), sets in ongoing.items()])
+    print_line(f"{counted(len(ongoing), 'partition')} being moved")
 
 
 @click.command(short_help="Let preferred replicas lead, or a replica that is not in sync.")
@@ -159,11 +159,11 @@ def elect(topic: str | None, partition: int | None, unclean: bool, kafka: str, a
     problems: dict[TopicPartition, str] = {}
     elected: list[TopicPartition] = []
     for result in response["replica_election_results"]:
-        for one in result["partition_result"]:
-            key = result["topic"], one["partition_id"]
-            if one["error_code"] not in NOTHING_TO_DO:
-                problems[key] = problem_of(one) or ""
-            elif not one["error_code"]:
+        for outcome in result["partition_result"]:
+            key = result["topic"], outcome["partition_id"]
+            if outcome["error_code"] not in NOTHING_TO_DO:
+                problems[key] = problem_of(outcome) or ""
+            elif not outcome["error_code"]:
                 elected.append(key)
     if as_json:
         print_json(*({"topic": name, "partition": n, "elected": (name, n) in elected} for name, n in sorted(chosen)))
@@ -234,10 +234,10 @@ def _move(cluster: KafkaCluster, after: Mapping[TopicPartition, tuple[int, ...] 
     }
     response = cluster.ask_controller(ALTER_REASSIGNMENTS, request)
     problems = {
-        (topic["name"], one["partition_index"]): problem
+        (topic["name"], entry["partition_index"]): problem
         for topic in response["responses"]
-        for one in topic["partitions"]
-        if (problem := problem_of(one)) is not None
+        for entry in topic["partitions"]
+        if (problem := problem_of(entry)) is not None
     }
     _raise_problems(problems)
 
@@ -245,13 +245,13 @@ def _move(cluster: KafkaCluster, after: Mapping[TopicPartition, tuple[int, ...] 
 def _moves(cluster: KafkaCluster) -> dict[TopicPartition, tuple[tuple[int, ...], ...]]:
     response = cluster.ask_controller(LIST_REASSIGNMENTS, {"timeout_ms": TIMEOUT_MS, "topics": None})
     return {
-        (topic["name"], one["partition_index"]): (
-            tuple(one["replicas"]),
-            tuple(one["adding_replicas"]),
-            tuple(one["removing_replicas"]),
+        (topic["name"], entry["partition_index"]): (
+            tuple(entry["replicas"]),
+            tuple(entry["adding_replicas"]),
+            tuple(entry["removing_replicas"]),
         )
         for topic in response["topics"]
-        for one in topic["partitions"]
+        for entry in topic["partitions"]
     }
 
 

@@ -91,11 +91,11 @@ def remove(quotas: tuple[str, ...], kafka: str, **options: Any) -> None:
     ]
     with kafka_cluster(kafka) as cluster:
         entries = cluster.ask_controller(DESCRIBE_QUOTAS, {"components": components, "strict": True})["entries"]
-        found = [quota["key"] for entry in entries or () for quota in entry["values"]]
-        missing = [quota for quota in quotas if quota not in found]
-        if missing or not found:
+        keys = [quota["key"] for entry in entries or () for quota in entry["values"]]
+        missing = [quota for quota in quotas if quota not in keys]
+        if missing or not keys:
             raise Failure(f"{_text(entity)} has no quota {missing[0]}" if missing else f"{_text(entity)} has no quota")
-        changes = [{"key": quota, "value": 0.0, "remove": True} for quota in quotas or found]
+        changes = [{"key": quota, "value": 0.0, "remove": True} for quota in quotas or keys]
         _alter(cluster, entity, changes)
     print_line(f"{_text(entity)}: {counted(len(changes), 'quota')} removed")
 
@@ -104,14 +104,14 @@ Entity = list[tuple[str, str | None]]  # types and names, None for the default
 
 
 def _entity(options: Fields) -> Entity:
-    found: Entity = []
+    entity: Entity = []
     for option, kind in TYPES.items():
         name, is_default = options[option], options[f"default_{option}"]
         if name is not None and is_default:
             raise click.UsageError(f"--{option} and --default-{option} exclude each other.")
         if name is not None or is_default:
-            found.append((kind, name))
-    return found
+            entity.append((kind, name))
+    return entity
 
 
 def _named(options: Fields) -> Entity:

@@ -34,8 +34,8 @@ def offset_or_end(value: str) -> int:
 def delete(topic: str, partition: int, offset: int, kafka: str) -> None:
     """Delete the records of a partition before an offset. This cannot be undone."""
     with kafka_cluster(kafka) as cluster:
-        asked = {"partition_index": partition, "offset": offset}
-        request = {"topics": ({"name": topic, "partitions": (asked,)},), "timeout_ms": TIMEOUT_MS}
+        requested = {"partition_index": partition, "offset": offset}
+        request = {"topics": ({"name": topic, "partitions": (requested,)},), "timeout_ms": TIMEOUT_MS}
         result = cluster.ask_leader(topic, partition, DELETE_RECORDS, request, _only_partition)
     problem = problem_of(result)
     if problem is not None:
@@ -45,5 +45,5 @@ def delete(topic: str, partition: int, offset: int, kafka: str) -> None:
 
 def _only_partition(response: Fields) -> Fields:
     result: Fields
-    ((result,),) = [found["partitions"] for found in response["topics"]]
+    ((result,),) = [entry["partitions"] for entry in response["topics"]]
     return result

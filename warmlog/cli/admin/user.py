@@ -125,11 +125,11 @@ def list_users(kafka: str, as_json: bool) -> None:
 def delete(user: str, mechanisms: tuple[str, ...], kafka: str) -> None:
     """Delete a user. Connections on which it has logged in stay open."""
     with kafka_cluster(kafka) as cluster:
-        found = _described(cluster.ask_controller(DESCRIBE_CREDENTIALS, {"users": ({"name": user},)}))[user]
-        missing = [name for name in mechanisms if name not in found]
+        credentials = _described(cluster.ask_controller(DESCRIBE_CREDENTIALS, {"users": ({"name": user},)}))[user]
+        missing = [name for name in mechanisms if name not in credentials]
         if missing:
             raise Failure(f"user {user} has no credential for {missing[0]}")
-        for name in mechanisms or found:
+        for name in mechanisms or credentials:
             deletion = {"name": user, "mechanism": MECHANISMS[name].number}
             _check(cluster.ask_controller(ALTER_CREDENTIALS, {"deletions": (deletion,), "upsertions": ()}))
     print_line(f"user {user} deleted" if not mechanisms else f"user {user}: deleted {' and '.join(mechanisms)}")

@@ -91,10 +91,10 @@ def login_from(environ: Mapping[str, str]) -> Login | None:
 def _is_delegation_token(environ: Mapping[str, str]) -> bool:
     """Return whether the user and the password are those of a delegation token. Raises CannotStart."""
     text = environ.get(DELEGATION_TOKEN) or "false"
-    found = {"true": True, "false": False}.get(text.lower())
-    if found is None:
+    value = {"true": True, "false": False}.get(text.lower())
+    if value is None:
         raise CannotStart(f"{DELEGATION_TOKEN}: expected true or false, not {text!r}")
-    return found
+    return value
 
 
 def _token_from(environ: Mapping[str, str]) -> Callable[[], str] | None:

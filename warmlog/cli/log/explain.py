@@ -87,13 +87,13 @@ def explain(
         raise click.UsageError("Give either --offset N or --time T.")
     target = Target(offset, timestamp, search == "plain")
     if partition is None:
-        name, found = Path(where).resolve().name, explain_directory(Path(where), target, index_interval_bytes)
+        name, explanation = Path(where).resolve().name, explain_directory(Path(where), target, index_interval_bytes)
     else:
-        name, found = f"{where}-{partition}", ask_broker(native, where, partition, target)
+        name, explanation = f"{where}-{partition}", ask_broker(native, where, partition, target)
     if as_json:
-        print_json(found)
+        print_json(explanation)
     else:
-        show_explanation(name, found)
+        show_explanation(name, explanation)
 
 
 def ask_broker(native: str, topic: str, partition: int, target: Target) -> Explanation:
@@ -118,7 +118,7 @@ def explain_directory(directory: Path, target: Target, index_interval_bytes: int
     for attempt in range(1, MAX_ATTEMPTS + 1):
         before = log_inodes(directory)
         try:
-            found = explain_files(directory, target, index_interval_bytes)
+            explanation = explain_files(directory, target, index_interval_bytes)
         except NoSegmentsError as error:
             raise CannotStart(str(error)) from error
         except (OSError, LogError, ProtocolError) as error:
@@ -128,7 +128,7 @@ def explain_directory(directory: Path, target: Target, index_interval_bytes: int
                 raise Failure(f"{directory}: {error}") from error
         else:
             if attempt == MAX_ATTEMPTS or log_inodes(directory) == before:
-                return found
+                return explanation
     raise AssertionError("the last attempt raises or returns")
 
 

@@ -18,51 +18,56 @@ COLUMNS = (
 )
 
 
-def show_explanation(name: str, found: Explanation) -> None:
+def show_explanation(name: str, explanation: Explanation) -> None:
     """Print the explanation."""
-    for line in header(name, found):
+    for line in header(name, explanation):
         print_line(line)
-    if found.lookups or found.scan is not None:
+    if explanation.lookups or explanation.scan is not None:
         print_line()
-        print_table(COLUMNS, rows(found))
+        print_table(COLUMNS, rows(explanation))
         print_line()
-    for line in summary(found):
+    for line in summary(explanation):
         print_line(line)
 
 
-def header(name: str, found: Explanation) -> Iterator[str]:
+def header(name: str, explanation: Explanation) -> Iterator[str]:
     """Yield what was found and in which segment."""
-    time = "" if found.timestamp is None else f" of {iso_time(found.timestamp)}"
-    segment = found.segment
-    what = f"offset {found.offset}{time}" if found.batch else f"offset {found.offset}, the log end: a fetch waits here"
-    yield f"{name}, {what}; log start offset {found.log_start_offset}, log end offset {found.log_end_offset}"
+    time = "" if explanation.timestamp is None else f" of {iso_time(explanation.timestamp)}"
+    segment = explanation.segment
+    what = (
+        f"offset {explanation.offset}{time}"
+        if explanation.batch
+        else f"offset {explanation.offset}, the log end: a fetch waits here"
+    )
+    start, end = explanation.log_start_offset, explanation.log_end_offset
+    yield f"{name}, {what}; log start offset {start}, log end offset {end}"
     kind = "active" if segment.active else "sealed"
     span = f"offsets {segment.base_offset} up to {segment.next_offset}"
     yield f"segment {segment.base_offset:020d}, {kind}: {span}, {binary_size(segment.size)}"
-    if found.passed:
-        yield f"searched before without a match: {counted(found.passed, 'segment')}"
-    if found.index_fault is not None:
+    if explanation.passed:
+        yield f"searched before without a match: {counted(explanation.passed, 'segment')}"
+    if explanation.index_fault is not None:
         yield (
-            f"its indexes are invalid ({found.index_fault}): a broker rebuilds them from {binary_size(segment.size)} of"
-            " log at the first fetch; the explanation below does without them"
+            f"its indexes are invalid ({explanation.index_fault}): a broker rebuilds them from"
+            f" {binary_size(segment.size)} of log at the first fetch; the explanation below does without them"
         )
 
 
-def rows(found: Explanation) -> Iterator[tuple[object, ...]]:
+def rows(explanation: Explanation) -> Iterator[tuple[object, ...]]:
     """Yield a row per step."""
-    for lookup in found.lookups:
+    for lookup in explanation.lookups:
         missing = UNKNOWN if lookup.missing is None else page_numbers(lookup.missing)
         faults = UNKNOWN if lookup.faults_expected is None else lookup.faults_expected
         pages = page_numbers(lookup.pages)
         yield f"{lookup.index} index", lookup.search, lookup.section, pages, missing, faults, entry(lookup)
-    if found.scan is not None:
-        scan = found.scan
+    if explanation.scan is not None:
+        scan = explanation.scan
         result = f"{counted(scan.size, 'byte')} from position {scan.position}"
-        if found.known_by_heart:
+        if explanation.known_by_heart:
             result = "none: the position of the batch is cached"
         yield "scan", None, None, *range_cells(scan), None, result
-    if found.batch is not None:
-        batch = found.batch
+    if explanation.batch is not None:
+        batch = explanation.batch
         result = f"{counted(batch.place.size, 'byte')} at {batch.place.position}"
         result += f": offsets {batch.base_offset} to {batch.last_offset}"
         yield "batch", None, None, *range_cells(batch.place), None, result
@@ -97,19 +102,19 @@ def page_runs(runs: Sequence[PageRun]) -> str:
     return " ".join(shown) or "none"
 
 
-def summary(found: Explanation) -> Iterator[str]:
+def summary(explanation: Explanation) -> Iterator[str]:
     """Yield the expected page faults and reads."""
-    if found.asked is None:
-        yield f"resident pages are unknown: {found.not_asked}"
+    if explanation.asked is None:
+        yield f"resident pages are unknown: {explanation.not_asked}"
         return
-    if found.batch is None or found.scan is None:
+    if explanation.batch is None or explanation.scan is None:
         return
-    used = found.lookups[0].search if found.lookups else "warm"
-    expected = faults_expected(found.lookups, used)
-    others = sorted({lookup.search for lookup in found.lookups} - {used})
-    beside = "".join(f" ({other} search: {faults_expected(found.lookups, other)})" for other in others)
+    used = explanation.lookups[0].search if explanation.lookups else "warm"
+    expected = faults_expected(explanation.lookups, used)
+    others = sorted({lookup.search for lookup in explanation.lookups} - {used})
+    beside = "".join(f" ({other} search: {faults_expected(explanation.lookups, other)})" for other in others)
     yield f"major faults expected: {expected}{beside}"
-    scan, batch = found.scan.missing_pages, found.batch.place.missing_pages
+    scan, batch = explanation.scan.missing_pages, explanation.batch.place.missing_pages
     yield f"pages of the log to read from disk: {scan} for the scan, {batch} for the batch"
     if expected or scan or batch:
         yield "a broker reads them in a worker thread first (warmlog.gate); other requests do not wait"

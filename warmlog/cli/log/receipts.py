@@ -34,9 +34,9 @@ def receipts(context: click.Context, directory: Path, count: int | None, as_json
     disk, and writes what it checked, truncated and rebuilt to a receipt, a file in DIR. The oldest come first. The
     exit status is 1 if a receipt is damaged.
     """
-    found = receipts_in(directory)[-(count or 0) :]
-    damaged = [each for each in found if isinstance(each, ReceiptError)]
-    sound = [each for each in found if not isinstance(each, ReceiptError)]
+    latest = receipts_in(directory)[-(count or 0) :]
+    damaged = [each for each in latest if isinstance(each, ReceiptError)]
+    sound = [each for each in latest if not isinstance(each, ReceiptError)]
     if as_json:
         print_json(*sound)
     elif sound:
@@ -57,10 +57,10 @@ def receipts_in(directory: Path) -> list[Receipt | ReceiptError]:
         raise CannotStart(f"{directory}: {error.strerror}") from error
 
 
-def show(found: list[Receipt]) -> None:
+def show(listed: list[Receipt]) -> None:
     """Print a table with a row per receipt, then the repairs of each log."""
-    print_table(COLUMNS, map(row, found))
-    for receipt in found:
+    print_table(COLUMNS, map(row, listed))
+    for receipt in listed:
         lines = [*receipt.findings, *(line for log in receipt.logs for line in repair_lines(log))]
         if lines:
             print_line(f"\n{receipt.started_at}")

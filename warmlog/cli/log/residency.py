@@ -66,8 +66,8 @@ def residency(directory: Path, as_json: bool) -> None:
     """
     cells = MAX_CELLS if as_json else map_width()
     surveys: list[FileSurvey] = []
-    for partition, found in groupby(survey_files(directory, cells), key=lambda survey: survey.file.path.parent):
-        files = list(found)
+    for partition, of_partition in groupby(survey_files(directory, cells), key=lambda survey: survey.file.path.parent):
+        files = list(of_partition)
         surveys += files
         if as_json:
             print_json(*map(file_json, files))
@@ -106,24 +106,24 @@ def survey_files(directory: Path, max_cells: int) -> Iterator[FileSurvey]:
 def survey_file(file: SegmentFile, max_cells: int) -> FileSurvey | None:
     """Survey one file; return None if it has been removed. Raises Failure, OSError."""
     try:
-        found = survey_pages(file.path, max_cells)
+        surveyed = survey_pages(file.path, max_cells)
     except UnknownResidencyError as unknown:
         raise Failure(f"{file.path}: cannot query the page cache ({unknown})") from unknown
-    return None if found is None else FileSurvey(file, found)
+    return None if surveyed is None else FileSurvey(file, surveyed)
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
 
 
-def file_json(found: FileSurvey) -> dict[str, object]:
+def file_json(surveyed: FileSurvey) -> dict[str, object]:
     """Return a file as a JSON object."""
-    survey = found.survey
+    survey = surveyed.survey
     return {
         "type": "file",
-        "partition": found.file.path.parent.resolve().name,
-        "base_offset": found.file.base_offset,
-        "kind": found.file.suffix.removeprefix("."),
-        "file": str(found.file.path),
+        "partition": surveyed.file.path.parent.resolve().name,
+        "base_offset": surveyed.file.base_offset,
+        "kind": surveyed.file.suffix.removeprefix("."),
+        "file": str(surveyed.file.path),
         "size": survey.size,
         "pages": survey.pages,
         "resident_pages": survey.resident_pages,
@@ -164,12 +164,12 @@ def show_partition(name: str, surveys: Sequence[FileSurvey]) -> None:
     print_line()
 
 
-def file_row(found: FileSurvey, blocks: str) -> tuple[object, ...]:
+def file_row(surveyed: FileSurvey, blocks: str) -> tuple[object, ...]:
     """Return the cells of a file for COLUMNS."""
-    survey = found.survey
+    survey = surveyed.survey
     return (
-        f"{found.file.base_offset:020d}",
-        found.file.suffix,
+        f"{surveyed.file.base_offset:020d}",
+        surveyed.file.suffix,
         binary_size(survey.size),
         resident_size(survey),
         percent(survey.resident_pages, survey.pages),

@@ -132,27 +132,27 @@ def marker_fields(record: Record) -> Item:
 
 def offset_index_items(file: SegmentFile, _: DumpOptions) -> Iterator[Item]:
     """Yield the entries of an offset index."""
-    found = index_entries(file.path, OffsetIndex)
-    for slot, (relative, position) in enumerate(found.entries):
+    entries = index_entries(file.path, OffsetIndex)
+    for slot, (relative, position) in enumerate(entries.entries):
         yield {"type": "offset_index_entry", "slot": slot, "offset": file.base_offset + relative, "position": position}
-    yield from index_end_items(found)
+    yield from index_end_items(entries)
 
 
 def time_index_items(file: SegmentFile, _: DumpOptions) -> Iterator[Item]:
     """Yield the entries of a time index."""
-    found = index_entries(file.path, TimeIndex)
-    for slot, (timestamp, relative) in enumerate(found.entries):
+    entries = index_entries(file.path, TimeIndex)
+    for slot, (timestamp, relative) in enumerate(entries.entries):
         yield {"type": "time_index_entry", "slot": slot, "timestamp": timestamp, "offset": file.base_offset + relative}
-    yield from index_end_items(found)
+    yield from index_end_items(entries)
 
 
-def index_end_items(found: IndexEntries) -> Iterator[Item]:
+def index_end_items(index: IndexEntries) -> Iterator[Item]:
     """Yield padding and damage after the entries."""
-    if found.padding:
-        yield {"type": "padding", "slot": len(found.entries), "reason": f"{found.padding} zero entries to the end"}
-    if found.rest:
-        slot = len(found.entries) + found.padding
-        yield {"type": "damage", "slot": slot, "reason": f"{found.rest} bytes at the end are not a whole entry"}
+    if index.padding:
+        yield {"type": "padding", "slot": len(index.entries), "reason": f"{index.padding} zero entries to the end"}
+    if index.rest:
+        slot = len(index.entries) + index.padding
+        yield {"type": "damage", "slot": slot, "reason": f"{index.rest} bytes at the end are not a whole entry"}
 
 
 def transaction_index_items(file: SegmentFile, _: DumpOptions) -> Iterator[Item]:

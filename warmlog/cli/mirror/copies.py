@@ -40,14 +40,16 @@ def status(topics: tuple[str, ...], native: str, as_json: bool) -> None:
     All brokers of a cluster are asked. Exits with 1 if anything is refused or has a problem.
     """
     described = run_with_client(native, lambda client: client.describe_mirror())
-    found = chosen(described, topics)
+    shown = chosen(described, topics)
     if as_json:
-        print_json(description_json(described, found))
+        print_json(description_json(described, shown))
     else:
         print_line(f"source: {described.source or 'none'}" + (f": {described.problem}" if described.problem else ""))
-        if found:
-            print_table(COLUMNS, [row for topic in found for row in rows(topic)])
-    problems = [topic.name for topic in found if topic.problem or any(one.problem for one in topic.partitions)]
+        if shown:
+            print_table(COLUMNS, [row for topic in shown for row in rows(topic)])
+    problems = [
+        topic.name for topic in shown if topic.problem or any(partition.problem for partition in topic.partitions)
+    ]
     if described.problem or problems:
         raise click.exceptions.Exit(1)
 
@@ -65,16 +67,24 @@ def rows(topic: "MirroredTopic") -> list[tuple[object, ...]]:
     """Return the rows of a topic: one for each partition, or one with the problem if it has none here."""
     if not topic.partitions:
         return [(topic.name, None, str(topic.state), *[None] * 6, topic.problem)]
-    return [row(topic, one) for one in topic.partitions]
+    return [row(topic, partition) for partition in topic.partitions]
 
 
-def row(topic: "MirroredTopic", one: "MirroredPartition") -> tuple[object, ...]:
+def row(topic: "MirroredTopic", partition: "MirroredPartition") -> tuple[object, ...]:
     """Return the cells of a partition; what is unknown is empty."""
-    numbers = [one.end, one.source_end, one.lag_records, one.lag_bytes]
+    numbers = [partition.end, partition.source_end, partition.lag_records, partition.lag_bytes]
     known = [None if number < 0 else number for number in numbers]
-    lag_s = None if one.lag_ms < 0 else round(one.lag_ms / 1000, 1)
-    promoted_at = None if one.promoted_at < 0 else one.promoted_at
-    return topic.name, one.partition, str(topic.state), *known, lag_s, promoted_at, one.problem or topic.problem
+    lag_s = None if partition.lag_ms < 0 else round(partition.lag_ms / 1000, 1)
+    promoted_at = None if partition.promoted_at < 0 else partition.promoted_at
+    return (
+        topic.name,
+        partition.partition,
+        str(topic.state),
+        *known,
+        lag_s,
+        promoted_at,
+        partition.problem or topic.problem,
+    )
 
 
 def description_json(described: "DescribeMirrorResponse", topics: "list[MirroredTopic]") -> dict[str, Any]:

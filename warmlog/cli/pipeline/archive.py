@@ -56,19 +56,25 @@ def count(as_json: bool, **given: Any) -> None:
             raise click.UsageError("count reads directories: give --path.")
         reporter = Reporter("count")
         with running("count", job, lambda: size_of(options), reporter) as run:
-            found = count_records(run, options, reporter)
+            results = count_records(run, options, reporter)
             report = reporter.report()
     if as_json:
-        print_json(*found)
+        print_json(*results)
     else:
-        print_table(COUNT_COLUMNS, [_count_row(one) for one in found])
-        print_line(f"{counted(sum(one.records for one in found), 'record')}")
+        print_table(COUNT_COLUMNS, [_count_row(each) for each in results])
+        print_line(f"{counted(sum(each.records for each in results), 'record')}")
     show_stats(report, job.report_file, quiet=as_json)
 
 
-def _count_row(one: "Counted") -> tuple[object, ...]:
-    numbers = (f"{one.records:,}", f"{one.batches:,}", binary_size(one.bytes), one.first_offset, one.end_offset)
-    return (one.topic, one.partition, *numbers)
+def _count_row(counted: "Counted") -> tuple[object, ...]:
+    numbers = (
+        f"{counted.records:,}",
+        f"{counted.batches:,}",
+        binary_size(counted.bytes),
+        counted.first_offset,
+        counted.end_offset,
+    )
+    return (counted.topic, counted.partition, *numbers)
 
 
 def duration(value: str) -> float:

@@ -91,44 +91,44 @@ def audit(
             raise click.UsageError("audit reads directories: give --path.")
         reporter = Reporter("audit")
         with running("audit", job, lambda: size_of(options), reporter) as run:
-            found = audit_topics(run, options, reporter, None if table is None else table.absolute())
+            result = audit_topics(run, options, reporter, None if table is None else table.absolute())
             report = reporter.report()
         if plot_file is not None:
-            plot_audit(found, plot_file)
+            plot_audit(result, plot_file)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(result))
     else:
-        _show_audit(found, by)
+        _show_audit(result, by)
     show_stats(report, job.report_file, quiet=as_json)
-    if found.finding_count:
+    if result.finding_count:
         context.exit(1)
 
 
 def _show_audit(audit: "Audit", by: str) -> None:
-    print_table(AUDIT_COLUMNS, [row for one in audit.partitions for row in _audit_rows(one, by)])
-    compared = [one.table for one in audit.partitions if one.table is not None]
+    print_table(AUDIT_COLUMNS, [row for partition in audit.partitions for row in _audit_rows(partition, by)])
+    compared = [partition.table for partition in audit.partitions if partition.table is not None]
     if compared:
         print_line()
-        print_table(TABLE_COLUMNS, [_table_row(one) for one in compared])
+        print_table(TABLE_COLUMNS, [_table_row(partition) for partition in compared])
     for finding in audit.findings:
         print_line(str(finding))
     if audit.finding_count > len(audit.findings):
         print_line(f"and {audit.finding_count - len(audit.findings):,} more")
-    for one in audit.partitions:
-        if one.changed:
-            segments = counted(one.changed, "segment")
+    for partition in audit.partitions:
+        if partition.changed:
+            segments = counted(partition.changed, "segment")
             print_line(
-                f"{one.topic}-{one.partition}: {segments} changed while being read, and {one.unaccounted:,} offsets"
-                " are not accounted for"
+                f"{partition.topic}-{partition.partition}: {segments} changed while being read, and"
+                f" {partition.unaccounted:,} offsets are not accounted for"
             )
-    records = sum(hour.records for one in audit.partitions for hour in one.hours)
+    records = sum(hour.records for partition in audit.partitions for hour in partition.hours)
     wrong = counted(audit.finding_count, "finding") if audit.finding_count else "nothing wrong"
     print_line(f"{counted(len(audit.partitions), 'partition')}, {counted(records, 'record')}: {wrong}")
 
 
-def _audit_rows(one: "PartitionAudit", by: str) -> list[tuple[object, ...]]:
-    hours = one.hours if by == "hour" else [one.total()]
-    return [(one.topic, one.partition, *_hour_cells(hour)) for hour in hours]
+def _audit_rows(audited: "PartitionAudit", by: str) -> list[tuple[object, ...]]:
+    hours = audited.hours if by == "hour" else [audited.total()]
+    return [(audited.topic, audited.partition, *_hour_cells(hour)) for hour in hours]
 
 
 def _hour_cells(hour: "Hour") -> tuple[object, ...]:
@@ -138,8 +138,8 @@ def _hour_cells(hour: "Hour") -> tuple[object, ...]:
     return (time, f"{hour.records:,}", binary_size(hour.bytes), *offsets, *counts)
 
 
-def _table_row(one: "Compared") -> tuple[object, ...]:
-    return (one.topic, one.partition, *(f"{getattr(one, name):,}" for name in COMPARED.values()))
+def _table_row(compared: "Compared") -> tuple[object, ...]:
+    return (compared.topic, compared.partition, *(f"{getattr(compared, name):,}" for name in COMPARED.values()))
 
 
 @click.command("compact-report")
@@ -160,34 +160,34 @@ def compact_report(bootstrap: str | None, top: int, as_json: bool, **given: Any)
         options = job.read_options(bootstrap=bootstrap)
         reporter = Reporter("compact-report")
         with running("compact-report", job, lambda: size_of(options), reporter) as run:
-            found = report_compaction(run, options, top, reporter)
+            results = report_compaction(run, options, top, reporter)
             report = reporter.report()
     if as_json:
-        print_json(*(asdict(one) for one in found))
+        print_json(*(asdict(each) for each in results))
     else:
-        _show_compaction(found)
+        _show_compaction(results)
     show_stats(report, job.report_file, quiet=as_json)
 
 
-def _show_compaction(found: list["Compactable"]) -> None:
-    print_table(COMPACT_COLUMNS, [_compact_row(one) for one in found])
+def _show_compaction(report: list["Compactable"]) -> None:
+    print_table(COMPACT_COLUMNS, [_compact_row(each) for each in report])
     keys = [
-        (one.topic, one.partition, key.text, f"{key.records:,}", binary_size(key.bytes))
-        for one in found
-        for key in one.top
+        (each.topic, each.partition, key.text, f"{key.records:,}", binary_size(key.bytes))
+        for each in report
+        for key in each.top
     ]
     if keys:
         print_line()
         print_table(TOP_COLUMNS, keys)
-    for one in found:
-        if one.keyless:
-            print_line(f"{one.topic}-{one.partition}: {counted(one.keyless, 'record')} without a key, not counted")
+    for each in report:
+        if each.keyless:
+            print_line(f"{each.topic}-{each.partition}: {counted(each.keyless, 'record')} without a key, not counted")
 
 
-def _compact_row(one: "Compactable") -> tuple[object, ...]:
-    stored = None if one.stored_bytes is None else binary_size(one.stored_bytes)
-    saved = one.saved_bytes if one.stored_saved_bytes is None else one.stored_saved_bytes
-    share = f"{binary_size(saved)} ({100 * one.saved_bytes // max(one.bytes, 1)} %)"
-    ratio = None if one.dirty_ratio is None else f"{one.dirty_ratio:.2f}"
-    counts = (one.records, one.keys, one.tombstones, one.saved_records)
-    return (one.topic, one.partition, *(f"{count:,}" for count in counts), stored, share, ratio)
+def _compact_row(compactable: "Compactable") -> tuple[object, ...]:
+    stored = None if compactable.stored_bytes is None else binary_size(compactable.stored_bytes)
+    saved = compactable.saved_bytes if compactable.stored_saved_bytes is None else compactable.stored_saved_bytes
+    share = f"{binary_size(saved)} ({100 * compactable.saved_bytes // max(compactable.bytes, 1)} %)"
+    ratio = None if compactable.dirty_ratio is None else f"{compactable.dirty_ratio:.2f}"
+    counts = (compactable.records, compactable.keys, compactable.tombstones, compactable.saved_records)
+    return (compactable.topic, compactable.partition, *(f"{count:,}" for count in counts), stored, share, ratio)

@@ -87,15 +87,15 @@ def login_options() -> dict[str, str]:
         "tlsCa": CA, "tlsCertificate": CERTIFICATE, "user": USER, "mechanism": MECHANISM, "tokenFile": TOKEN_FILE,
         "delegationToken": DELEGATION_TOKEN,
     }  # fmt: skip
-    found = {name: environ[variable] for name, variable in names.items() if environ.get(variable)}
+    options = {name: environ[variable] for name, variable in names.items() if environ.get(variable)}
     if environ.get(PASSWORD_FILE):
-        found["passwordFile"] = environ[PASSWORD_FILE]
+        options["passwordFile"] = environ[PASSWORD_FILE]
     elif environ.get(PASSWORD) and USER in environ:
-        found["password"] = environ[PASSWORD]
-    for name in _FILES & found.keys():
-        if found[name] != SYSTEM:
-            found[name] = str(Path(found[name]).absolute())
-    return found
+        options["password"] = environ[PASSWORD]
+    for name in _FILES & options.keys():
+        if options[name] != SYSTEM:
+            options[name] = str(Path(options[name]).absolute())
+    return options
 
 
 def _absolute(path: str) -> str:

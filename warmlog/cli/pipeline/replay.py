@@ -106,7 +106,7 @@ def replay(
                 raise Failure(f"{error} (continue it with --id {name})") from error
             report = reporter.report()
     if as_json:
-        print_json(*({**_form(one), "id": name} for one in done))
+        print_json(*({**_form(replayed), "id": name} for replayed in done))
     else:
         _show(done, target, dry_run=dry_run)
     show_stats(report, job.report_file, quiet=as_json)
@@ -126,19 +126,26 @@ def _tasks(options: "ReadOptions", table: Path | None) -> "list[ReplayTask]":
     return plan_from_log(options) if table is None else plan_from_table(table.absolute(), options)
 
 
-def _form(one: "Replayed") -> dict[str, object]:
+def _form(replayed: "Replayed") -> dict[str, object]:
     names = ("topic", "partition", "records", "bytes", "stored_before", "first_offset", "last_offset")
-    return {name: getattr(one, name) for name in names}
+    return {name: getattr(replayed, name) for name in names}
 
 
 def _show(done: "list[Replayed]", target: str, *, dry_run: bool) -> None:
     rows = [
-        (one.topic, one.partition, f"{one.records:,}", binary_size(one.bytes), one.first_offset, one.last_offset)
-        for one in done
+        (
+            replayed.topic,
+            replayed.partition,
+            f"{replayed.records:,}",
+            binary_size(replayed.bytes),
+            replayed.first_offset,
+            replayed.last_offset,
+        )
+        for replayed in done
     ]
     print_table(COLUMNS, rows)
-    records = sum(one.records for one in done)
-    before = sum(one.stored_before for one in done)
+    records = sum(replayed.records for replayed in done)
+    before = sum(replayed.stored_before for replayed in done)
     if dry_run:
         print_line(f"{counted(records, 'record')} would be sent to {target}")
         return

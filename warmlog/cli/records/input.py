@@ -141,8 +141,8 @@ def key_parser(separator: bytes, headers: Headers) -> Callable[[bytes], Item]:
     """Return a parser that splits a line into key and value at the first separator."""
 
     def parse(line: bytes) -> Item:
-        key, found, value = line.partition(separator)
-        if not found:
+        key, separated, value = line.partition(separator)
+        if not separated:
             raise ValueError(f"no key separator {separator.decode(errors='backslashreplace')!r} in the line")
         return RecordInput(key, value, headers) if headers else (key, value)
 

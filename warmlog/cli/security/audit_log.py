@@ -106,7 +106,7 @@ class _Wanted:
         return (
             (self._user is None or _user(event) == self._user)
             and (self._address is None or _address(event) == self._address)
-            and (resource is None or any(_is_about(one, resource) for one in event.get("resources", ())))
+            and (resource is None or any(_is_about(each, resource) for each in event.get("resources", ())))
             and (self._since_ms is None or event["time"] >= self._since_ms)
             and not (self._failed and event["status_id"] == 1)
         )
@@ -122,14 +122,14 @@ def _address(event: dict[str, Any]) -> str:
 
 
 def _is_about(resource: dict[str, Any], name: str) -> bool:
-    found: str = resource["name"]
-    return found == name or (resource["type"] == "partition" and found.rpartition("-")[0] == name)
+    resource_name: str = resource["name"]
+    return resource_name == name or (resource["type"] == "partition" and resource_name.rpartition("-")[0] == name)
 
 
 def _events(file: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a file and of the older ones; lines that are none are skipped and named. Raises Failure."""
     older = {path: re.fullmatch(re.escape(file.name) + r"\.(\d+)", path.name) for path in file.parent.glob("*")}
-    numbered = sorted(((int(found[1]), path) for path, found in older.items() if found is not None), reverse=True)
+    numbered = sorted(((int(match[1]), path) for path, match in older.items() if match is not None), reverse=True)
     for path in [*(path for _, path in numbered), file]:
         skipped = []
         try:
@@ -151,7 +151,7 @@ def _event(line: str) -> dict[str, Any] | None:
     """Return the event in a line, None if there is none."""
     try:
         event: dict[str, Any] = json.loads(line)
-        is_one = all(
+        is_event = all(
             (
                 isinstance(event["time"], int),
                 isinstance(event["class_uid"], int),
@@ -164,7 +164,7 @@ def _event(line: str) -> dict[str, Any] | None:
         )
     except (ValueError, TypeError, KeyError):
         return None
-    return event if is_one else None
+    return event if is_event else None
 
 
 def _line(event: dict[str, Any]) -> str:

@@ -248,8 +248,8 @@ def _hosts(settings: "Settings", *addresses: str) -> list[str]:
 def _warn_of_exposed(directory: Path) -> None:
     """Warn of secrets that every user may read. Raises Failure."""
     try:
-        found = sorted(path for path in directory.iterdir() if path.name in SECRETS or OF_BROKER.fullmatch(path.name))
-        exposed = [path for path in found if path.stat().st_mode & 0o007]
+        secrets = sorted(path for path in directory.iterdir() if path.name in SECRETS or OF_BROKER.fullmatch(path.name))
+        exposed = [path for path in secrets if path.stat().st_mode & 0o007]
         if exposed:
             names = " ".join(map(str, exposed))
             logger.warning("every user of this machine may read secrets: chmod 600 %s", names)

@@ -38,9 +38,9 @@ def _merged(topics: Sequence[MirroredTopic]) -> MirroredTopic:
 
 def _best(partitions: Iterable[MirroredPartition]) -> tuple[MirroredPartition, ...]:
     """Return one description of each partition: by a broker with its log, if there is one, the latest of several."""
-    found: dict[int, MirroredPartition] = {}
+    best: dict[int, MirroredPartition] = {}
     for partition in partitions:
-        known = found.get(partition.partition)
+        known = best.get(partition.partition)
         if known is None or (partition.source_end, partition.end) > (known.source_end, known.end):
-            found[partition.partition] = partition
-    return tuple([found[index] for index in sorted(found)])
+            best[partition.partition] = partition
+    return tuple([best[index] for index in sorted(best)])

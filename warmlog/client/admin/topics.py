@@ -129,9 +129,9 @@ def _merged(topic: TopicMetadata, by_leader: Mapping[int, Mapping[str, TopicDesc
     indexed: dict[int, dict[int, PartitionDescription]] = {}
     for leader in {partition.leader for partition in topic.partitions}:
         indexed[leader] = {each.partition: each for each in by_leader[leader][topic.name].partitions}
-    found = [(part.partition, indexed[part.leader].get(part.partition)) for part in topic.partitions]
+    parts = [(part.partition, indexed[part.leader].get(part.partition)) for part in topic.partitions]
     # One is missing if the topic was deleted and created again in between.
-    partitions = [description for _, description in sorted(found, key=itemgetter(0)) if description is not None]
+    partitions = [description for _, description in sorted(parts, key=itemgetter(0)) if description is not None]
     return replace(by_leader[topic.partitions[0].leader][topic.name], partitions=tuple(partitions))
 
 

@@ -115,12 +115,12 @@ class Cluster:
         """Raise a final ConnectError if an address is that of a Kafka listener."""
         for host, port in self._bootstrap:
             if await speaks_kafka(host, port):
-                found = ConnectError(
+                failure = ConnectError(
                     f"{host}:{port} is a Kafka listener. warmlog's client uses the native protocol: connect to a"
                     f" warmlog broker's native listener (port {DEFAULT_PORT} by default), or use a client of Kafka's"
                 )
-                found.is_final = True
-                raise found from error
+                failure.is_final = True
+                raise failure from error
 
     def close(self) -> None:
         """Refuse new connections. Open ones end with the task group."""
@@ -193,14 +193,14 @@ class Cluster:
         """
 
         async def attempt() -> R:
-            found = await self.topic(topic, auto_create=False)
-            if not 0 <= partition < found.partitions:
-                message = f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {partition}"
+            metadata = await self.topic(topic, auto_create=False)
+            if not 0 <= partition < metadata.partitions:
+                message = f"topic {topic!r} has partitions 0 to {metadata.partitions - 1}, not {partition}"
                 error = broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
                 error.is_final = True
                 raise error
             try:
-                reply = await self.ask_broker(found.leaders[partition], request, response_type)
+                reply = await self.ask_broker(metadata.leaders[partition], request, response_type)
                 if check is not None:
                     check(reply)
             except WarmlogError as error:
@@ -253,12 +253,12 @@ class Cluster:
             if control.version < FIRST_WITH_COORDINATORS:
                 return
             request = FindCoordinatorRequest(keys=(key,), key_type=kind)
-            (found,) = (await control.ask(request, FindCoordinatorResponse)).coordinators
+            (coordinator,) = (await control.ask(request, FindCoordinatorResponse)).coordinators
         finally:
             if tasks is not None:
                 control.close()
-        if found.error is ErrorCode.NONE:
-            self._coordinators[kind, key] = found.host, found.port
+        if coordinator.error is ErrorCode.NONE:
+            self._coordinators[kind, key] = coordinator.host, coordinator.port
 
     async def open(self, node_id: int) -> Connection:
         """Open a connection to a broker; the caller closes it. Raises WarmlogError."""
@@ -322,10 +322,10 @@ class Cluster:
         control = await self._control_connection()
         if control.address == "{}:{}".format(*address):
             return control
-        found = self._to_brokers.get(address)
-        if found is None or found.closed:
-            found = self._to_brokers[address] = await self._connect(address)
-        return found
+        connection = self._to_brokers.get(address)
+        if connection is None or connection.closed:
+            connection = self._to_brokers[address] = await self._connect(address)
+        return connection
 
     async def _connect_any(self, tasks: TaskStarter | None = None) -> Connection:
         error: WarmlogError | None = None

@@ -289,9 +289,9 @@ class BatchStream:
             for part in parts(unpositioned, attrgetter("topic"), times=MAX_QUERIES):
                 queries = tuple(query for cursor in part for query in self._queries(cursor))
                 request = ListOffsetsRequest(partitions=queries, isolation=self._subscription.isolation)
-                found = iter((await fetcher.connection.ask(request, ListOffsetsResponse)).partitions)
+                offsets = iter((await fetcher.connection.ask(request, ListOffsetsResponse)).partitions)
                 for cursor in part:
-                    self._set_position(cursor, [next(found) for _ in self._queries(cursor)])
+                    self._set_position(cursor, [next(offsets) for _ in self._queries(cursor)])
         self._unpositioned = []
 
     def _queries(self, cursor: Cursor) -> list[OffsetQuery]:
@@ -301,16 +301,16 @@ class BatchStream:
             times.append(start.timestamp)
         return [OffsetQuery(topic=cursor.topic, partition=cursor.partition, timestamp=time) for time in times]
 
-    def _set_position(self, cursor: Cursor, found: list[ListedOffset]) -> None:
-        for result in found:
+    def _set_position(self, cursor: Cursor, offsets: list[ListedOffset]) -> None:
+        for result in offsets:
             if result.error:
                 raise broker_error(result.error, result.message, about=str(cursor))
-        first, end = found[0].offset, found[1].offset
+        first, end = offsets[0].offset, offsets[1].offset
         start = self._subscription.start_of(cursor.topic, cursor.partition)
         cursor.high_watermark = end
         cursor.end = end if self._subscription.until_end else None
         if not isinstance(start, AtOffset):
-            by_time = found[2].offset
+            by_time = offsets[2].offset
             cursor.seek(end if by_time < 0 else by_time)
         elif first <= start.offset <= end:
             cursor.seek(start.offset)

@@ -72,11 +72,11 @@ class GroupAdmin:
         for position in unknown:
             by_leader[self._cluster.leader(position.topic, position.partition)].append(position)
         by_leader.pop(NO_LEADER, None)
-        found: dict[TopicPartition, GroupPosition] = {}
+        positions: dict[TopicPartition, GroupPosition] = {}
         for leader, led in by_leader.items():
             with suppress(WarmlogError):
-                found |= {(each.topic, each.partition): each for each in await self._ends_at(leader, led)}
-        known = [found.get((position.topic, position.partition), position) for position in group.positions]
+                positions |= {(each.topic, each.partition): each for each in await self._ends_at(leader, led)}
+        known = [positions.get((position.topic, position.partition), position) for position in group.positions]
         return replace(group, positions=tuple(known))
 
     async def _ends_at(self, leader: int, led: Sequence[GroupPosition]) -> Sequence[GroupPosition]:
@@ -84,12 +84,14 @@ class GroupAdmin:
         ended: list[GroupPosition] = []
         for part in parts(led, attrgetter("topic"), times=len(_ENDS)):
             queries = tuple(
-                OffsetQuery(topic=one.topic, partition=one.partition, timestamp=end) for one in part for end in _ENDS
+                OffsetQuery(topic=entry.topic, partition=entry.partition, timestamp=end)
+                for entry in part
+                for end in _ENDS
             )
             reply = await self._cluster.ask_broker(leader, ListOffsetsRequest(partitions=queries), ListOffsetsResponse)
-            for one, first, last in zip(part, reply.partitions[::2], reply.partitions[1::2], strict=True):
+            for entry, first, last in zip(part, reply.partitions[::2], reply.partitions[1::2], strict=True):
                 if not first.error and not last.error:
-                    ended.append(replace(one, log_start_offset=first.offset, high_watermark=last.offset))
+                    ended.append(replace(entry, log_start_offset=first.offset, high_watermark=last.offset))
         return ended
 
     async def _describe(self, name: str) -> DescribedConsumerGroup:

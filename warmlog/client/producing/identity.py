@@ -33,10 +33,10 @@ class ProducerIdentity:
     def stamp(self, batch: Batch) -> None:
         """Mark a batch as one of the transaction, unless it was sent before."""
         if batch.stamp is None:
-            place = batch.topic, batch.partition
-            base_sequence = self._next_sequences.get(place, 0)
+            key = batch.topic, batch.partition
+            base_sequence = self._next_sequences.get(key, 0)
             batch.stamp = ProducerStamp(self.producer_id, self.producer_epoch, base_sequence)
-            self._next_sequences[place] = base_sequence + batch.count
+            self._next_sequences[key] = base_sequence + batch.count
 
     def take_back(self, batch: Batch) -> None:
         """Use the sequences of a batch that was refused again. It must be the last one of its partition."""

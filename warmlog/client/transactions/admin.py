@@ -86,15 +86,15 @@ class TransactionAdmin:
         if unknown := replies[0].unknown_states:
             known = ", ".join(state.label for state in TransactionState if state < TransactionState.DEAD)
             raise ValueError(f"unknown states {', '.join(unknown)}; there are {known}")
-        found = [transaction for reply in replies for transaction in reply.transactions]
-        return tuple(sorted(found, key=attrgetter("transactional_id")))
+        selected = [transaction for reply in replies for transaction in reply.transactions]
+        return tuple(sorted(selected, key=attrgetter("transactional_id")))
 
     async def describe(self, ids: Iterable[str]) -> tuple[DescribedTransaction, ...]:
         """Return states, producers and partitions of transactional ids."""
         described = await self._described(ids)
-        for one in described:
-            if one.error:
-                raise broker_error(one.error, None, about=f"transactional id {one.transactional_id!r}")
+        for each in described:
+            if each.error:
+                raise broker_error(each.error, None, about=f"transactional id {each.transactional_id!r}")
         return tuple(described)
 
     async def _described(self, ids: Iterable[str]) -> list[DescribedTransaction]:
@@ -104,8 +104,8 @@ class TransactionAdmin:
             request = DescribeTransactionsRequest(transactional_ids=part)
             described += (await self._cluster.ask(request, DescribeTransactionsResponse)).transactions
         return [
-            await self._describe(one.transactional_id) if one.error is ErrorCode.NOT_COORDINATOR else one
-            for one in described
+            await self._describe(each.transactional_id) if each.error is ErrorCode.NOT_COORDINATOR else each
+            for each in described
         ]
 
     async def _describe(self, transactional_id: str) -> DescribedTransaction:
@@ -142,41 +142,41 @@ class TransactionAdmin:
     ) -> tuple[OpenTransaction, ...]:
         """Return the transactions that hang; those whose producer has written within `max_timeout_s` do not count."""
         latest_ms = (time.time() - max_timeout_s) * 1000
-        is_open = await self._open(await self._places(topics, partition))
-        candidates = [found for found in is_open if found.last_timestamp < latest_ms]
+        is_open = await self._open(await self._entries(topics, partition))
+        candidates = [candidate for candidate in is_open if candidate.last_timestamp < latest_ms]
         by_producer: dict[int, list[ListedTransaction]] = defaultdict(list)
-        for part in parts({found.producer_id for found in candidates}, str):
+        for part in parts({candidate.producer_id for candidate in candidates}, str):
             for listed in await self.select((), part, None, None):
                 by_producer[listed.producer_id].append(listed)
         ids = [listed.transactional_id for group in by_producer.values() for listed in group]
         expected = {
-            (described.producer_id, place.topic, place.partition)
+            (described.producer_id, producers_of.topic, producers_of.partition)
             for described in await self._described(ids)
             if described.state in OPEN_STATES
-            for place in described.partitions
+            for producers_of in described.partitions
         }
         hanging = []
-        for found in candidates:
-            if (found.producer_id, found.topic, found.partition) not in expected:
-                owners = by_producer[found.producer_id]
-                hanging.append(found._replace(transactional_id=owners[0].transactional_id if owners else None))
+        for candidate in candidates:
+            if (candidate.producer_id, candidate.topic, candidate.partition) not in expected:
+                owners = by_producer[candidate.producer_id]
+                hanging.append(candidate._replace(transactional_id=owners[0].transactional_id if owners else None))
         return tuple(hanging)
 
     async def abort_hanging(self, topic: str, partition: int, start_offset: int) -> OpenTransaction:
         """Write a marker that aborts the transaction that is open in a partition from this offset on; return it."""
-        place = PartitionEntry(topic=topic, partition=partition)
-        is_open = await self._open([place])
-        found = next((each for each in is_open if each.start_offset == start_offset), None)
-        if found is None:
+        entry = PartitionEntry(topic=topic, partition=partition)
+        is_open = await self._open([entry])
+        hanging = next((each for each in is_open if each.start_offset == start_offset), None)
+        if hanging is None:
             others = ", ".join(str(each.start_offset) for each in is_open) or "none"
             message = f"{topic}-{partition} has no transaction open from offset {start_offset} on (open: {others})"
             raise broker_error(ErrorCode.INVALID_TXN_STATE, message)
         marker = MarkersOfTransaction(
-            producer_id=found.producer_id,
-            producer_epoch=found.producer_epoch,
+            producer_id=hanging.producer_id,
+            producer_epoch=hanging.producer_epoch,
             commits=False,
-            partitions=(place,),
-            coordinator_epoch=max(found.coordinator_epoch, 0),
+            partitions=(entry,),
+            coordinator_epoch=max(hanging.coordinator_epoch, 0),
         )
         request = WriteTxnMarkersRequest(markers=(marker,))
 
@@ -186,42 +186,44 @@ class TransactionAdmin:
                 raise broker_error(written.error, None, about=f"{topic}-{partition}")
 
         await self._cluster.ask_leader(topic, partition, request, WriteTxnMarkersResponse, check=check)
-        return found
+        return hanging
 
-    async def _places(self, topics: Iterable[str] | None, partition: int | None) -> list[PartitionEntry]:
+    async def _entries(self, topics: Iterable[str] | None, partition: int | None) -> list[PartitionEntry]:
         described = (await self._cluster.metadata(topics)).topics
         for topic in described:
             if topic.error:
                 raise broker_error(topic.error, topic.message)
         return [
-            PartitionEntry(topic=topic.name, partition=one.partition)
+            PartitionEntry(topic=topic.name, partition=info.partition)
             for topic in described
-            for one in topic.partitions
-            if partition is None or one.partition == partition
+            for info in topic.partitions
+            if partition is None or info.partition == partition
         ]
 
-    async def _open(self, places: Sequence[PartitionEntry]) -> list[OpenTransaction]:
+    async def _open(self, entries: Sequence[PartitionEntry]) -> list[OpenTransaction]:
         """Return the transactions that are open in partitions."""
         described: list[DescribedProducers] = []
-        for part in parts(places, attrgetter("topic")):
+        for part in parts(entries, attrgetter("topic")):
             request = DescribeProducersRequest(partitions=part)
-            for one in (await self._cluster.ask(request, DescribeProducersResponse)).partitions:
-                is_elsewhere = one.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-                described.append(await self._describe_producers(one) if is_elsewhere else one)
-        for one in described:
-            _check_described(one)
+            for each in (await self._cluster.ask(request, DescribeProducersResponse)).partitions:
+                is_elsewhere = each.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+                described.append(await self._describe_producers(each) if is_elsewhere else each)
+        for each in described:
+            _check_described(each)
         return [
-            _opened(one, producer)
-            for one in described
-            for producer in one.producers
+            _opened(each, producer)
+            for each in described
+            for producer in each.producers
             if producer.transaction_start_offset >= 0
         ]
 
-    async def _describe_producers(self, place: DescribedProducers) -> DescribedProducers:
-        request = DescribeProducersRequest(partitions=(PartitionEntry(topic=place.topic, partition=place.partition),))
+    async def _describe_producers(self, described: DescribedProducers) -> DescribedProducers:
+        request = DescribeProducersRequest(
+            partitions=(PartitionEntry(topic=described.topic, partition=described.partition),)
+        )
         reply = await self._cluster.ask_leader(
-            place.topic,
-            place.partition,
+            described.topic,
+            described.partition,
             request,
             DescribeProducersResponse,
             check=lambda reply: _check_described(reply.partitions[0]),
@@ -229,15 +231,15 @@ class TransactionAdmin:
         return reply.partitions[0]
 
 
-def _check_described(one: DescribedProducers) -> None:
-    if one.error:
-        raise broker_error(one.error, one.message, about=f"{one.topic}-{one.partition}")
+def _check_described(described: DescribedProducers) -> None:
+    if described.error:
+        raise broker_error(described.error, described.message, about=f"{described.topic}-{described.partition}")
 
 
-def _opened(place: DescribedProducers, producer: ActiveProducer) -> OpenTransaction:
+def _opened(described: DescribedProducers, producer: ActiveProducer) -> OpenTransaction:
     return OpenTransaction(
-        topic=place.topic,
-        partition=place.partition,
+        topic=described.topic,
+        partition=described.partition,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         coordinator_epoch=producer.coordinator_epoch,

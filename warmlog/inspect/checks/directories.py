@@ -41,17 +41,17 @@ def check_directories(
     The data directories are taken as `log.dirs` of one broker: a partition may be in any of them. `locked`: the caller
     holds their locks. Raises WrongPathError for another kind of path, OSError.
     """
-    found: dict[TopicPartition, Path] = {}
+    paths: dict[TopicPartition, Path] = {}
     topic_ids: dict[Path, object] = {}
     stored: list[StoredMetadata] = []
     for directory in directories:
         check = DirectoryCheck(directory, options, tally, locked_clean=was_clean(directory) if locked else None)
         yield from check.findings()
-        found |= check.partitions
+        paths |= check.partitions
         topic_ids |= check.topic_ids
         if check.metadata is not None and not check.running:  # a running broker stores topics before their directories
             stored.append(check.metadata)
-    yield from missing_partition_findings(stored, found, topic_ids)
+    yield from missing_partition_findings(stored, paths, topic_ids)
 
 
 class DirectoryCheck:
@@ -75,7 +75,7 @@ class DirectoryCheck:
         self.checks: dict[TopicPartition, PartitionCheck] = {}
         self.topic_ids: dict[Path, object] = {}
         self.metadata: StoredMetadata | None = None
-        self._found = partition_directories(directory)
+        self._partitions = partition_directories(directory)
         self._tally = tally
         running = locked_clean is None and (broker_is_running(directory) or broker_is_running(parent))
         clean = not running and (was_clean(directory) or was_clean(parent))
@@ -105,7 +105,7 @@ class DirectoryCheck:
         yield from self.metadata.findings()
         checkpoints = CheckpointCheck(self.directory)
         log_ends: dict[TopicPartition, LogEnd] = {}
-        for path in self._found:
+        for path in self._partitions:
             name = parse_partition_directory(path.name)
             if name is not None and name.topic != METADATA_TOPIC:
                 yield from self._partition_findings(path, name, checkpoints, log_ends)

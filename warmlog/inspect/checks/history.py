@@ -196,9 +196,9 @@ class TransactionIndexCheck:
         """Check the entry of an aborted transaction against its marker, before that is added to the history."""
         if marker.outcome is not Outcome.ABORT:
             return
-        found = self._pending.pop(header.last_offset, None)
-        if found is not None:
-            slot, entry = found
+        pending = self._pending.pop(header.last_offset, None)
+        if pending is not None:
+            slot, entry = pending
             for what in self._faults(entry, header):
                 yield self._finding(slot, what)
         elif self._at_rest and self._history.is_whole and self._history.has_written(header.producer_id):
@@ -216,10 +216,10 @@ class TransactionIndexCheck:
             yield f"producer {entry.producer_id}, but the marker at {entry.last_offset} is from {header.producer_id}"
         elif history.is_whole:
             yield from self._first_offset_faults(entry, history.open_since(header.producer_id))
-            expected, found = history.stable_after(header), entry.last_stable_offset
-            is_early = history.has_gaps or found < (history.first_offset or 0)
-            if found != expected and not (is_early and 0 <= found <= header.next_offset):
-                yield f"last stable offset {found}, but according to the log {expected}"
+            expected, stored = history.stable_after(header), entry.last_stable_offset
+            is_early = history.has_gaps or stored < (history.first_offset or 0)
+            if stored != expected and not (is_early and 0 <= stored <= header.next_offset):
+                yield f"last stable offset {stored}, but according to the log {expected}"
 
     def _first_offset_faults(self, entry: AbortedTransaction, seen: int) -> Iterator[str]:
         """Check the first offset, unless it is before the log start offset or may have been compacted."""

@@ -60,7 +60,7 @@ class OffsetIndexCheck:
         """Read the file. `at_rest`, `closed`: as in CheckedSegment. Raises OSError."""
         self.path = path
         self._base_offset = base_offset
-        self._found = index_entries(path, OffsetIndex)
+        self._index = index_entries(path, OffsetIndex)
         self._at_rest = at_rest
         self._closed = closed
         self._next = 0
@@ -72,16 +72,16 @@ class OffsetIndexCheck:
 
     def form_findings(self) -> Iterator[Finding]:
         """Check size, end and order."""
-        yield from size_findings(self.path, self._found, at_rest=self._at_rest, closed=self._closed)
-        if slot := out_of_order(self._found.entries):
+        yield from size_findings(self.path, self._index, at_rest=self._at_rest, closed=self._closed)
+        if slot := out_of_order(self._index.entries):
             yield self._finding(slot, "not greater than the entry before")
-            self._next = len(self._found.entries)
+            self._next = len(self._index.entries)
 
     def batch_findings(self, position: int, header: BatchHeader) -> Iterator[Finding]:
         """Check the entries up to this batch."""
         self._largest_batch = max(self._largest_batch, header.size)
         yield from self._several_batches(position, header)
-        entries = self._found.entries
+        entries = self._index.entries
         while self._next < len(entries) and entries[self._next][1] <= position:
             relative, at = entries[self._next]
             if at < position:
@@ -102,16 +102,16 @@ class OffsetIndexCheck:
         if self._foreign:
             what = f"{counted(self._foreign)} of several batches each, as older Kafka followers wrote; {REBUILT_BY}"
             yield Finding(self.path, what, self._foreign[0] * OffsetIndex.entry.size)
-        for slot, (_, at) in enumerate(self._found.entries[self._next :], start=self._next):
+        for slot, (_, at) in enumerate(self._index.entries[self._next :], start=self._next):
             yield self._finding(slot, f"position {at} is past the end of the log at {segment.size}")
         if not segment.at_rest:
             return
         is_long = segment.batches > 1 and segment.size > 2 * segment.index_interval_bytes
-        if not self._found.entries and is_long:
+        if not self._index.entries and is_long:
             yield Finding(
                 self.path, f"no entries, though the log has {segment.size} bytes in {segment.batches} batches"
             )
-        elif self._found.entries:
+        elif self._index.entries:
             yield from self._stretch_findings(segment)
 
     def _several_batches(self, position: int, header: BatchHeader) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ class TimeIndexCheck:
         """Read the file. `at_rest`, `closed`: as in CheckedSegment. Raises OSError."""
         self.path = path
         self._base_offset = base_offset
-        self._found = index_entries(path, TimeIndex)
+        self._index = index_entries(path, TimeIndex)
         self._at_rest = at_rest
         self._closed = closed
         self._next = 0
@@ -156,15 +156,15 @@ class TimeIndexCheck:
 
     def form_findings(self) -> Iterator[Finding]:
         """Check size, end and order."""
-        yield from size_findings(self.path, self._found, at_rest=self._at_rest, closed=self._closed)
-        if slot := out_of_order(self._found.entries):
+        yield from size_findings(self.path, self._index, at_rest=self._at_rest, closed=self._closed)
+        if slot := out_of_order(self._index.entries):
             yield self._finding(slot, "not greater than the entry before")
-            self._next = len(self._found.entries)
+            self._next = len(self._index.entries)
 
     def batch_findings(self, position: int, header: BatchHeader) -> Iterator[Finding]:  # noqa: ARG002  # part of IndexCheck
         """Check the entries up to this batch."""
         self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
-        entries = self._found.entries
+        entries = self._index.entries
         while self._next < len(entries) and self._base_offset + entries[self._next][1] <= header.last_offset:
             timestamp, relative = entries[self._next]
             offset = self._base_offset + relative
@@ -183,7 +183,7 @@ class TimeIndexCheck:
         if self._foreign:
             what = f"{counted(self._foreign)} with a record's offset, as Kafka up to 3.7 wrote them; {REBUILT_BY}"
             yield Finding(self.path, what, self._foreign[0] * TimeIndex.entry.size)
-        entries = self._found.entries
+        entries = self._index.entries
         for slot, (_, relative) in enumerate(entries[self._next :], start=self._next):
             offset, end = self._base_offset + relative, segment.next_offset
             yield self._finding(slot, f"offset {offset} is past the end of the segment at {end}")
@@ -200,12 +200,12 @@ def counted(slots: list[int]) -> str:
     return f"{len(slots)} entries" if len(slots) > 1 else "an entry"
 
 
-def size_findings(path: Path, found: IndexEntries, *, at_rest: bool, closed: bool) -> Iterator[Finding]:
+def size_findings(path: Path, index: IndexEntries, *, at_rest: bool, closed: bool) -> Iterator[Finding]:
     """Report a partial entry, or padding in a settled segment: only an active one is preallocated."""
-    if found.rest and at_rest:
-        yield Finding(path, f"{found.rest} bytes at the end are not a whole entry", found.whole_size)
-    if found.padding and closed:
-        yield Finding(path, f"{found.padding} zero entries at the end: the index was not trimmed", found.used_size)
+    if index.rest and at_rest:
+        yield Finding(path, f"{index.rest} bytes at the end are not a whole entry", index.whole_size)
+    if index.padding and closed:
+        yield Finding(path, f"{index.padding} zero entries at the end: the index was not trimmed", index.used_size)
 
 
 def out_of_order(entries: list[tuple[int, int]]) -> int:

@@ -75,7 +75,7 @@ class ArchiveJob:
         """Archive the records that exist now, in batches. Raises PipelineError, InspectError, OSError."""
         self.commit_group()
         self._until = choose_input(self._options).with_extents(
-            lambda extents: {key_of(one): resolve_end(one, self._options) for one in extents}
+            lambda extents: {key_of(extent): resolve_end(extent, self._options) for extent in extents}
         )
         while (commit := self.step(run)) is not None:
             yield commit
@@ -129,21 +129,21 @@ class ArchiveJob:
 
     def _choose(self, extents: list[Extent]) -> dict[TopicPartition, Range]:
         self._lost = 0
-        for topic, partition in (self._positions or {}).keys() - {key_of(one) for one in extents}:
+        for topic, partition in (self._positions or {}).keys() - {key_of(extent) for extent in extents}:
             if self._options.topics.wants(topic, partition):
                 self._warn(f"{topic}-{partition} is gone")
-        wanted = {key_of(one): one for one in extents if self._is_wanted(key_of(one))}
+        wanted = {key_of(extent): extent for extent in extents if self._is_wanted(key_of(extent))}
         pending = self._pending(wanted.values())
         starts = {key: start for key, (start, _) in pending.items()}
         ends = {key: max(end, start) for key, (start, end) in pending.items()}
         reached = limited(starts, ends, self._options.max_offsets_per_trigger or DEFAULT_BATCH_OFFSETS)
         before = self._positions or {}
-        self._reached = {key: position_at(one, reached[key], before.get(key)) for key, one in wanted.items()}
+        self._reached = {key: position_at(extent, reached[key], before.get(key)) for key, extent in wanted.items()}
         return {key: Range(start=starts[key], end=reached[key]) for key in wanted}
 
     def _pending(self, extents: Iterable[Extent]) -> dict[TopicPartition, tuple[int, int]]:
         """Return the start and end of the pending offsets of each partition."""
-        return {key_of(one): (self._start(one), self._end(one)) for one in extents}
+        return {key_of(extent): (self._start(extent), self._end(extent)) for extent in extents}
 
     def _is_wanted(self, key: TopicPartition) -> bool:
         return key not in self._stopped and (self._until is None or key in self._until)
@@ -193,7 +193,7 @@ class ArchiveJob:
             columns=self._options.columns,
             rows=stats.rows,
             lost_offsets=stats.lost_offsets + self._lost,
-            damaged=tuple(one for part in written for one in part.damaged),
+            damaged=tuple(damage for part in written for damage in part.damaged),
             files=tuple(file.name for file in files),
             topic_ids={key[0]: at.topic_id for key, at in reached.items() if at.topic_id is not None},
             leader_epochs=_by_topic(
@@ -227,13 +227,13 @@ def run_every(job: ArchiveJob, run: Runner, wait: Callable[[], Any]) -> Iterator
 
 
 def _check_same(store: ArchiveStore, last: Commit, columns: tuple[str, ...], partition_by: str) -> None:
-    for name, begun, asked in (
+    for name, begun, wanted in (
         ("partitioned by", last.partition_by, partition_by),
         ("written with the columns", ",".join(last.columns), ",".join(columns)),
     ):
-        if begun != asked:
+        if begun != wanted:
             raise PipelineError(
-                f"{store.directory} is {name} {begun}, and cannot be continued with {asked}: use another directory"
+                f"{store.directory} is {name} {begun}, and cannot be continued with {wanted}: use another directory"
             )
 
 

@@ -127,8 +127,8 @@ class ArchiveStore:
     def _numbers(self) -> list[int]:
         if not self.directory.is_dir():
             return []
-        found = (_BATCH.fullmatch(entry.name) for entry in os.scandir(self.directory))
-        return sorted(int(match[1]) for match in found if match is not None)
+        matches = (_BATCH.fullmatch(entry.name) for entry in os.scandir(self.directory))
+        return sorted(int(match[1]) for match in matches if match is not None)
 
     def _read(self, number: int) -> Commit:
         path = self.batch_directory(number) / COMMIT

@@ -38,15 +38,15 @@ def read_commits(directory: Path) -> list[Commit]:
     """Return all commits of an archive. Raises PipelineError if the directory is not an archive."""
     if not directory.is_dir():
         raise PipelineError(f"{directory}: no such directory")
-    found = list(ArchiveStore(directory).commits())
-    if not found:
+    commits = list(ArchiveStore(directory).commits())
+    if not commits:
         raise PipelineError(f"{directory} is not an archive: it has no commits")
-    return found
+    return commits
 
 
 def table_files(directory: Path, commits: Sequence[Commit]) -> dict[TopicPartition, list[TableFile]]:
     """Return the files of each partition, oldest first. Raises PipelineError."""
-    found: dict[TopicPartition, list[TableFile]] = {}
+    files: dict[TopicPartition, list[TableFile]] = {}
     store = ArchiveStore(directory)
     lives = _lives(commits)
     for commit in commits:
@@ -64,8 +64,8 @@ def table_files(directory: Path, commits: Sequence[Commit]) -> dict[TopicPartiti
                 topic_id=commit.topic_ids.get(topic),
                 life=lives[commit.number, topic, partition],
             )
-            found.setdefault((topic, partition), []).append(file)
-    return found
+            files.setdefault((topic, partition), []).append(file)
+    return files
 
 
 def _lives(commits: Sequence[Commit]) -> dict[tuple[int, str, int], int]:
@@ -99,7 +99,7 @@ def read_in_order(files: Sequence[TableFile], columns: Sequence[str]) -> Iterato
 def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
     """Yield groups of files that one task has written: they have different hours, and overlapping offsets."""
     group: list[TableFile] = []
-    for file in sorted(files, key=lambda one: (one.life, one.first_offset, one.path)):
+    for file in sorted(files, key=lambda each: (each.life, each.first_offset, each.path)):
         if group and (group[0].life, group[0].first_offset) != (file.life, file.first_offset):
             yield group
             group = []

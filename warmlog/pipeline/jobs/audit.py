@@ -109,14 +109,14 @@ def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: P
     audit = Audit(
         partitions=[
             PartitionAudit(
-                topic=one.topic,
-                partition=one.partition,
-                topic_id=one.topic_id,
-                first_offset=one.start_offset,
-                end_offset=one.log_end_offset,
-                segments=len(one.segments),
+                topic=partition.topic,
+                partition=partition.partition,
+                topic_id=partition.topic_id,
+                first_offset=partition.start_offset,
+                end_offset=partition.log_end_offset,
+                segments=len(partition.segments),
             )
-            for one in partitions
+            for partition in partitions
         ],
         findings=[],
         finding_count=0,
@@ -124,31 +124,35 @@ def audit_topics(run: Runner, options: ReadOptions, reporter: Reporter, table: P
     for finding in _log_findings(partitions):
         audit.add_finding(finding)
     cleaned = _cleaned(partitions)
-    tasks = [task for one in partitions for task in _tasks(one, cleaned)]
+    tasks = [task for partition in partitions for task in _tasks(partition, cleaned)]
     audited = run(tasks, audit_segment, lambda task: task.end_position)
     _add(audit, audited, reporter)
     if table is not None:
         _add_compared(audit, compare(run, options, table, cleaned), reporter)
-    audit.findings.sort(key=lambda one: (one.topic, one.partition, one.path, one.position or 0))
+    audit.findings.sort(
+        key=lambda partition: (partition.topic, partition.partition, partition.path, partition.position or 0)
+    )
     reporter.set_details(findings=audit.finding_count)
     return audit
 
 
 def cleaner_points(partitions: Iterable[StoredPartition]) -> dict[TopicPartition, int]:
     """Return the end of the compacted offsets of each partition, from the checkpoints in their data directories."""
-    found: dict[TopicPartition, int] = {}
+    cleaned: dict[TopicPartition, int] = {}
     for directory, there in _by_data_directory(partitions).items():
         with suppress(CheckpointError):
             points = read_offsets(Disk(), str(directory / CLEANER_POINTS))
-            found |= {key_of(one): points[key_of(one)] for one in there if key_of(one) in points}
-    return found
+            cleaned |= {
+                key_of(partition): points[key_of(partition)] for partition in there if key_of(partition) in points
+            }
+    return cleaned
 
 
 def _by_data_directory(partitions: Iterable[StoredPartition]) -> dict[Path, list[StoredPartition]]:
-    found: dict[Path, list[StoredPartition]] = defaultdict(list)
-    for one in partitions:
-        found[Path(one.directory).parent].append(one)
-    return found
+    by_directory: dict[Path, list[StoredPartition]] = defaultdict(list)
+    for partition in partitions:
+        by_directory[Path(partition.directory).parent].append(partition)
+    return by_directory
 
 
 def _cleaned(partitions: Sequence[StoredPartition]) -> dict[TopicPartition, int]:
@@ -157,17 +161,17 @@ def _cleaned(partitions: Sequence[StoredPartition]) -> dict[TopicPartition, int]
     While a broker is running, or after it was killed, the cleaner may be ahead of its checkpoint, which is written when
     a whole log is done, but never beyond the base offset of the active segment.
     """
-    found, directories, compacted = cleaner_points(partitions), _by_data_directory(partitions), set()
+    points, directories, compacted = cleaner_points(partitions), _by_data_directory(partitions), set()
     for directory in directories:  # one of them has the metadata of all
         metadata = StoredMetadata(directory, running=broker_is_running(directory))
         compacted |= {name for name in metadata.topics or {} if not metadata.is_gapless(name)}
     for directory, there in directories.items():
         if not broker_is_running(directory) and was_clean(directory):
             continue
-        for one in there:
-            if one.topic in compacted and one.segments:
-                found[key_of(one)] = max(found.get(key_of(one), 0), one.segments[-1].base_offset)
-    return found
+        for partition in there:
+            if partition.topic in compacted and partition.segments:
+                points[key_of(partition)] = max(points.get(key_of(partition), 0), partition.segments[-1].base_offset)
+    return points
 
 
 def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) -> Iterator[SegmentTask]:
@@ -196,18 +200,20 @@ def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) ->
 
 def _log_findings(partitions: Iterable[StoredPartition]) -> Iterator[Finding]:
     """Report logs without segments, and logs that end before their recovery point."""
-    for one in partitions:
-        path, end = one.directory, one.log_end_offset
-        if not one.segments:
-            yield Finding(topic=one.topic, partition=one.partition, kind="missing", what="no segments", path=path)
-        elif one.flushed_end is not None and one.flushed_end > end:
-            what = f"ends at offset {end}, although everything below {one.flushed_end} was flushed"
-            path = one.segments[-1].path
-            yield Finding(topic=one.topic, partition=one.partition, kind="missing", what=what, path=path)
+    for partition in partitions:
+        path, end = partition.directory, partition.log_end_offset
+        if not partition.segments:
+            yield Finding(
+                topic=partition.topic, partition=partition.partition, kind="missing", what="no segments", path=path
+            )
+        elif partition.flushed_end is not None and partition.flushed_end > end:
+            what = f"ends at offset {end}, although everything below {partition.flushed_end} was flushed"
+            path = partition.segments[-1].path
+            yield Finding(topic=partition.topic, partition=partition.partition, kind="missing", what=what, path=path)
 
 
 def _add(audit: Audit, audited: Sequence[Audited], reporter: Reporter) -> None:
-    by_key = {(one.topic, one.partition): one for one in audit.partitions}
+    by_key = {(partition.topic, partition.partition): partition for partition in audit.partitions}
     hours: dict[TopicPartition, dict[int | None, Hour]] = {key: {} for key in by_key}
     for part in audited:
         key = part.topic, part.partition
@@ -218,10 +224,10 @@ def _add(audit: Audit, audited: Sequence[Audited], reporter: Reporter) -> None:
         audit.finding_count += part.finding_count
         _add_epochs(audit, by_key[key], part)
         reporter.add(part.stats)
-    for key, found in hours.items():
-        one, known = by_key[key], [hour for hour in found.values() if hour != Hour(hour=hour.hour)]
-        one.hours = sorted(known, key=lambda hour: (hour.hour is None, hour.hour or 0))
-        one.unaccounted = max(one.end_offset - one.first_offset, 0) - one.total().accounted
+    for key, audited_hours in hours.items():
+        partition, known = by_key[key], [hour for hour in audited_hours.values() if hour != Hour(hour=hour.hour)]
+        partition.hours = sorted(known, key=lambda hour: (hour.hour is None, hour.hour or 0))
+        partition.unaccounted = max(partition.end_offset - partition.first_offset, 0) - partition.total().accounted
 
 
 def _add_epochs(audit: Audit, partition: PartitionAudit, part: Audited) -> None:
@@ -258,15 +264,15 @@ def compare(run: Runner, options: ReadOptions, table: Path, cleaned: Mapping[Top
     last = commits[-1].positions()
     if not set(options.topics.named) & {topic for topic, _ in last}:
         raise PipelineError(f"{table} has no records of {', '.join(options.topics.named)}")
-    partitions = {(one.topic, one.partition): one for one in wanted_partitions(options)}
-    topic_ids = {key: one.topic_id for key, one in partitions.items()}
+    partitions = {(partition.topic, partition.partition): partition for partition in wanted_partitions(options)}
+    topic_ids = {key: partition.topic_id for key, partition in partitions.items()}
     files, others = _by_topic(table_files(table, commits), topic_ids)
     archived = _archived(commits, topic_ids)
     plan = choose_input(options).plan(partial(_in_both, archived))
     tasks = [task for split in plan.splits for task in _table_tasks(split, files, cleaned)]
-    found = [_other_topics(table, key, others.get(key, ()), key in archived) for key in partitions if key in last]
+    findings = [_other_topics(table, key, others.get(key, ()), key in archived) for key in partitions if key in last]
     rules = replace(rules_of(options), on_corrupt="skip")  # the audit of the segment reports damage
-    return [*found, *run(tasks, partial(compare_split, rules), lambda task: task.split.size)]
+    return [*findings, *run(tasks, partial(compare_split, rules), lambda task: task.split.size)]
 
 
 def _by_topic(
@@ -284,16 +290,16 @@ def _by_topic(
 
 def _archived(commits: Sequence[Commit], topic_ids: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, Range]:
     """Return the offsets of each partition in the log that the archive covers."""
-    found: dict[TopicPartition, Range] = {}
+    archived: dict[TopicPartition, Range] = {}
     for commit in commits:
         for (topic, partition), position in commit.positions().items():
             key = topic, partition
             if not _is_same(position.topic_id, topic_ids.get(key)):
                 continue
             first, end = commit.spans[topic][str(partition)]
-            before = found.get(key, Range(start=first, end=end))
-            found[key] = Range(start=min(before.start, first), end=end)
-    return found
+            before = archived.get(key, Range(start=first, end=end))
+            archived[key] = Range(start=min(before.start, first), end=end)
+    return archived
 
 
 def _is_same(archived: str | None, in_log: str | None) -> bool:
@@ -316,13 +322,15 @@ def _other_topics(table: Path, key: TopicPartition, files: Sequence[TableFile], 
 
 def _in_both(archived: Mapping[TopicPartition, Range], extents: list[Extent]) -> dict[TopicPartition, Range]:
     """Return the offsets of each partition that are in the log and should be in the archive."""
-    found = {}
-    for one in extents:
-        wanted = archived.get((one.topic, one.partition))
+    shared = {}
+    for extent in extents:
+        wanted = archived.get((extent.topic, extent.partition))
         if wanted is not None:
-            start = max(wanted.start, one.start_offset)
-            found[one.topic, one.partition] = Range(start=start, end=max(start, min(wanted.end, one.end_offset())))
-    return found
+            start = max(wanted.start, extent.start_offset)
+            shared[extent.topic, extent.partition] = Range(
+                start=start, end=max(start, min(wanted.end, extent.end_offset()))
+            )
+    return shared
 
 
 def _table_tasks(
@@ -331,7 +339,7 @@ def _table_tasks(
     assert isinstance(split, Split), "an audit reads directories"
     key = split.topic, split.partition
     first, end = split.pieces[0].first_offset, split.pieces[-1].end_offset
-    overlapping = [one for one in files.get(key, ()) if one.first_offset < end and one.end_offset > first]
+    overlapping = [file for file in files.get(key, ()) if file.first_offset < end and file.end_offset > first]
     yield TableTask(
         split=split,
         files=tuple(overlapping),
@@ -343,10 +351,10 @@ def _table_tasks(
 
 def _add_compared(audit: Audit, compared: Sequence[Compared], reporter: Reporter) -> None:
     by_key: dict[TopicPartition, Compared] = {}
-    for one in compared:
-        key = one.topic, one.partition
-        by_key.setdefault(key, Compared(topic=one.topic, partition=one.partition)).add(one)
-        reporter.add(one.stats)
+    for each in compared:
+        key = each.topic, each.partition
+        by_key.setdefault(key, Compared(topic=each.topic, partition=each.partition)).add(each)
+        reporter.add(each.stats)
     for partition in audit.partitions:
         partition.table = by_key.get((partition.topic, partition.partition))
         if partition.table is not None:
@@ -410,9 +418,9 @@ def _table_rows(task: TableTask) -> tuple[Any, Any]:
 
     offsets, times, has_times = [np.empty(0, np.int64)], [np.empty(0, np.int64)], True
     for batch in read_in_order(task.files, ("offset", "timestamp")):
-        found = _numbers(batch, "offset")
-        wanted = (found >= task.first_offset) & (found < task.end_offset)
-        offsets.append(found[wanted])
+        numbers = _numbers(batch, "offset")
+        wanted = (numbers >= task.first_offset) & (numbers < task.end_offset)
+        offsets.append(numbers[wanted])
         has_times = has_times and "timestamp" in batch.schema.names
         if has_times:
             times.append(_numbers(batch, "timestamp")[wanted])

@@ -42,7 +42,7 @@ def plot_audit(audit: Audit, path: Path) -> None:
 
     rows = audit.partitions[:MAX_ROWS]
     totals = _totals(audit.partitions)
-    timed = [hour for one in audit.partitions for hour in one.hours if hour.hour is not None]
+    timed = [hour for partition in audit.partitions for hour in partition.hours if hour.hour is not None]
     has_faults = any(hour.faults for hour in timed)
     heights = [3.0, *([1.8] if has_faults else []), 0.8 + 0.28 * len(rows)]
     with mpl.rc_context({"svg.fonttype": "none"}):  # text that can be selected and searched
@@ -61,7 +61,7 @@ def plot_audit(audit: Audit, path: Path) -> None:
         if has_faults:
             _draw_bars(axes[1], timed, FAULTS, width, "offsets with faults")
         _draw_partitions(axes[-1], rows, width, more=len(audit.partitions) - len(rows))
-        topics = sorted({one.topic for one in audit.partitions})
+        topics = sorted({partition.topic for partition in audit.partitions})
         figure.suptitle(f"Audit of {', '.join(topics[:5])}{' …' if len(topics) > 5 else ''}", fontsize=14)
         axes[0].set_title(verdict(audit, totals), color=BAD if audit.finding_count else GOOD, loc="left", fontsize=11)
         figure.autofmt_xdate()
@@ -71,12 +71,12 @@ def plot_audit(audit: Audit, path: Path) -> None:
 
 def verdict(audit: Audit, totals: Hour) -> str:
     """Summarize the findings in one sentence."""
-    offsets = sum(max(one.end_offset - one.first_offset, 0) for one in audit.partitions)
+    offsets = sum(max(partition.end_offset - partition.first_offset, 0) for partition in audit.partitions)
     if not audit.finding_count:
         return f"Nothing wrong: {offsets:,} offsets accounted for"
     counts = [f"{count:,} {NAMES.get(name, name)}" for name in FAULTS if (count := getattr(totals, name))]
     findings = f"{audit.finding_count:,} finding{'s' if audit.finding_count > 1 else ''}"
-    unknown = sum(hour.faults for one in audit.partitions for hour in one.hours if hour.hour is None)
+    unknown = sum(hour.faults for partition in audit.partitions for hour in partition.hours if hour.hour is None)
     where = f"; {unknown:,} of them at unknown times, not drawn" if unknown else ""
     if not counts:
         return f"{findings} in {offsets:,} offsets, all accounted for"
@@ -91,8 +91,8 @@ def bar_hours(hours: Sequence[int]) -> int:
 
 def _totals(partitions: Sequence[PartitionAudit]) -> Hour:
     whole = Hour(hour=None)
-    for one in partitions:
-        whole.add(one.total())
+    for partition in partitions:
+        whole.add(partition.total())
     return whole
 
 
@@ -130,7 +130,7 @@ def _draw_bars(axes: Any, hours: Sequence[Hour], kinds: dict[str, str], width: i
 
 def _draw_partitions(axes: Any, partitions: Sequence[PartitionAudit], width: int, *, more: int) -> None:
     """Draw a row for each partition: the darker, the more records; a red cross marks faults."""
-    by_row = [_bars(one.hours, width) for one in partitions]
+    by_row = [_bars(partition.hours, width) for partition in partitions]
     most = max((bar.records for bars in by_row for bar in bars.values()), default=0) or 1
     faulty: list[tuple[Any, int]] = []
     for row, bars in enumerate(by_row):
@@ -145,7 +145,7 @@ def _draw_partitions(axes: Any, partitions: Sequence[PartitionAudit], width: int
         label = "missing, duplicate or damaged"
         axes.plot(times, rows, "x", color=BAD, markersize=10, markeredgewidth=2.5, label=label)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
-    names = [f"{one.topic}-{one.partition}" for one in partitions]
+    names = [f"{partition.topic}-{partition.partition}" for partition in partitions]
     axes.set_yticks(range(len(partitions)), names)
     axes.set_ylim(len(partitions) - 0.4, -0.6)
     axes.set_xlabel(f"timestamps of records (UTC){f'; {more:,} more partitions are not drawn' if more else ''}")

@@ -207,15 +207,15 @@ class SegmentAudit:
             self._decoder.add(buffer, start, header, self._wanted)
         first = max(header.base_offset, task.first_offset)
         span = max(header.next_offset - first, 0)
-        found = min(header.record_count, span) if header.is_control else self._decoder.count - before
+        count = min(header.record_count, span) if header.is_control else self._decoder.count - before
         if span:
-            self._place(first, header.next_offset, position, hour)
-        hour.markers += found if header.is_control else 0
-        if found < span:
-            self._holes(span - found, header, position, hour)
-        elif found > span:
-            hour.duplicates += found - span
-            self._find("duplicate", f"{found} records in offsets {first} to {header.last_offset}", position)
+            self._account(first, header.next_offset, position, hour)
+        hour.markers += count if header.is_control else 0
+        if count < span:
+            self._holes(span - count, header, position, hour)
+        elif count > span:
+            hour.duplicates += count - span
+            self._find("duplicate", f"{count} records in offsets {first} to {header.last_offset}", position)
         self._check_epoch(header, position)
         self._expected = max(self._expected, header.next_offset)
         hour.bytes += header.size
@@ -225,7 +225,7 @@ class SegmentAudit:
         if self._decoder.is_full:
             self._count_records()
 
-    def _place(self, first: int, end: int, position: int, hour: Hour) -> None:
+    def _account(self, first: int, end: int, position: int, hour: Hour) -> None:
         """Account for the offsets between the batches so far and one from `first` to before `end`."""
         if first > self._expected:
             self._gap(self._expected, first, position, hour)
@@ -266,7 +266,7 @@ class SegmentAudit:
             hour = self._audited.hour(_hour(header.max_timestamp))
             first = max(header.base_offset, self._task.first_offset)
             if header.next_offset > first:
-                self._place(first, header.next_offset, position, hour)
+                self._account(first, header.next_offset, position, hour)
                 hour.damaged += header.next_offset - first
             self._expected = max(self._expected, header.next_offset)
             what = f"offsets {header.base_offset} to {header.last_offset}: {reason}"
@@ -349,8 +349,8 @@ class SegmentAudit:
                 self._index_findings(iter([IndexFinding(path, "missing")]))
 
     def _index_findings(self, findings: Iterator[IndexFinding]) -> None:
-        for one in findings:
-            self._find("index", one.what, one.position, str(one.path))
+        for finding in findings:
+            self._find("index", finding.what, finding.position, str(finding.path))
 
     def _find(self, kind: str, what: str, position: int | None, path: str | None = None) -> None:
         task = self._task

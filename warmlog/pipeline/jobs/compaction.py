@@ -66,7 +66,7 @@ def report_compaction(run: Runner, options: ReadOptions, top: int, reporter: Rep
 
     `top`: number of keys to list.
     """
-    plan = choose_input(options).plan(lambda extents: {key_of(one): resolve(one, options) for one in extents})
+    plan = choose_input(options).plan(lambda extents: {key_of(extent): resolve(extent, options) for extent in extents})
     parts: dict[TopicPartition, list[AnySplit]] = {key: [] for key in sorted(plan.ranges)}
     for split in plan.splits:
         parts[split.topic, split.partition].append(split)
@@ -74,10 +74,10 @@ def report_compaction(run: Runner, options: ReadOptions, top: int, reporter: Rep
     done = run(tasks, partial(compactable, rules_of(options), top), lambda task: sum(map(size_of_split, task[1])))
     for _, stats in done:
         reporter.add(stats)
-    found = [one for one, _ in done]
+    report = [extent for extent, _ in done]
     if options.path is not None:
-        _measure(found, options)
-    return found
+        _measure(report, options)
+    return report
 
 
 def compactable(
@@ -85,31 +85,33 @@ def compactable(
 ) -> tuple[Compactable, JobStats]:
     """Group the records of one partition by key. Runs in a worker. Raises PipelineError, InspectError, OSError."""
     (topic, partition), splits = task
-    found, stats, watch = Compactable(topic=topic, partition=partition), JobStats(tasks=1), Stopwatch()
-    table = watch.timed(_by_key)(found, splits, rules, stats)
+    compactable_part, stats, watch = Compactable(topic=topic, partition=partition), JobStats(tasks=1), Stopwatch()
+    table = watch.timed(_by_key)(compactable_part, splits, rules, stats)
     if table is not None:
         import pyarrow.compute as pc
 
-        found.keys = table.num_rows
-        found.saved_records = (pc.sum(table["records"]).as_py() or 0) - table.num_rows
-        found.saved_bytes = (pc.sum(table["bytes"]).as_py() or 0) - (pc.sum(table["last_bytes"]).as_py() or 0)
+        compactable_part.keys = table.num_rows
+        compactable_part.saved_records = (pc.sum(table["records"]).as_py() or 0) - table.num_rows
+        compactable_part.saved_bytes = (pc.sum(table["bytes"]).as_py() or 0) - (
+            pc.sum(table["last_bytes"]).as_py() or 0
+        )
         largest = table.sort_by([("bytes", "descending"), ("key", "ascending")]).slice(0, top)
-        found.top = [_top_key(row) for row in largest.to_pylist()]
-    stats.rows, stats.read_s = found.records, watch.seconds
-    return found, stats
+        compactable_part.top = [_top_key(row) for row in largest.to_pylist()]
+    stats.rows, stats.read_s = compactable_part.records, watch.seconds
+    return compactable_part, stats
 
 
-def _by_key(found: Compactable, splits: Sequence[AnySplit], rules: ReadRules, stats: JobStats) -> Any:
+def _by_key(part: Compactable, splits: Sequence[AnySplit], rules: ReadRules, stats: JobStats) -> Any:
     """Return a table of keys: number of records, their bytes, the bytes of the last one. None if there are no keys."""
     merged, waiting, rows = None, [], 0
     for batch in _batches(splits, rules, stats):
-        waiting.append(_sizes(batch, found))
+        waiting.append(_sizes(batch, part))
         rows += batch.num_rows
         if rows >= MERGE_ROWS:
-            merged, waiting, rows = _merged([merged, *waiting], found), [], 0
+            merged, waiting, rows = _merged([merged, *waiting], part), [], 0
     if merged is None and not waiting:
         return None
-    return _merged([merged, *waiting], found)
+    return _merged([merged, *waiting], part)
 
 
 def _batches(splits: Sequence[AnySplit], rules: ReadRules, stats: JobStats) -> Iterator[Any]:
@@ -123,7 +125,7 @@ def _batches(splits: Sequence[AnySplit], rules: ReadRules, stats: JobStats) -> I
         stats.add_tally(tally)
 
 
-def _sizes(batch: Any, found: Compactable) -> Any:
+def _sizes(batch: Any, part: Compactable) -> Any:
     """Count a record batch; return its keyed records as a table like those of `_merged`."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -131,16 +133,16 @@ def _sizes(batch: Any, found: Compactable) -> Any:
     keys, values = batch.column("key"), batch.column("value")
     sizes = [pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()) for column in (keys, values)]
     size = pc.add(*sizes)
-    found.records += batch.num_rows
-    found.keyless += keys.null_count
-    found.tombstones += values.null_count
-    found.bytes += pc.sum(size).as_py() or 0
-    ones = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
-    table = pa.table({"key": keys, "records": ones, "bytes": size, "last_bytes": size})
+    part.records += batch.num_rows
+    part.keyless += keys.null_count
+    part.tombstones += values.null_count
+    part.bytes += pc.sum(size).as_py() or 0
+    counts = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
+    table = pa.table({"key": keys, "records": counts, "bytes": size, "last_bytes": size})
     return table.filter(pc.is_valid(keys)) if keys.null_count else table
 
 
-def _merged(tables: Sequence[Any], found: Compactable) -> Any:
+def _merged(tables: Sequence[Any], part: Compactable) -> Any:
     """Group tables by key, in their order. Raises PipelineError if there are too many keys."""
     import pyarrow as pa
 
@@ -150,7 +152,7 @@ def _merged(tables: Sequence[Any], found: Compactable) -> Any:
     merged = merged.rename_columns(["key", "records", "bytes", "last_bytes"])
     if merged["key"].nbytes > MAX_KEYS_BYTES:
         raise PipelineError(
-            f"{found.topic}-{found.partition} has more than {MAX_KEYS_BYTES >> 20} MiB of distinct keys, too many to"
+            f"{part.topic}-{part.partition} has more than {MAX_KEYS_BYTES >> 20} MiB of distinct keys, too many to"
             " group in memory: docs/pipeline/jobs.md has a query for Spark without this limit"
         )
     return merged
@@ -164,16 +166,16 @@ def _top_key(row: Mapping[str, Any]) -> TopKey:
     return TopKey(text=text, records=row["records"], bytes=row["bytes"])
 
 
-def _measure(found: Sequence[Compactable], options: ReadOptions) -> None:
+def _measure(report: Sequence[Compactable], options: ReadOptions) -> None:
     """Add the sizes of the partitions' files."""
-    stored = {key_of(one): one for one in wanted_partitions(options)}
+    stored = {key_of(each): each for each in wanted_partitions(options)}
     cleaned = cleaner_points(stored.values())
-    for one in found:
-        partition = stored[one.topic, one.partition]
+    for each in report:
+        partition = stored[each.topic, each.partition]
         sizes = {segment.base_offset: partition.readable_size(segment) for segment in partition.segments}
-        one.stored_bytes = sum(sizes.values())
-        one.stored_saved_bytes = round(one.stored_bytes * one.saved_bytes / one.bytes) if one.bytes else 0
-        one.dirty_ratio = dirty_ratio(sizes, cleaned.get((one.topic, one.partition), 0))
+        each.stored_bytes = sum(sizes.values())
+        each.stored_saved_bytes = round(each.stored_bytes * each.saved_bytes / each.bytes) if each.bytes else 0
+        each.dirty_ratio = dirty_ratio(sizes, cleaned.get((each.topic, each.partition), 0))
 
 
 def dirty_ratio(sizes: Mapping[int, int], cleaned_until: int) -> float:

@@ -112,7 +112,7 @@ class HeaderCounter(SplitReader):
 def count_records(run: Runner, options: ReadOptions, reporter: Reporter) -> list[Counted]:
     """Count the records of each partition of a directory. Raises PipelineError, InspectError, OSError."""
     assert options.path is not None, "a broker does not send headers without records"
-    plan = choose_input(options).plan(lambda extents: {key_of(one): resolve(one, options) for one in extents})
+    plan = choose_input(options).plan(lambda extents: {key_of(extent): resolve(extent, options) for extent in extents})
     splits = [split for split in plan.splits if isinstance(split, Split)]
     parts = run(splits, partial(count_split, rules_of(options)), lambda split: split.size // HEADERS_PART)
     for _, stats in parts:
@@ -135,7 +135,7 @@ def count_split(rules: ReadRules, split: Split) -> tuple[Counted, JobStats]:
 
 def by_partition(parts: Iterable[Counted]) -> list[Counted]:
     """Sum the parts by topic and partition."""
-    found: dict[TopicPartition, Counted] = {}
+    counted: dict[TopicPartition, Counted] = {}
     for part in parts:
-        found.setdefault((part.topic, part.partition), Counted(topic=part.topic, partition=part.partition)).add(part)
-    return [found[key] for key in sorted(found)]
+        counted.setdefault((part.topic, part.partition), Counted(topic=part.topic, partition=part.partition)).add(part)
+    return [counted[key] for key in sorted(counted)]

@@ -81,7 +81,7 @@ def sink_options(bootstrap: str, topic: str, given: Mapping[str, str]) -> WriteO
 
 def plan_from_log(options: ReadOptions) -> list[ReplayTask]:
     """Return a task for each partition of topics. Raises PipelineError, InspectError, OSError."""
-    plan = choose_input(options).plan(lambda extents: {key_of(one): resolve(one, options) for one in extents})
+    plan = choose_input(options).plan(lambda extents: {key_of(extent): resolve(extent, options) for extent in extents})
     parts: dict[TopicPartition, list[AnySplit]] = {key: [] for key in sorted(plan.ranges)}
     for split in plan.splits:
         parts[split.topic, split.partition].append(split)
@@ -124,16 +124,16 @@ def prepare_target(brokers: Brokers, topic: str, tasks: Sequence[ReplayTask], *,
     needed = max((task.partition for task in tasks), default=0) + 1
     with ClusterConnection(brokers, Retry()) as cluster:
         cluster.start()
-        (found,) = cluster.call(lambda client: client.metadata([topic])).topics
-        if found.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        (metadata,) = cluster.call(lambda client: client.metadata([topic])).topics
+        if metadata.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             new = CreateTopicsRequest(topics=(NewTopic(name=topic, partitions=needed),))
             (created,) = cluster.ask(new, CreateTopicsResponse).topics
             if created.error not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:  # the latter: by a lost request
                 raise reply_error(created.error, created.message, about=f"topic {topic}")
             return needed
-    if found.error:
-        raise reply_error(found.error, found.message, about=f"topic {topic}")
-    if keep_partitions and len(found.partitions) < needed:
+    if metadata.error:
+        raise reply_error(metadata.error, metadata.message, about=f"topic {topic}")
+    if keep_partitions and len(metadata.partitions) < needed:
         raise PipelineError(
             f"topic {topic} has no partition {needed - 1}, but the source has: add partitions (warmlog topic alter"
             f" {topic} --partitions {needed}), or leave out --keep-partitions"
@@ -152,9 +152,9 @@ def replay(
 ) -> list[Replayed]:
     """Send the records of the tasks. Raises PipelineError, InspectError, OSError."""
     done = run(tasks, partial(replay_task, rules, rules_of(options)), size_of_task)
-    for one in done:
-        reporter.add(one.stats)
-    reporter.set_details(id=rules.replay_id, stored_before=sum(one.stored_before for one in done))
+    for replayed in done:
+        reporter.add(replayed.stats)
+    reporter.set_details(id=rules.replay_id, stored_before=sum(replayed.stored_before for replayed in done))
     return done
 
 
@@ -201,7 +201,7 @@ def _rows(task: ReplayTask, read_rules: ReadRules, stats: JobStats) -> Iterator[
 
 def _table_rows(task: ReplayTask) -> Iterator[Any]:
     first, end = task.first_offset or 0, task.end_offset
-    files = [one for one in task.files if one.end_offset > first and (end is None or one.first_offset < end)]
+    files = [file for file in task.files if file.end_offset > first and (end is None or file.first_offset < end)]
     for batch in read_in_order(files, COLUMNS):
         if "value" not in batch.schema.names:
             raise PipelineError(f"{task.files[0].path} has no column value, so there is nothing to replay")

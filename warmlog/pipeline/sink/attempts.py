@@ -121,9 +121,9 @@ class StoredRecords:
     ) -> bool:
         """Match a row (key, value, headers) with a stored record; False if there is none. None matches anything."""
         mark = fingerprint(topic, *row)
-        places = self._records.get(mark, ())
-        for at, (found_partition, found_time) in enumerate(places):
-            if partition in {None, found_partition} and (time is None or found_time in {None, time}):
+        stored = self._records.get(mark, ())
+        for at, (stored_partition, stored_time) in enumerate(stored):
+            if partition in {None, stored_partition} and (time is None or stored_time in {None, time}):
                 del self._records[mark][at]
                 self.left -= 1
                 return True
@@ -144,13 +144,13 @@ class StoredReader:
         first, reach = self._log_start(topic, partition), count
         while True:
             start = max(end - reach, first)
-            found = list(self._written(topic, partition, start, end))
-            if start == first or len(found) == count or _has_first_batch(found, start):
+            records = list(self._written(topic, partition, start, end))
+            if start == first or len(records) == count or _has_first_batch(records, start):
                 break
             reach *= 2
-        for header, record in found:
+        for header, record in records:
             into.add(topic, partition, header, record)
-        into.gone += count - len(found)
+        into.gone += count - len(records)
 
     def records_at(self, topic: str, partition: int, offset: int, count: int) -> list[Record]:
         """Return the records of the identity among `count` offsets from this one."""
@@ -173,6 +173,6 @@ class StoredReader:
         return Offsets(self._cluster, [(topic, partition)]).bound((topic, partition), EARLIEST_TIMESTAMP)
 
 
-def _has_first_batch(found: Sequence[tuple[BatchHeader, Record]], start: int) -> bool:
+def _has_first_batch(records: Sequence[tuple[BatchHeader, Record]], start: int) -> bool:
     """Whether the epoch's first batch was read in full (compaction may have removed records of it, or of others)."""
-    return bool(found) and found[0][0].base_sequence == 0 and found[0][0].base_offset >= start
+    return bool(records) and records[0][0].base_sequence == 0 and records[0][0].base_offset >= start

@@ -43,7 +43,7 @@ class Decision:
     number: int = NO_OFFSET
     transactions: tuple[OpenTransaction, ...] | None = ()
     first_offsets: FirstOffsets = field(default_factory=dict)
-    place: TopicPartition = ("", 0)
+    topic_partition: TopicPartition = ("", 0)
 
 
 def decided_number(cluster: ClusterConnection, group: str) -> int:
@@ -58,27 +58,31 @@ def read_decision(cluster: ClusterConnection, group: str, *, is_stable: bool = F
         return Decision()
     count, _, text = note.metadata.partition(";")
     if not text:
-        return Decision(number=note.number, transactions=None, place=note.place)
+        return Decision(number=note.number, transactions=None, topic_partition=note.topic_partition)
     for at in range(1, int(count) + 1):
         text += last_note(cluster, _names_group(group, at)).metadata
     transactions, first_offsets = _decode(text)
-    return Decision(number=note.number, transactions=transactions, first_offsets=first_offsets, place=note.place)
+    return Decision(
+        number=note.number, transactions=transactions, first_offsets=first_offsets, topic_partition=note.topic_partition
+    )
 
 
 def write_decision(
     cluster: ClusterConnection, group: str, number: int, transactions: Sequence[OpenTransaction]
 ) -> None:
     """Note that the transactions of a write are to be committed. Raises PipelineError."""
-    names, place = _encode(transactions), next(iter(transactions[0].first_offsets))
+    names, topic_partition = _encode(transactions), next(iter(transactions[0].first_offsets))
     first, *more = (names[at : at + METADATA_BYTES] for at in range(0, len(names), METADATA_BYTES))
     for at, text in enumerate(more, start=1):
-        write_note(cluster, _names_group(group, at), Note(number=number, place=place, metadata=text))
-    write_note(cluster, group, Note(number=number, place=place, metadata=f"{len(more)};{first}"))
+        write_note(
+            cluster, _names_group(group, at), Note(number=number, topic_partition=topic_partition, metadata=text)
+        )
+    write_note(cluster, group, Note(number=number, topic_partition=topic_partition, metadata=f"{len(more)};{first}"))
 
 
 def nothing_left(decision: Decision) -> Note:
     """Return the note that follows a decision when all of its rows are committed."""
-    return Note(number=decision.number, place=decision.place, metadata=f"0;{_encode(())}")
+    return Note(number=decision.number, topic_partition=decision.topic_partition, metadata=f"0;{_encode(())}")
 
 
 def _names_group(group: str, at: int) -> str:

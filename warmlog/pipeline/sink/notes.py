@@ -21,10 +21,10 @@ METADATA_BYTES = 4000  # of one committed offset; offset.metadata.max.bytes is 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A committed offset, of the partition `place`, and its metadata."""
+    """A committed offset, of `topic_partition`, and its metadata."""
 
     number: int = NO_OFFSET
-    place: TopicPartition = ("", 0)
+    topic_partition: TopicPartition = ("", 0)
     metadata: str = ""
 
 
@@ -35,23 +35,23 @@ def last_note(cluster: ClusterConnection, group: str, *, is_stable: bool = False
     """
 
     def check(reply: OffsetFetchResponse) -> None:
-        (found,) = reply.groups
-        for error in (found.error, *[each.error for each in found.partitions]):
+        (fetched,) = reply.groups
+        for error in (fetched.error, *[each.error for each in fetched.partitions]):
             if error:
                 raise broker_error(error, None, about=group)
 
     request = OffsetFetchRequest(groups=(OffsetFetchGroup(group=group),), require_stable=is_stable)
-    (found,) = cluster.ask_coordinator(CoordinatorType.GROUP, group, request, OffsetFetchResponse, check).groups
+    (fetched,) = cluster.ask_coordinator(CoordinatorType.GROUP, group, request, OffsetFetchResponse, check).groups
     notes = [
-        Note(number=each.offset, place=(each.topic, each.partition), metadata=each.metadata or "")
-        for each in found.partitions
+        Note(number=each.offset, topic_partition=(each.topic, each.partition), metadata=each.metadata or "")
+        for each in fetched.partitions
     ]
     return max(notes, key=lambda note: note.number, default=Note())
 
 
 def write_note(cluster: ClusterConnection, group: str, note: Note) -> None:
     """Commit a note. Raises PipelineError."""
-    topic, partition = note.place
+    topic, partition = note.topic_partition
     offset = OffsetToCommit(topic=topic, partition=partition, offset=note.number, metadata=note.metadata)
 
     def check(reply: OffsetCommitResponse) -> None:

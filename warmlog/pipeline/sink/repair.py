@@ -66,13 +66,13 @@ def _batches(
     """Yield the batches of these producers, with their compression."""
     while True:
         part = fetch_once(cluster, topic, partition, offset, max_bytes=FETCH_BYTES)
-        found = list(headers(part.records))
-        for at, header in found:
+        batches = list(headers(part.records))
+        for at, header in batches:
             if (header.producer_id, header.producer_epoch) in owners and not header.is_control:
                 yield Codec(header.attributes & CODEC_MASK), list(decode_batch(part.records, at, header))
-        if not found:
+        if not batches:
             return
-        offset = found[-1][1].next_offset
+        offset = batches[-1][1].next_offset
 
 
 def _note(cluster: ClusterConnection, identity: Identity, group: str, decision: Decision) -> None:
@@ -84,7 +84,12 @@ def _note(cluster: ClusterConnection, identity: Identity, group: str, decision: 
         producer_id=identity.producer_id,
         producer_epoch=identity.producer_epoch,
         partitions=(
-            OffsetToCommit(topic=note.place[0], partition=note.place[1], offset=note.number, metadata=note.metadata),
+            OffsetToCommit(
+                topic=note.topic_partition[0],
+                partition=note.topic_partition[1],
+                offset=note.number,
+                metadata=note.metadata,
+            ),
         ),
     )
 

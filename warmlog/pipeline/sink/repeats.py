@@ -48,27 +48,27 @@ def check_tasks(cluster: ClusterConnection, attempts: Sequence[Attempt], identit
     write = attempts[0]
     if write.run is not None and last_note(cluster, write.group).metadata == write.run:
         return
-    found = _more_tasks(cluster, len(attempts), topics, identity)
-    if found:
+    extra = _more_tasks(cluster, len(attempts), topics, identity)
+    if extra:
         raise PipelineError(
             f"an earlier attempt at write {write.number} of {write.name} had more than the {len(attempts)} tasks of"
-            f" this one: {len(found)} others, from task {found[0]} on, have stored rows that are now stored again"
+            f" this one: {len(extra)} others, from task {extra[0]} on, have stored rows that are now stored again"
             " (onChangedRows=send accepts that)"
         )
     if write.run is not None:
-        write_note(cluster, write.group, Note(number=write.number, place=(topics[0], 0), metadata=write.run))
+        write_note(cluster, write.group, Note(number=write.number, topic_partition=(topics[0], 0), metadata=write.run))
 
 
 def _more_tasks(
     cluster: ClusterConnection, tasks: int, topics: Sequence[str], identity: Callable[[int], Identity]
 ) -> list[int]:
     """Return the numbers of further tasks that have stored something."""
-    found: list[int] = []
+    extra: list[int] = []
     for task in count(tasks):
-        if task - max([tasks, *found[-1:]]) > EMPTY_TASKS:
-            return found
+        if task - max([tasks, *extra[-1:]]) > EMPTY_TASKS:
+            return extra
         producer = identity(task)
         positions = (position for topic in topics for position in producer_positions(cluster, producer, topic))
         if any(each.producer_epoch == producer.producer_epoch and each.last_sequence >= 0 for each in positions):
-            found.append(task)
+            extra.append(task)
     raise AssertionError("unreachable: the count is endless")

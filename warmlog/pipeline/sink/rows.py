@@ -114,8 +114,8 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
         column = column.cast(pa.binary())
     elif pa.types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
-    found: list[bytes | None] = column.to_pylist()
-    return found
+    values: list[bytes | None] = column.to_pylist()
+    return values
 
 
 def _milliseconds(column: pa.Array) -> list[int | None]:
@@ -127,8 +127,8 @@ def _milliseconds(column: pa.Array) -> list[int | None]:
 def _check_time(microseconds: int | None) -> None:
     """Raise PipelineError if a record cannot have this time."""
     if microseconds is not None and microseconds // MICROSECONDS < NO_TIMESTAMP:
-        found = microseconds // MICROSECONDS
-        raise PipelineError(f"column timestamp: {found} ms is before 1970, the earliest time of a record")
+        seconds = microseconds // MICROSECONDS
+        raise PipelineError(f"column timestamp: {seconds} ms is before 1970, the earliest time of a record")
 
 
 def _headers(column: pa.Array) -> list[Headers]:
@@ -136,10 +136,10 @@ def _headers(column: pa.Array) -> list[Headers]:
     pairs = list(zip(keys.to_pylist(), values.to_pylist(), strict=True))
     ends = column.offsets.to_pylist()
     there = column.is_valid().to_pylist()
-    found = [tuple(pairs[ends[at] : ends[at + 1]]) if there[at] else () for at in range(len(column))]
-    if keys.null_count and any(key is None for headers in found for key, _ in headers):
+    rows = [tuple(pairs[ends[at] : ends[at + 1]]) if there[at] else () for at in range(len(column))]
+    if keys.null_count and any(key is None for headers in rows for key, _ in headers):
         raise _no_header_key()
-    return found
+    return rows
 
 
 def _no_header_key() -> PipelineError:
@@ -160,17 +160,17 @@ def row_size_bound(key: bytes | None, value: bytes | None, headers: Headers) -> 
 
 def rows_of_spark(rows: Iterable[Any], names: Sequence[str], *, with_headers: bool = True) -> Iterator[Rows]:
     """Convert Spark's rows, `ROWS_AT_A_TIME` at a time. `names`: of their columns. Raises PipelineError."""
-    places = {name.lower(): at for at, name in enumerate(names)}
+    columns = {name.lower(): at for at, name in enumerate(names)}
     if not with_headers:
-        places.pop("headers", None)
+        columns.pop("headers", None)
     given = iter(rows)
     while some := list(islice(given, ROWS_AT_A_TIME)):
-        yield _rows_of_some(some, places)
+        yield _rows_of_some(some, columns)
 
 
-def _rows_of_some(some: list[Any], places: dict[str, int]) -> Rows:
+def _rows_of_some(some: list[Any], columns: dict[str, int]) -> Rows:
     def read(name: str, make: Callable[[Any], Any]) -> list[Any] | None:
-        at = places.get(name)
+        at = columns.get(name)
         return None if at is None else [make(row[at]) for row in some]
 
     values = read("value", _plain_bytes)
@@ -193,10 +193,10 @@ def _plain_bytes(given: bytes | bytearray | str | None) -> bytes | None:
 
 
 def _plain_headers(given: Iterable[Any] | None) -> Headers:
-    found = tuple((key, _plain_bytes(value)) for key, value in given or ())
-    if any(key is None for key, _ in found):
+    headers = tuple((key, _plain_bytes(value)) for key, value in given or ())
+    if any(key is None for key, _ in headers):
         raise _no_header_key()
-    return found
+    return headers
 
 
 def _plain_milliseconds(given: datetime | None) -> int | None:

@@ -116,12 +116,12 @@ class BatchSender:
             self.flush()
             self._deliver_failed([(batch, error)])
             return
-        found = self._collected.setdefault(leader, _Collected())
-        if found.size + len(batch.encoded) > MAX_REQUEST_BYTES and found.batches:
+        collected = self._collected.setdefault(leader, _Collected())
+        if collected.size + len(batch.encoded) > MAX_REQUEST_BYTES and collected.batches:
             self._post(leader)
-            found = self._collected[leader] = _Collected()
-        found.batches[batch.key] = batch
-        found.size += len(batch.encoded)
+            collected = self._collected[leader] = _Collected()
+        collected.batches[batch.key] = batch
+        collected.size += len(batch.encoded)
         self._collected_for[batch.key] = leader
 
     def flush(self) -> None:

@@ -146,8 +146,8 @@ class TaskWriter:
         if not keyed:
             self._spread(target, records, largest)
             return
-        *found, spread = rows_by_partition(records, len(target.open))
-        for batch, some in zip(target.open, found, strict=True):
+        *by_partition, spread = rows_by_partition(records, len(target.open))
+        for batch, some in zip(target.open, by_partition, strict=True):
             self._fill(batch, some, largest)
         self._spread(target, spread, largest)
 

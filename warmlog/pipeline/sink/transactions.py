@@ -200,11 +200,11 @@ def commit(cluster: ClusterConnection, tasks: Sequence[CompleteTask], timeout_ms
 
 def _decide(cluster: ClusterConnection, write: Write, transactions: Sequence[OpenTransaction]) -> None:
     """Note that the transactions are to be committed. Raises PipelineError if one of them is no longer open."""
-    for transaction, found in zip(transactions, _described(cluster, write, transactions), strict=True):
-        if not _is_open(transaction, found):
+    for transaction, described in zip(transactions, _described(cluster, write, transactions), strict=True):
+        if not _is_open(transaction, described):
             if decided_number(cluster, write.group) == write.number:
                 return  # by this call already, whose reply was lost
-            raise PipelineError(f"{found.transactional_id}: {ENDED}; {WRITTEN_AGAIN}")
+            raise PipelineError(f"{described.transactional_id}: {ENDED}; {WRITTEN_AGAIN}")
     write_decision(cluster, write.group, write.number, transactions)
 
 
@@ -248,18 +248,21 @@ def _named(cluster: ClusterConnection, write: Write, decision: Decision) -> Sequ
 def commit_named(cluster: ClusterConnection, write: Write, named: Sequence[OpenTransaction]) -> list[OpenTransaction]:
     """Commit transactions that are still open; return those that were aborted. Raises PipelineError."""
     lost = []
-    for transaction, found in zip(named, _described(cluster, write, named), strict=True):
-        if _is_open(transaction, found):
+    for transaction, described in zip(named, _described(cluster, write, named), strict=True):
+        if _is_open(transaction, described):
             end(cluster, identity_of(write, transaction), commits=True)
-        elif found.state not in COMMITTED_STATES:
+        elif described.state not in COMMITTED_STATES:
             lost.append(transaction)
     return lost
 
 
-def _is_open(transaction: OpenTransaction, found: DescribedTransaction) -> bool:
+def _is_open(transaction: OpenTransaction, described: DescribedTransaction) -> bool:
     """Whether the state of a transactional id is that of this very transaction, and it is open."""
     identity = transaction.producer_id, transaction.producer_epoch
-    return found.state == TransactionState.ONGOING.label and (found.producer_id, found.producer_epoch) == identity
+    return (
+        described.state == TransactionState.ONGOING.label
+        and (described.producer_id, described.producer_epoch) == identity
+    )
 
 
 def _abort_others(cluster: ClusterConnection, write: Write, named: Sequence[OpenTransaction]) -> None:

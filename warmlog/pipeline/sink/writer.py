@@ -250,8 +250,8 @@ def report(
     """Log what was written, and append it as a line of JSON to the file of the option `report`."""
     done = [message.report for message in messages if isinstance(message, TaskMessage)]
     summary: dict[str, Any] = {"outcome": outcome, "topic": options.topic, "tasks": len(done)}
-    for one in fields(TaskReport):
-        summary[one.name] = sum(getattr(task, one.name) for task in done)
+    for field in fields(TaskReport):
+        summary[field.name] = sum(getattr(task, field.name) for task in done)
     if batch_id is not None:
         summary["batch_id"] = batch_id
     line = json.dumps(summary)

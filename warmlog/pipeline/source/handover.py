@@ -81,24 +81,24 @@ class HandoverInput:
             key: Range(start=local[key].end, end=wanted.end) if key in local else wanted
             for key, wanted in ranges.items()
         }
-        found = plan_splits([(stored[key], wanted) for key, wanted in local.items()], self._options)
-        splits = [replace(split, brokers=self._brokers) for split in found]
+        planned = plan_splits([(stored[key], wanted) for key, wanted in local.items()], self._options)
+        splits = [replace(split, brokers=self._brokers) for split in planned]
         return [*self._remote(before, topic_ids), *splits, *self._remote(after, topic_ids)]
 
     def _stored(self, topic_ids: TopicIds) -> dict[TopicPartition, StoredPartition]:
         path, topics = self._options.path, self._options.topics
         assert path is not None, "a hand-over has a directory"
         try:
-            found = selected_partitions(self._options, is_part_allowed=True)
+            partitions = selected_partitions(self._options, is_part_allowed=True)
         except MissingDirectoryError as error:
             _log.warning("%s; reading from the broker instead", error)
             return {}
-        missing = set(topics.named) - {one.topic for one in found}
+        missing = set(topics.named) - {partition.topic for partition in partitions}
         if missing and self.offsets is None:
             raise PipelineError(f"{path} has no topic {', '.join(sorted(missing))}")
-        for one in found:
-            _check_topic_id(one, topic_ids.get(one.topic))
-        return {(one.topic, one.partition): one for one in found}
+        for partition in partitions:
+            _check_topic_id(partition, topic_ids.get(partition.topic))
+        return {(partition.topic, partition.partition): partition for partition in partitions}
 
     def _remote(self, ranges: Ranges, topic_ids: TopicIds) -> list[AnySplit]:
         return list(plan_remote(self._options, self._brokers, ranges, topic_ids))

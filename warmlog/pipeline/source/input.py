@@ -70,16 +70,16 @@ def plan_batch(options: ReadOptions, bounds: Bounds) -> Plan:
     """Return the plan of a batch read. Raises PipelineError, InspectError, OSError."""
     return choose_input(options).plan(
         lambda extents: {
-            key_of(one): bounds.applied(one, resolve(one, options))
-            for one in extents
-            if bounds.partitions is None or one.partition in bounds.partitions
+            key_of(extent): bounds.applied(extent, resolve(extent, options))
+            for extent in extents
+            if bounds.partitions is None or extent.partition in bounds.partitions
         }
     )
 
 
 def size_of(options: ReadOptions) -> int:
     """Return the approximate size of a batch read in bytes. Raises PipelineError, InspectError, OSError."""
-    return choose_input(options).size(lambda extents: {key_of(one): resolve(one, options) for one in extents})
+    return choose_input(options).size(lambda extents: {key_of(extent): resolve(extent, options) for extent in extents})
 
 
 def rules_of(options: ReadOptions) -> ReadRules:
@@ -110,8 +110,8 @@ class DirectoryInput:
 
         def add_up(partitions: list[StoredPartition]) -> int:
             ranges = choose(list(partitions))
-            chosen = [(one, ranges[key_of(one)]) for one in partitions if key_of(one) in ranges]
-            return sum(one.bytes_between(wanted.start, wanted.end) for one, wanted in chosen)
+            chosen = [(partition, ranges[key_of(partition)]) for partition in partitions if key_of(partition) in ranges]
+            return sum(partition.bytes_between(wanted.start, wanted.end) for partition, wanted in chosen)
 
         return self._with_partitions(add_up, lenient=False)
 
@@ -123,9 +123,9 @@ class DirectoryInput:
 
     def _plan(self, partitions: list[StoredPartition], choose: Choice) -> Plan:
         ranges = choose(list(partitions))
-        chosen = [(one, ranges[key_of(one)]) for one in partitions if key_of(one) in ranges]
+        chosen = [(partition, ranges[key_of(partition)]) for partition in partitions if key_of(partition) in ranges]
         splits = plan_splits(chosen, self._options)
-        stored = sum(one.readable_size(segment) for one, _ in chosen for segment in one.segments)
+        stored = sum(partition.readable_size(segment) for partition, _ in chosen for segment in partition.segments)
         read = sum(split.size for split in splits)
         return Plan(splits=list(splits), ranges=ranges, skipped_bytes=max(stored - read, 0))
 
@@ -135,18 +135,18 @@ def wanted_partitions(options: ReadOptions, *, lenient: bool = False) -> list[St
 
     Raises PipelineError if a named topic or partition does not exist (unless `lenient`), InspectError, OSError.
     """
-    found = selected_partitions(options)
+    partitions = selected_partitions(options)
     if lenient:
-        return found
-    missing = set(options.topics.names) - {partition.topic for partition in found}
+        return partitions
+    missing = set(options.topics.names) - {partition.topic for partition in partitions}
     if missing:
         raise PipelineError(f"{options.path} has no topic {', '.join(sorted(missing))}")
     for topic, numbers in (options.topics.assigned or {}).items():
-        existing = {partition.partition for partition in found if partition.topic == topic}
+        existing = {partition.partition for partition in partitions if partition.topic == topic}
         if set(numbers) - existing:
             raise PipelineError(f"{options.path} has no partition {min(set(numbers) - existing)} of topic {topic}")
-    check_named(found, options)
-    return found
+    check_named(partitions, options)
+    return partitions
 
 
 def read_batches(split: AnySplit, rules: ReadRules, handler: BatchHandler) -> tuple[Iterator[None], Tally]:

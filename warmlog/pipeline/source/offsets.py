@@ -76,10 +76,10 @@ def _rewritten_from(extent: Extent, position: Position, end: int) -> int | None:
     newest = extent.epoch_before(end)
     if epoch is None or newest is None or newest <= epoch or last < extent.start_offset:
         return None
-    found = extent.batch_at(last)
-    if found is None or found.base_offset > last or found.leader_epoch <= epoch:
+    batch = extent.batch_at(last)
+    if batch is None or batch.base_offset > last or batch.leader_epoch <= epoch:
         return None
-    first, later = extent.start_offset, found.base_offset
+    first, later = extent.start_offset, batch.base_offset
     while first < later:  # the batch at `later` has a later epoch, no batch before `first` has
         middle = (first + later) // 2
         header = extent.batch_at(middle)
@@ -92,22 +92,22 @@ def _rewritten_from(extent: Extent, position: Position, end: int) -> int | None:
 
 def positions_of(form: OffsetsForm) -> dict[TopicPartition, Position]:
     """Parse offsets from a checkpoint."""
-    found: dict[TopicPartition, Position] = {}
+    positions: dict[TopicPartition, Position] = {}
     for topic, listed in form.items():
         partitions = listed.get("partitions")
         if partitions is None:
-            found |= {(topic, int(partition)): Position(offset=offset) for partition, offset in listed.items()}
+            positions |= {(topic, int(partition)): Position(offset=offset) for partition, offset in listed.items()}
             continue
-        for partition, one in partitions.items():
-            position = Position(offset=one["offset"], leader_epoch=one.get("leaderEpoch"))
-            found[topic, int(partition)] = replace(position, topic_id=listed.get("topicId"))
-    return found
+        for partition, stored in partitions.items():
+            position = Position(offset=stored["offset"], leader_epoch=stored.get("leaderEpoch"))
+            positions[topic, int(partition)] = replace(position, topic_id=listed.get("topicId"))
+    return positions
 
 
 def start_of(form: OffsetsForm) -> OffsetsForm | None:
     """Return where the micro-batch that ends here begins; None unless it is a query's first."""
-    found = {topic: listed["start"] for topic, listed in form.items() if "start" in listed}
-    return found or None
+    starts = {topic: listed["start"] for topic, listed in form.items() if "start" in listed}
+    return starts or None
 
 
 def with_start(form: OffsetsForm, start: OffsetsForm) -> OffsetsForm:
@@ -122,7 +122,7 @@ def form_of(positions: Positions) -> OffsetsForm:
         listed = form.setdefault(topic, {"partitions": {}})
         if position.topic_id is not None:
             listed["topicId"] = position.topic_id
-        one = listed["partitions"][str(partition)] = {"offset": position.offset}
+        entry = listed["partitions"][str(partition)] = {"offset": position.offset}
         if position.leader_epoch is not None:
-            one["leaderEpoch"] = position.leader_epoch
+            entry["leaderEpoch"] = position.leader_epoch
     return form

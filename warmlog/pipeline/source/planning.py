@@ -96,7 +96,9 @@ def _aborted_in(partition: StoredPartition, pieces: Sequence[Piece]) -> tuple[Ab
     """Return the aborted transactions that have offsets in these pieces."""
     first, end = pieces[0].first_offset, pieces[-1].end_offset
     aborted = partition.transactions.aborted
-    return tuple(one for one in aborted if one.first_offset < end and one.last_offset >= first)
+    return tuple(
+        transaction for transaction in aborted if transaction.first_offset < end and transaction.last_offset >= first
+    )
 
 
 def pieces_of(partition: StoredPartition, wanted: Range) -> Iterator[Piece]:
@@ -142,26 +144,26 @@ def _cut(partition: StoredPartition, pieces: Sequence[Piece], share: int) -> Ite
     """Yield the pieces in groups of about `share` bytes, cutting pieces where needed."""
     bases = {segment.path: segment.base_offset for segment in partition.segments}
     group: list[Piece] = []
-    room = share
+    left_bytes = share
     left = sum(piece.size for piece in pieces)
     for piece in pieces:
         rest = piece
         left -= piece.size
         entries: OffsetEntries | None = None
-        while rest.size > room + share * REST_SHARE:
+        while rest.size > left_bytes + share * REST_SHARE:
             if entries is None:  # up to 2 MiB for a full segment, so read once however often it is cut
                 entries = OffsetEntries(piece.path, bases[piece.path])
-            halves = _cut_piece(rest, entries, bases[piece.path], rest.position + max(room, 1))
+            halves = _cut_piece(rest, entries, bases[piece.path], rest.position + max(left_bytes, 1))
             if halves is None:
                 break
             group.append(halves[0])
             yield tuple(group)
-            group, room, rest = [], share, halves[1]
+            group, left_bytes, rest = [], share, halves[1]
         group.append(rest)
-        room -= rest.size
-        if room <= share * REST_SHARE < left:
+        left_bytes -= rest.size
+        if left_bytes <= share * REST_SHARE < left:
             yield tuple(group)
-            group, room = [], share
+            group, left_bytes = [], share
     if group:
         yield tuple(group)
 

@@ -133,9 +133,9 @@ def _start(partition: Extent, options: ReadOptions) -> int:
 
 
 def _start_at_time(partition: Extent, timestamp_ms: int, options: ReadOptions, end: int) -> int:
-    found = partition.offset_at_time(timestamp_ms)
-    if found is not None:
-        return min(found, end)
+    offset = partition.offset_at_time(timestamp_ms)
+    if offset is not None:
+        return min(offset, end)
     if options.starts_at_end_without_later:
         return end
     raise PipelineError(
@@ -149,8 +149,8 @@ def resolve_end(partition: Extent, options: ReadOptions) -> int:
     wanted = _bound_of(partition, options.end)
     last = last_of(partition, options)
     if options.end.by_time:
-        found = partition.offset_at_time(wanted)
-        return last if found is None else min(found, last)
+        offset = partition.offset_at_time(wanted)
+        return last if offset is None else min(offset, last)
     if wanted == LATEST:
         return last
     if wanted > last:
@@ -231,7 +231,7 @@ class Bounds:
         start = max(wanted.start, self.first_offset)
         if self.first_ms > 0:
             with suppress(PipelineError, InspectError):  # a damaged batch, which reading will report
-                found = partition.offset_at_time(self.first_ms)
-                start = wanted.end if found is None else max(start, found)
+                offset = partition.offset_at_time(self.first_ms)
+                start = wanted.end if offset is None else max(start, offset)
         end = wanted.end if self.last_offset == MAX_INT64 else min(wanted.end, self.last_offset + 1)
         return Range(start=start, end=max(start, end))

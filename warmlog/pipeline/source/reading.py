@@ -167,13 +167,13 @@ class SplitReader:
         if first_kept > piece.first_offset:
             end = min(first_kept, piece.end_offset)
             self._lose(deleted(piece.first_offset, end), end - piece.first_offset)
-        found = []
+        relocated = []
         ends = [*(segment.base_offset for segment in segments[1:]), MAX_INT64]
         for segment, end in zip(segments, ends, strict=False):
             first, last = max(piece.first_offset, segment.base_offset), min(piece.end_offset, end)
             if first < last:
-                found.append(_still_there(segment, first, last, end))
-        return found
+                relocated.append(_still_there(segment, first, last, end))
+        return relocated
 
     def _is_recreated(self, piece: Piece) -> bool:
         """Check whether the directory belongs to another topic now; report that as loss."""

@@ -56,8 +56,8 @@ class RemotePartition:
 
     def offset_at_time(self, timestamp_ms: int) -> int | None:
         """Return the offset of the first record at or past a time; None if all are earlier."""
-        found = self.offsets.at_time((self.topic, self.partition), max(timestamp_ms, 0))
-        return None if found < 0 else found
+        offset = self.offsets.at_time((self.topic, self.partition), max(timestamp_ms, 0))
+        return None if offset < 0 else offset
 
     def epoch_before(self, offset: int) -> int | None:
         """Return a leader epoch that no record before an offset exceeds: the current one."""
@@ -65,8 +65,8 @@ class RemotePartition:
 
     def batch_at(self, offset: int) -> BatchHeader | None:
         """Return the header of the first batch that ends after an offset, by fetching it; None if there is none."""
-        found = fetch_once(self.offsets.cluster, self.topic, self.partition, offset, max_bytes=1)
-        return next((header for _, header in headers(found.records) if header.next_offset > offset), None)
+        fetched = fetch_once(self.offsets.cluster, self.topic, self.partition, offset, max_bytes=1)
+        return next((header for _, header in headers(fetched.records) if header.next_offset > offset), None)
 
 
 def remote_partitions(
@@ -91,7 +91,7 @@ def remote_partitions(
             if options.topics.wants(topic.name, partition.partition)
         ],
     )
-    found = [
+    partitions = [
         RemotePartition(
             offsets=offsets,
             topic=topic.name,
@@ -104,18 +104,18 @@ def remote_partitions(
         if options.topics.wants(topic.name, partition.partition)
     ]
     if lenient:
-        return found
+        return partitions
     for name, numbers in (options.topics.assigned or {}).items():
-        missing = set(numbers) - {partition.partition for partition in found if partition.topic == name}
+        missing = set(numbers) - {partition.partition for partition in partitions if partition.topic == name}
         if missing:
             raise PipelineError(f"topic {name} has no partition {min(missing)}")
-    check_named(found, options)
-    return found
+    check_named(partitions, options)
+    return partitions
 
 
 def topic_ids_of(extents: Iterable[Extent]) -> TopicIds:
     """Return the topic ids of partitions by topic."""
-    return {one.topic: one.topic_id for one in extents}
+    return {extent.topic: extent.topic_id for extent in extents}
 
 
 class BrokerInput:

@@ -54,32 +54,32 @@ def _patiently(act: Callable[[], T]) -> T:
 def _selected(options: ReadOptions, *, is_part_allowed: bool) -> list[StoredPartition]:
     assert options.path is not None, "a read of directories has a path"
     directories = data_directories(options.path)
-    found = [
+    partitions = [
         partition
         for directory in directories
         for partition in find_partitions(str(directory))
         if options.topics.wants(partition.topic, partition.partition)
     ]
-    parents = [each for each in directories if not _is_partition(each, found)]
-    known = known_topics(dict.fromkeys(Path(one.directory).parent for one in found) | dict.fromkeys(parents))
-    topics = {one.topic for one in found}
+    parents = [each for each in directories if not _is_partition(each, partitions)]
+    known = known_topics(dict.fromkeys(Path(stored.directory).parent for stored in partitions) | dict.fromkeys(parents))
+    topics = {stored.topic for stored in partitions}
     if options.topics.assigned is None and parents and not is_part_allowed:
         known = {**_known_to_broker(options, topics - known.keys()), **known}
         for topic in sorted(topics):
-            _check_whole(topic, known.get(topic), found, options.path)
-    return _one_of_each(found, known)
+            _check_whole(topic, known.get(topic), partitions, options.path)
+    return _one_replica_of_each(partitions, known)
 
 
-def _is_partition(directory: Path, found: Iterable[StoredPartition]) -> bool:
+def _is_partition(directory: Path, partitions: Iterable[StoredPartition]) -> bool:
     """Whether a path is the directory of a partition, which was named by itself."""
     return parse_partition_directory(directory.name) is not None and any(
-        one.directory == str(directory) for one in found
+        partition.directory == str(directory) for partition in partitions
     )
 
 
-def _check_whole(topic: str, known: KnownTopic | None, found: Iterable[StoredPartition], path: str) -> None:
+def _check_whole(topic: str, known: KnownTopic | None, partitions: Iterable[StoredPartition], path: str) -> None:
     """Raise PipelineError unless all partitions of a topic are there."""
-    there = sorted({one.partition for one in found if one.topic == topic})
+    there = sorted({partition.partition for partition in partitions if partition.topic == topic})
     listed = f"{'partition' if len(there) == 1 else 'partitions'} {', '.join(map(str, there))}"
     if known is None:
         raise PipelineError(
@@ -93,13 +93,18 @@ def _check_whole(topic: str, known: KnownTopic | None, found: Iterable[StoredPar
         )
 
 
-def _one_of_each(found: Iterable[StoredPartition], known: Mapping[str, KnownTopic]) -> list[StoredPartition]:
+def _one_replica_of_each(
+    partitions: Iterable[StoredPartition], known: Mapping[str, KnownTopic]
+) -> list[StoredPartition]:
     """Return one replica of each partition, the one with most records that are known to be committed."""
     replicas: dict[TopicPartition, list[StoredPartition]] = defaultdict(list)
-    for one in found:
-        topic = known.get(one.topic)
-        if topic is None or one.topic_id in {None, topic.topic_id}:  # else left of a deleted topic of the same name
-            replicas[key_of(one)].append(one)
+    for partition in partitions:
+        topic = known.get(partition.topic)
+        if topic is None or partition.topic_id in {
+            None,
+            topic.topic_id,
+        }:  # else left of a deleted topic of the same name
+            replicas[key_of(partition)].append(partition)
     return [_chosen(replicas[key], known.get(key[0])) for key in sorted(replicas)]
 
 
@@ -109,9 +114,10 @@ def _chosen(replicas: Sequence[StoredPartition], topic: KnownTopic | None) -> St
         count = topic.replicas.get(replicas[0].partition, 1)
         on_all = _on_all(replicas) if len(replicas) == count else 0
         replicas = [
-            replace(one, high_watermark=max(one.high_watermark or 0, on_all) if count > 1 else None) for one in replicas
+            replace(replica, high_watermark=max(replica.high_watermark or 0, on_all) if count > 1 else None)
+            for replica in replicas
         ]
-    return max(replicas, key=lambda one: one.end_offset())
+    return max(replicas, key=lambda replica: replica.end_offset())
 
 
 def _on_all(replicas: Sequence[StoredPartition]) -> int:
@@ -119,8 +125,8 @@ def _on_all(replicas: Sequence[StoredPartition]) -> int:
 
     Logs that have a batch of the same leader epoch at an offset are the same before it.
     """
-    end = min(one.log_end_offset for one in replicas)
-    epochs = {one.epoch_before(end) for one in replicas}
+    end = min(replica.log_end_offset for replica in replicas)
+    epochs = {replica.epoch_before(end) for replica in replicas}
     return end if len(epochs) == 1 else 0
 
 
@@ -138,7 +144,11 @@ def _known_to_broker(options: ReadOptions, topics: Iterable[str]) -> dict[str, K
         topic.name: KnownTopic(
             topic_id=topic.topic_id or "",
             partitions=len(topic.partitions),
-            replicas={one.partition: len(one.replicas) for one in topic.partitions if len(one.replicas) > 1},
+            replicas={
+                partition.partition: len(partition.replicas)
+                for partition in topic.partitions
+                if len(partition.replicas) > 1
+            },
         )
         for topic in described
         if not topic.error

@@ -96,17 +96,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             most = self._options.max_offsets_per_trigger if limit is None else getattr(limit, "max_rows", None)
         before = positions_of(begin)
-        found = self._with_extents(lambda extents: self._next(extents, before, most)) or before
+        offset = self._with_extents(lambda extents: self._next(extents, before, most)) or before
         if begin == self._initial:
-            return with_start(form_of(found), begin)
+            return with_start(form_of(offset), begin)
         self._initial = None
-        return begin if found == before else form_of(found)
+        return begin if offset == before else form_of(offset)
 
     def _find_first(self) -> OffsetsForm:
         options = self._options
 
         def begin(extents: list[Extent]) -> OffsetsForm:
-            return form_of({key_of(one): position_at(one, resolve(one, options).start) for one in extents})
+            return form_of({key_of(extent): position_at(extent, resolve(extent, options).start) for extent in extents})
 
         return _stream_input(options).with_extents(begin)
 
@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
 
         def ends(extents: list[Extent]) -> dict[TopicPartition, Position]:
-            return {key_of(one): Position(offset=self._end(one), topic_id=one.topic_id) for one in extents}
+            return {key_of(extent): Position(offset=self._end(extent), topic_id=extent.topic_id) for extent in extents}
 
         latest = self._with_extents(ends)
         reached = {} if self._last is None else positions_of(self._last)
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to the records that exist now."""
-        self._until = self._with_extents(lambda extents: {key_of(one): self._end(one) for one in extents})
+        self._until = self._with_extents(lambda extents: {key_of(extent): self._end(extent) for extent in extents})
 
     def partitions(self, start: OffsetsForm, end: OffsetsForm) -> list[InputPartition]:
         """Return the splits of a micro-batch. Raises PipelineError, DataLossError if its first records were deleted."""
@@ -151,8 +151,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.lost_offsets = lost  # counted again where a plan is made again
             return self._ranges(extents, starts, ends)
 
-        found = self._input.plan(choose, lenient=True)
-        return input_partitions(found.splits, self._options)
+        splits = self._input.plan(choose, lenient=True)
+        return input_partitions(splits.splits, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Return the record batches of a split. In a worker."""
@@ -178,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, extents: list[Extent]) -> Positions:
         """Return where everything that is available now ends."""
-        return {key: position_at(one, self._end(one)) for key, one in self._available(extents).items()}
+        return {key: position_at(extent, self._end(extent)) for key, extent in self._available(extents).items()}
 
     def _next(self, extents: list[Extent], before: Positions, most: int | None) -> Positions | None:
         """Return where the next micro-batch ends; None if it must wait for more records."""
@@ -186,16 +186,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = {key: position for key, position in before.items() if key not in available}
         for topic, partition in gone:
             self._report(f"{topic}-{partition} is gone, or no longer selected", 0)
-        starts = {key: self._start(one, before.get(key), self._report) for key, one in available.items()}
-        ends = {key: max(self._end(one), starts[key]) for key, one in available.items()}
+        starts = {key: self._start(extent, before.get(key), self._report) for key, extent in available.items()}
+        ends = {key: max(self._end(extent), starts[key]) for key, extent in available.items()}
         if not self._is_due(sum(ends[key] - starts[key] for key in starts)):
             return None
         reached = limited(starts, ends, most)
         # Keep the positions of partitions that are gone: they may return, for example when a directory is remounted.
-        return gone | {key: position_at(one, reached[key], before.get(key)) for key, one in available.items()}
+        return gone | {key: position_at(extent, reached[key], before.get(key)) for key, extent in available.items()}
 
     def _available(self, extents: list[Extent]) -> dict[TopicPartition, Extent]:
-        return {key_of(one): one for one in extents if self._until is None or key_of(one) in self._until}
+        return {key_of(extent): extent for extent in extents if self._until is None or key_of(extent) in self._until}
 
     def _is_due(self, available: int) -> bool:
         """Whether there are enough records for a micro-batch, or it has waited for them long enough."""

@@ -50,7 +50,7 @@ class Broker:
     def held(self, session_id: int) -> dict[tuple[Any, Any], KafkaFetchPartition]:
         session = self.sessions._sessions[session_id]
         return {
-            (topic, index): entry.asked  # type: ignore[misc]
+            (topic, index): entry.requested  # type: ignore[misc]
             for topic, indexes in session._topics.items()
             for index, entry in indexes.items()
         }
