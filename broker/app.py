@@ -161,11 +161,8 @@ class Broker:
         self._listening = listening
         self._tokens = listening.tokens
         self._directories = stack.enter_context(self._open_directories(settings))
-        self._metadata = MetadataFile(
-            settings.data_paths[0] / METADATA_FILE,
-            settings.node_id,
-            release_reserve=self._directories.first.release_reserve,
-        )
+        file, first = settings.data_paths[0] / METADATA_FILE, self._directories.first
+        self._metadata = MetadataFile(file, settings.node_id, release_reserve=first.release_reserve)
         stack.callback(self._metadata.close)
         alone = self._lone_node()
         self._join_directories(alone.image)

@@ -7,13 +7,12 @@ A replica is known here by (topic, partition), the name of its directory. The lo
 whose name is in use again.
 
 Invariants:
-1. One task at a time works on a (topic, partition), and no other task changes roles, except that `end` may come at any
-   time.
+1. One task at a time works on a replica, and no other task changes roles, except that `end` may come at any time.
 2. A replica that has lost its records, or its disk, has no role until it has left ISR and ELR (`disown`). Its role ends
    as soon as the loss is noticed, before the log can be used again.
 3. A log is used for the topic id that its directory names, or not at all: its role ends at the moment when the image
    gives its name to another topic, since that is what requests are compared with.
-4. A place that fails is tried again; others go on. A change of roles does not wait for the disks of others.
+4. A replica that fails is tried again; others continue. A change of roles does not wait for the disks of others.
 
 Source: kafka.server.ReplicaManager (applyDelta), KIP-966 for replicas that lost data.
 """
@@ -114,7 +113,7 @@ class Replicas:
             topic = partitions.topic(partition.topic)
             if topic is not None:
                 self._adopt(TopicIdPartition(topic.id, partition.index), partition)
-        self._lost.update([topic_partition for topic_partition in self._here if partitions.was_cut(*topic_partition)])
+        self._lost.update([replica for replica in self._here if partitions.was_cut(*replica)])
         self._lost.update(self._missing())
         node.on_change.append(self._note)
         partitions.availability.on_offline.append(self._lost_disk)
@@ -140,16 +139,16 @@ class Replicas:
         declare_replication_metrics(metrics, lambda: list(self._here.values()), self._shared)
 
     def _adopt(self, key: TopicIdPartition, partition: Partition) -> None:
-        topic_partition = partition.topic, partition.index
-        local = self._here[topic_partition] = LocalReplica(key, partition, self._shared)
-        self._assignments[key] = topic_partition
+        replica = partition.topic, partition.index
+        local = self._here[replica] = LocalReplica(key, partition, self._shared)
+        self._assignments[key] = replica
         self._topics[key.topic_id] += 1
         partition.on_health = partial(self._examine, local)
         if not local.is_sound:
-            self._lost.add(topic_partition)
+            self._lost.add(replica)
 
-    def _forget(self, topic_partition: TopicPartition) -> None:
-        local = self._here.pop(topic_partition)
+    def _forget(self, replica: TopicPartition) -> None:
+        local = self._here.pop(replica)
         del self._assignments[local.key]
         self._topics[local.key.topic_id] -= 1
         local.partition.on_health = None
@@ -159,16 +158,12 @@ class Replicas:
     def _note(self, image: ClusterImage, delta: ImageDelta) -> None:
         me = self._node.id
         for key in delta.partitions:
-            topic_partition, state, name = (
-                self._assignments.get(key),
-                image.partitions.get(key),
-                image.names.get(key.topic_id),
-            )
-            if topic_partition is None and name is not None and state is not None and me in state.replicas:
-                topic_partition = name, key.partition
-            if topic_partition is not None:
-                self._due[topic_partition] = None
-                self._end_of_other_topic(topic_partition)
+            replica, state, name = self._assignments.get(key), image.partitions.get(key), image.names.get(key.topic_id)
+            if replica is None and name is not None and state is not None and me in state.replicas:
+                replica = name, key.partition
+            if replica is not None:
+                self._due[replica] = None
+                self._end_of_other_topic(replica)
         self._due.update(dict.fromkeys(to_be_promoted(image, delta)))
         if me in delta.brokers:
             self._due.update(dict.fromkeys(self._all_assigned()))
@@ -178,11 +173,11 @@ class Replicas:
             self._unmark_deleted()
         self._wanted.set()
 
-    def _end_of_other_topic(self, topic_partition: TopicPartition) -> None:
+    def _end_of_other_topic(self, replica: TopicPartition) -> None:
         """End the role of a log that no longer belongs to the partition, and stop reporting its log end offset."""
-        local = self._here.get(topic_partition)
+        local = self._here.get(replica)
         if local is not None:
-            assigned = self._assigned(topic_partition)
+            assigned = self._assigned(replica)
             if assigned is None or assigned[0] != local.key:
                 local.end()
                 local.partition.is_of_deleted_topic = local.key.topic_id not in self._node.image.names
@@ -197,8 +192,8 @@ class Replicas:
         held = [(image.names.get(key.topic_id), key.partition) for key in image.held.get(self._node.id, ())]
         return [*self._here, *[(name, index) for name, index in held if name is not None]]
 
-    def _want(self, topic_partition: TopicPartition) -> None:
-        self._due[topic_partition] = None
+    def _want(self, replica: TopicPartition) -> None:
+        self._due[replica] = None
         self._wanted.set()
 
     def _examine(self, local: LocalReplica) -> None:
@@ -207,21 +202,21 @@ class Replicas:
         if is_sound == local.is_sound:
             return
         local.is_sound = is_sound
-        topic_partition = local.partition.topic, local.partition.index
+        replica = local.partition.topic, local.partition.index
         if not is_sound:  # whether records are lost shows when it is rebuilt, and then it accepts appends again
             local.end()
-            self._lost.add(topic_partition)
-        self._want(topic_partition)
+            self._lost.add(replica)
+        self._want(replica)
 
     def _lost_disk(self, topic: str, index: int) -> None:
         """Take note that the data directory of a replica is offline; its log is being closed."""
-        topic_partition = topic, index
-        local = self._here.get(topic_partition)
+        replica = topic, index
+        local = self._here.get(replica)
         if local is not None:
             local.end()
-            self._forget(topic_partition)
-        self._lost.add(topic_partition)
-        self._want(topic_partition)
+            self._forget(replica)
+        self._lost.add(replica)
+        self._want(replica)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -240,10 +235,10 @@ class Replicas:
                     len(missing),
                 )
         else:
-            for topic_partition in sorted(missing):
+            for replica in sorted(missing):
                 logger.error(
                     "%s-%d: in-sync or eligible, but has no log on this broker; replicating it from its leader",
-                    *topic_partition,
+                    *replica,
                 )
         self._untried.update(self._all_assigned())
         self._due.update(dict.fromkeys(self._untried))
@@ -263,41 +258,41 @@ class Replicas:
     async def _begin_due(self, nursery: trio.Nursery) -> None:
         while True:
             self._wanted = trio.Event()
-            due = [topic_partition for topic_partition in self._due if topic_partition not in self._busy]
-            for number, topic_partition in enumerate(due, 1):
-                del self._due[topic_partition]
-                self._busy.add(topic_partition)
-                nursery.start_soon(self._step, topic_partition, nursery)
+            due = [replica for replica in self._due if replica not in self._busy]
+            for number, replica in enumerate(due, 1):
+                del self._due[replica]
+                self._busy.add(replica)
+                nursery.start_soon(self._step, replica, nursery)
                 if number % STEPS_PER_TURN == 0:
                     await trio.lowlevel.checkpoint()
             await self._wanted.wait()
 
-    async def _step(self, topic_partition: TopicPartition, nursery: trio.Nursery) -> None:
-        """Take the steps of one place until nothing is left to do."""
+    async def _step(self, replica: TopicPartition, nursery: trio.Nursery) -> None:
+        """Take the steps of one replica until nothing is left to do."""
         try:
-            while await self._advance(topic_partition):
+            while await self._advance(replica):
                 pass
         except (OSError, LogError, StoreError, RefusedError) as error:
-            if self._problems.get(topic_partition) != str(error):
-                self._problems[topic_partition] = str(error)
-                logger.warning("%s-%d: cannot update the replica, retrying: %s", *topic_partition, error)
-            nursery.start_soon(self._retry, topic_partition)
-        except Exception:  # a defect in one place must not keep others from going on
-            logger.exception("%s-%d: unexpected error while updating the replica, retrying", *topic_partition)
-            nursery.start_soon(self._retry, topic_partition)
+            if self._problems.get(replica) != str(error):
+                self._problems[replica] = str(error)
+                logger.warning("%s-%d: cannot update the replica, retrying: %s", *replica, error)
+            nursery.start_soon(self._retry, replica)
+        except Exception:  # a defect in one replica must not hold up others
+            logger.exception("%s-%d: unexpected error while updating the replica, retrying", *replica)
+            nursery.start_soon(self._retry, replica)
         else:
-            self._problems.pop(topic_partition, None)
+            self._problems.pop(replica, None)
         finally:
-            self._busy.discard(topic_partition)
-            self._untried.discard(topic_partition)
+            self._busy.discard(replica)
+            self._untried.discard(replica)
             if not self._untried:
                 self._all_tried.set()
-            if topic_partition in self._due:
+            if replica in self._due:
                 self._wanted.set()
 
-    async def _retry(self, topic_partition: TopicPartition) -> None:
+    async def _retry(self, replica: TopicPartition) -> None:
         await trio.sleep(RETRY_S)
-        self._want(topic_partition)
+        self._want(replica)
 
     async def _check_leaders(self) -> None:
         """Look for followers that lag, every half `replica.lag.time.max.ms` and whenever brokers or settings change."""
@@ -314,55 +309,55 @@ class Replicas:
         """Periodically make in-sync replicas on full disks step aside, so that no append waits for them."""
         while True:
             await trio.sleep(FULL_DISK_INTERVAL_S)
-            for topic_partition in [topic_partition for topic_partition, local in self._here.items() if local.is_stuck]:
-                self._stuck.add(topic_partition)
-                self._want(topic_partition)
+            for replica in [replica for replica, local in self._here.items() if local.is_stuck]:
+                self._stuck.add(replica)
+                self._want(replica)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    async def _advance(self, topic_partition: TopicPartition) -> bool:
-        """Take the next step of a place; return whether there may be another one."""
-        local, assigned = self._here.get(topic_partition), self._assigned(topic_partition)
+    async def _advance(self, replica: TopicPartition) -> bool:
+        """Take the next step of a replica; return whether there may be another one."""
+        local, assigned = self._here.get(replica), self._assigned(replica)
         if local is not None and (assigned is None or assigned[0] != local.key):
-            await self._drop(topic_partition, local)
+            await self._drop(replica, local)
             return True
         if assigned is None:
-            self._lost.discard(topic_partition)
+            self._lost.discard(replica)
             return False
         key, state = assigned
-        if topic_partition in self._lost:
-            await self._disown(topic_partition, key)
+        if replica in self._lost:
+            await self._disown(replica, key)
         elif local is None:
-            return await self._make(topic_partition, key, state)
+            return await self._make(replica, key, state)
         elif (is_again := await self._mirrored.step(local, state)) is not None:
             return is_again
         elif local.is_in_role(state):
             local.update(state)
-            if topic_partition not in self._stuck:
+            if replica not in self._stuck:
                 return False
-            self._stuck.discard(topic_partition)
+            self._stuck.discard(replica)
             if local.is_stuck:
-                await self._step_aside(topic_partition, key, "the disk is full")
+                await self._step_aside(replica, key, "the disk is full")
         else:
-            await self._change_role(topic_partition, local, assigned)
+            await self._change_role(replica, local, assigned)
         return True
 
     async def _change_role(
-        self, topic_partition: TopicPartition, local: LocalReplica, assigned: tuple[TopicIdPartition, PartitionState]
+        self, replica: TopicPartition, local: LocalReplica, assigned: tuple[TopicIdPartition, PartitionState]
     ) -> None:
         """End the role of a replica, and begin the next one unless the state has changed meanwhile."""
         local.end()
         await local.quiet()
-        if topic_partition in self._lost or self._assigned(topic_partition) != assigned:
+        if replica in self._lost or self._assigned(replica) != assigned:
             return
         if not await local.cut(assigned[1]):
             await trio.sleep(RETRY_S)
-        elif topic_partition not in self._lost and self._assigned(topic_partition) == assigned:
+        elif replica not in self._lost and self._assigned(replica) == assigned:
             local.begin(assigned[1])
 
-    def _assigned(self, topic_partition: TopicPartition) -> tuple[TopicIdPartition, PartitionState] | None:
-        """Return the partition whose replica belongs to a place, and its state."""
-        name, index = topic_partition
+    def _assigned(self, replica: TopicPartition) -> tuple[TopicIdPartition, PartitionState] | None:
+        """Return the partition that a replica belongs to, and its state."""
+        name, index = replica
         image = self._node.image
         topic = image.topics.get(name)
         if topic is None:
@@ -377,7 +372,7 @@ class Replicas:
         return self._node.id in state.adding or (mine is not None and mine.epoch >= self._first_epoch)
 
     def _missing(self) -> list[TopicPartition]:
-        """Return the places that are said to have committed records, and have no log, before this broker registers.
+        """Return the replicas that should have committed records but have no log, before this broker registers.
 
         After that, an election may give the entry a newer epoch, and the missing log would go unnoticed.
         """
@@ -392,14 +387,14 @@ class Replicas:
         """Return the entry of this broker in the ISR or ELR."""
         return next((member for member in (*state.isr, *state.elr) if member.broker == self._node.id), None)
 
-    async def _disown(self, topic_partition: TopicPartition, key: TopicIdPartition) -> None:
+    async def _disown(self, replica: TopicPartition, key: TopicIdPartition) -> None:
         """Leave ISR and ELR. A loss in the meantime counts again."""
 
         def make(image: ClusterImage) -> Decision | None:
             change = disown(image, key, self._node.me)
             return transaction([change]) if isinstance(change, Change) else None
 
-        self._lost.discard(topic_partition)
+        self._lost.discard(replica)
         has_left = False
         try:
             async with self._store:
@@ -407,31 +402,29 @@ class Replicas:
             has_left = True
         finally:
             if not has_left:  # the broker may be stopping: see `history`
-                self._lost.add(topic_partition)
+                self._lost.add(replica)
         self._shared.counts.disowned += 1
-        logger.warning(
-            "%s-%d: left the in-sync replicas: its log or disk has failed, or has lost records", *topic_partition
-        )
+        logger.warning("%s-%d: left the in-sync replicas: its log or disk has failed, or has lost records", *replica)
 
-    async def _make(self, topic_partition: TopicPartition, key: TopicIdPartition, state: PartitionState) -> bool:
+    async def _make(self, replica: TopicPartition, key: TopicIdPartition, state: PartitionState) -> bool:
         """Create the log, unless it may be on an offline disk; return whether there may be another step.
 
         If that fails, leave the in-sync replicas, so that no append waits for this one. Raises OSError, LogError.
         """
-        if self._partitions.may_be_offline(*topic_partition) and not self._is_new(state):
+        if self._partitions.may_be_offline(*replica) and not self._is_new(state):
             return False
         try:
             async with self._disks:
-                if self._assigned(topic_partition) != (key, state):
+                if self._assigned(replica) != (key, state):
                     return True
-                partition = await self._partitions.make_replica(*topic_partition)
+                partition = await self._partitions.make_replica(*replica)
         except (OSError, LogError) as error:
-            await self._step_aside(topic_partition, key, f"its log cannot be created: {error}")
+            await self._step_aside(replica, key, f"its log cannot be created: {error}")
             raise
         self._adopt(key, partition)
         return True
 
-    async def _step_aside(self, topic_partition: TopicPartition, key: TopicIdPartition, reason: str) -> None:
+    async def _step_aside(self, replica: TopicPartition, key: TopicIdPartition, reason: str) -> None:
         """Leave the in-sync replicas; if this broker leads, another one does, if there is one."""
         image, me = self._node.image, self._node.me
         state = image.partitions.get(key)
@@ -443,15 +436,15 @@ class Replicas:
         if is_done:
             did_lead = state is not None and state.leader_id == me.broker
             done = "resigned leadership" if did_lead else "left the in-sync replicas"
-            logger.warning("%s-%d: %s: %s", *topic_partition, done, reason)
+            logger.warning("%s-%d: %s: %s", *replica, done, reason)
 
-    async def _drop(self, topic_partition: TopicPartition, local: LocalReplica) -> None:
+    async def _drop(self, replica: TopicPartition, local: LocalReplica) -> None:
         """Delete a replica that is not this broker's any more, or belonged to a deleted topic."""
         local.end()
         await local.quiet()
         async with self._disks:
             await self._partitions.drop_replica(local.partition)
-        if self._here.get(topic_partition) is local:
-            self._forget(topic_partition)
-        self._lost.discard(topic_partition)
+        if self._here.get(replica) is local:
+            self._forget(replica)
+        self._lost.discard(replica)
         self._unmark_deleted()
