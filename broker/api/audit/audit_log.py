@@ -61,7 +61,7 @@ class AuditLog:
         self._broker = broker
         self._topic = topic
         if topic is not None:
-            topic.on_room = self._wake
+            topic.on_lost = self._wake
         self._ids = f"{broker}-{wall_clock_ms():x}-"
         self._next_id = 1
         self._lines = _Lines(path, max_bytes=max_bytes, files=files)

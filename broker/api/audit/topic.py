@@ -80,21 +80,21 @@ class _Lane:
 
     def batch(self) -> list[Line]:
         """Return the next lines, at least one."""
-        found: list[Line] = []
+        batch: list[Line] = []
         size = 0
         for line in self.lines:
             size += len(line.value)
-            if found and (size > self.max_bytes or len(found) == BATCH_LINES):
+            if batch and (size > self.max_bytes or len(batch) == BATCH_LINES):
                 break
-            found.append(line)
-        return found
+            batch.append(line)
+        return batch
 
 
 class AuditTopic:
     """The queue. Belongs to the event loop; `run` is the task."""
 
     def __init__(self, appends: Appends, metrics: Metrics, random: Random) -> None:
-        self.on_room: Callable[[], None] = lambda: None  # called when `take_lost` would return something
+        self.on_lost: Callable[[], None] = lambda: None  # called when `take_lost` would return something
         self._appends = appends
         self._random = random
         self._unplaced: deque[Line] = deque()
@@ -229,7 +229,7 @@ class AuditTopic:
                 self._logged_at = -math.inf
                 logger.info("audit log: appending to %s again", AUDIT_TOPIC)
         if self._lost is not None and self._bytes <= MAX_QUEUED_BYTES // 2:
-            self.on_room()
+            self.on_lost()
 
     def _release(self, line: Line) -> None:
         self._bytes -= _size(line)

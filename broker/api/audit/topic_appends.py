@@ -82,16 +82,16 @@ class TopicAppends:
         leader = None if self._brokers is None else self._brokers.leader_id(AUDIT_TOPIC, index)
         if leader is None or self._brokers is None:
             return Failure(ErrorCode.LEADER_NOT_AVAILABLE, f"{AUDIT_TOPIC}-{index} has no leader")
-        asked = PartitionRecords(topic=AUDIT_TOPIC, partition=index, records=memoryview(batch))
-        request = KafkaProduceRequest(acks=-1, timeout_ms=REMOTE_LIMIT_MS, partitions=(asked,))
+        requested = PartitionRecords(topic=AUDIT_TOPIC, partition=index, records=memoryview(batch))
+        request = KafkaProduceRequest(acks=-1, timeout_ms=REMOTE_LIMIT_MS, partitions=(requested,))
         try:
             connection = await self._brokers.connection(leader, CONNECTION)
             response = await connection.ask(PRODUCE, request, waits_s=REMOTE_LIMIT_MS / 1000)
         except PeerError as error:
             return Failure(ErrorCode.NETWORK_EXCEPTION, f"broker {leader}: {error}")
-        found = next((each for each in response.partitions if each.partition == index), None)
-        if found is None or found.error is not ErrorCode.NONE:
-            code = ErrorCode.UNKNOWN_SERVER_ERROR if found is None else found.error
+        produced = next((each for each in response.partitions if each.partition == index), None)
+        if produced is None or produced.error is not ErrorCode.NONE:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if produced is None else produced.error
             return Failure(code, f"broker {leader}: {code.name}")
         return None
 
