@@ -305,7 +305,11 @@ class Controller:
         try:
             await finish_topic(self._node, name)
         except (RefusedError, StoreError) as error:
-            logger.info("topic %s: cannot complete its interrupted creation or deletion: %s", name, error)
+            logger.info(
+                "topic %s: cannot complete its interrupted creation or deletion, retrying after the next change: %s",
+                name,
+                error,
+            )
         self._finishing.discard(name)
 
 

@@ -154,7 +154,7 @@ class ClusterNode(StoreNode):
                 contents = await self._store.range()
             except StoreUnavailableError as error:
                 self._fail_startup(error)
-                logger.warning("waiting for the cluster's store: %s", error)
+                logger.warning("broker %d: waiting for the cluster's store: %s", self.id, error)
                 await trio.sleep(next(delays))
             else:
                 self._heard_of(contents.revision)
@@ -202,7 +202,8 @@ class ClusterNode(StoreNode):
                         delays = delays_s(self.random)
             except CompactedError:
                 logger.info(
-                    "the store no longer has the changes since revision %d; reading all keys", self.image.revision
+                    "the cluster's store no longer has the changes since revision %d; reading all keys",
+                    self.image.revision,
                 )
                 await self.load()
             except StoreUnavailableError as error:
@@ -260,7 +261,7 @@ class ClusterNode(StoreNode):
                 if rival is None:
                     return
                 reason = rival
-                logger.warning("waiting for an earlier registration to end: %s", reason)
+                logger.warning("broker %d: waiting for an earlier registration to end: %s", self.id, reason)
                 renews = await self.failover.renews_lease(registration, trio.current_time())
                 if renews:
                     raise UsedIdError(reason)
@@ -381,4 +382,4 @@ async def _guarded(run: Callable[[], Awaitable[None]]) -> None:
     try:
         await run()
     except (RefusedError, StoreError) as error:
-        logger.info("cluster task failed: %s", error)
+        logger.info("cannot commit a change of the cluster: %s", error)

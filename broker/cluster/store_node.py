@@ -90,7 +90,7 @@ class StoreNode(ABC):
             try:
                 outcome = await self._store.commit(decision)
             except StoreUnavailableError as error:
-                logger.debug("cannot commit, retrying: %s", error)
+                logger.debug("cannot commit to the store, retrying: %s", error)
                 await trio.sleep(next(delays))
                 continue
             self._heard_of(outcome.revision)

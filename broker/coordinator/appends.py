@@ -124,7 +124,7 @@ class CoordinatorAppends:
             except (ProtocolError, LogError) as error:
                 if not isinstance(error, LogFailedError):  # reported once for all its appends
                     topic = term.partition.topic
-                    logger.warning("%s %.200r: appending to %s failed: %s", self._keeps, name, topic, error)
+                    logger.warning("%s %.200r: cannot append its records to %s: %s", self._keeps, name, topic, error)
                 pending.refusal = _code_of(error)
                 break
         self._writer.write_queued()

@@ -150,7 +150,7 @@ class CoordinatorRuntime(Generic[S]):
         except TopicExistsError:
             pass  # a concurrent request was faster
         except _CREATION_ERRORS as error:
-            logger.warning("creating %s failed; no %s is served: %s", self._topic.name, self._topic.keeps, error)
+            logger.warning("cannot create topic %s, so no %s is served: %s", self._topic.name, self._topic.keeps, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._take_count()
         return ErrorCode.NONE
@@ -263,9 +263,9 @@ class CoordinatorRuntime(Generic[S]):
                 return False  # ended while a worker could not be cancelled
             await in_steps(self._bound.loaded(shard))
         except (OSError, LogError, ProtocolError, StorageError) as error:
-            logger.error("%s: reading failed; no %s in it is served: %s", name, keeps, error)  # noqa: TRY400  # no traceback
+            logger.error("%s: cannot load it, so no %s in it is served: %s", name, keeps, error)  # noqa: TRY400  # no traceback
         except Exception:  # a defect that one partition triggers must not stop the others
-            logger.exception("%s: loading failed; no %s in it is served", name, keeps)
+            logger.exception("%s: unexpected error while loading it; no %s in it is served", name, keeps)
         else:
             return True
         return False

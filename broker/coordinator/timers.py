@@ -75,7 +75,7 @@ class Timers(Generic[T]):
         try:
             self._expire(item)
         except Exception:
-            logger.exception("%s: serving its timeouts failed", item)
+            logger.exception("%s: unexpected error in a timeout", item)
 
     def _take_due(self) -> list[T]:
         due, now_s = [], trio.current_time()

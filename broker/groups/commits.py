@@ -379,7 +379,9 @@ class OffsetCommits:
             try:
                 await self._clean_up(shard, group)
             except Exception:  # a defect triggered by one group must not stop the others
-                logger.exception("group %.200r: expiring offsets failed", group.group_id)
+                logger.exception(
+                    "group %.200r: unexpected error while removing expired offsets, retrying later", group.group_id
+                )
             await trio.lowlevel.checkpoint()
 
     async def _clean_up(self, shard: GroupShard, group: Group) -> None:
@@ -402,7 +404,10 @@ class OffsetCommits:
             error = await self._writer.remove(shard, name, expired, with_group=is_unused)
             if error is not ErrorCode.NONE:
                 logger.warning(
-                    "group %.200r: writing tombstones for expired offsets failed, will retry: %s", name, error.name
+                    "group %.200r: cannot store the removal of %d expired offsets, retrying later: %s",
+                    name,
+                    len(expired),
+                    error.name,
                 )
                 if is_unused:
                     self._groups.restore(shard, group)
@@ -424,4 +429,4 @@ def _failure_of(writes: Iterable[tuple[Sequence[int], OffsetWrite]]) -> ErrorCod
 
 def _log_failed_tombstones(name: str, error: ErrorCode, _: Iterable[int]) -> None:
     if error is not ErrorCode.NONE:
-        logger.warning("group %.200r: writing tombstones for a deleted topic failed: %s", name, error.name)
+        logger.warning("group %.200r: cannot store the removal of its offsets of a deleted topic: %s", name, error.name)

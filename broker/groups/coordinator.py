@@ -17,6 +17,7 @@ from warmlog.broker.groups.classic.members import MEMBER_BYTES, size_of
 from warmlog.broker.groups.classic.state import Group
 from warmlog.broker.groups.holdings import GROUP_BYTES
 from warmlog.broker.groups.registry import GroupRegistry
+from warmlog.broker.groups.topic import TOPIC
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     NO_MEMBER,
@@ -76,9 +77,15 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE or group is None:
             return SyncGroupResponse(error=error or ErrorCode.UNKNOWN_MEMBER_ID)
         size = sum([len(assignment.assignment) for assignment in request.assignments])
-        if size > self._groups.max_record_bytes(request.group):
+        max_bytes = self._groups.max_record_bytes(request.group)
+        if size > max_bytes:
             logger.warning(
-                "group %.200r: an assignment of %s bytes is too large to be stored", request.group, f"{size:,}"
+                "group %.200r: refused an assignment of %s bytes, more than its record in %s may have (%s bytes):"
+                " the group needs fewer members or partitions",
+                request.group,
+                f"{size:,}",
+                TOPIC,
+                f"{max_bytes:,}",
             )
             return SyncGroupResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka
         if not all(self._groups.holdings.admit(*grown) for grown in _growth(group, request)):
@@ -128,7 +135,8 @@ class GroupCoordinator:
     def _check_size(self, group: Group | None, request: JoinGroupRequest, holder: str) -> ErrorCode:
         """Return whether there is room for what a member declares. What could not be stored is refused at once."""
         size = size_of(request.protocols)
-        if size > self._groups.max_record_bytes(request.group):
+        max_bytes = self._groups.max_record_bytes(request.group)
+        if size > max_bytes:
             return ErrorCode.MESSAGE_TOO_LARGE
         member = None if group is None else group.members.get(request.member_id)
         if member is not None and member.holder == holder:

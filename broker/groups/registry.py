@@ -105,7 +105,9 @@ class GroupRegistry:
         try:
             group = Group.restore(name, stored, self._limits, self.now())
         except MalformedError as error:
-            logger.warning("group %.200r: dropped its members, its record is malformed: %s", name, error)
+            logger.warning(
+                "group %.200r: its stored record is malformed, so its members have to join again: %s", name, error
+            )
             return
         shard.groups[name] = group
         self.apply_effects(group)
@@ -254,7 +256,7 @@ class GroupRegistry:
         try:
             rows: Rows = [(encode_group_key(name), encode_group(store.value))]
         except MalformedError as error:
-            logger.warning("group %.200r: encoding its record failed: %s", name, error)
+            logger.warning("group %.200r: cannot store its state, so its rebalance fails: %s", name, error)
             stored(ErrorCode.UNKNOWN_SERVER_ERROR, ())
             return
         limit_ms = self.settings.offsets_commit_timeout_ms

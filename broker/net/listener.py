@@ -213,7 +213,7 @@ class Listener:
     def _hold(self, sock: socket.socket, address: str, pause_s: float) -> None:
         """Close a connection after a pause, so that its address does not connect again at once."""
         self._services.metrics.refused_connections["connection_creation_rate"].add()
-        self._warn("%s connects too often: its connections are closed after %.3f s", address, pause_s)
+        self._warn("%s opens connections above its quota: closing further ones after %.3f s", address, pause_s)
         held = HeldSocket(sock, self._held)
         if len(self._held) <= MAX_HELD:
             self._services.turn.deadlines.add(held, pause_s)
@@ -232,7 +232,9 @@ class Listener:
     async def _accept_failed(self, error: OSError) -> None:
         """Ignore a peer that has disconnected; out of descriptors, warn and pause until some may be free."""
         if error.errno in _EXHAUSTED:
-            self._warn("cannot accept connections: %s", error.strerror)
+            self._warn(
+                "cannot accept connections, retrying in %.1f s: %s (see `ulimit -n`)", EXHAUSTED_PAUSE_S, error.strerror
+            )
             self._services.metrics.refused_connections["descriptors"].add()
             await trio.sleep(EXHAUSTED_PAUSE_S)
 

@@ -161,5 +161,5 @@ def _code_of(error: Exception) -> ErrorCode:
     if isinstance(error, TransactionCoordinatorFencedError):
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED
     if not isinstance(error, (LogError, StorageError)):
-        logger.error("cannot write transaction markers", exc_info=error)
+        logger.error("unexpected error while writing a transaction marker, retrying", exc_info=error)
     return ErrorCode.KAFKA_STORAGE_ERROR

@@ -54,5 +54,7 @@ class PeerQueue(Generic[T]):
             try:
                 await self._send(broker, items)
             except Exception:  # a defect that one request triggers must not stop those to other brokers
-                logger.exception("sending to broker %d failed", broker)
+                logger.exception(
+                    "broker %d: unexpected error while sending it %d transaction requests", broker, len(items)
+                )
         self._busy.discard(broker)

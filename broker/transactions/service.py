@@ -164,8 +164,8 @@ class TransactionService:
         answer = await self._ask(lambda waiter: self.coordinator.init_producer_id(request, waiter, self._clock()))
         if answer.error is ErrorCode.POLICY_VIOLATION:
             self._warn(
-                f"rejected a new transactional id: {self.coordinator.id_count} exist (raise "
-                "warmlog.transactional.ids.max or lower transactional.id.expiration.ms)"
+                f"rejected transactional id {request.transactional_id[:200]!r}: {self.coordinator.id_count} exist "
+                "(raise warmlog.transactional.ids.max or lower transactional.id.expiration.ms)"
             )
         return answer
 
@@ -263,7 +263,7 @@ class TransactionService:
                 self._has_retries.set()
             case Stuck(source=source, error=error):
                 logger.error(
-                    "transactional id %.200r: cannot complete its decided transaction; rejecting requests: %s",
+                    "transactional id %.200r: cannot store the end of its transaction; rejecting its requests: %s",
                     source.transactional_id,
                     error.name,
                 )

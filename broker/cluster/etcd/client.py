@@ -182,7 +182,7 @@ class GatewayClient:
         """Note a response; after a refusal, only one to the same path, since others may not need the permission."""
         if self._failing.get(endpoint) in {"", path}:
             del self._failing[endpoint]
-            logger.info("cluster store: %s is available again", endpoint)
+            logger.info("cluster store: %s answers again", endpoint)
 
 
 def _no_answer(failures: Sequence[EndpointError]) -> StoreUnavailableError:

@@ -89,9 +89,9 @@ class _Conversations:
                         return
                     await frames.send(await self._answer(call))
         except* StoreUnavailableError as group:  # the broker has stopped: it may close with unread replies
-            logger.debug("store: connection lost: %s", group.exceptions[0])
+            logger.debug("local store: lost the connection of a client: %s", group.exceptions[0])
         except* (msgspec.MsgspecError, ValueError) as group:
-            logger.warning("store: closed a connection, received an invalid message: %s", group.exceptions[0])
+            logger.warning("local store: closed a connection that sent an invalid message: %s", group.exceptions[0])
 
     async def _answer(self, call: Call) -> Reply:
         try:

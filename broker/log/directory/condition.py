@@ -17,7 +17,12 @@ def report_directories(directories: DataDirectories, *, is_alone: bool) -> None:
         logger.error("%s-%d is offline until the next startup: %s", topic, partition, what)
     for directory in directories.live:
         if (mode := stat.S_IMODE(os.stat(directory.path).st_mode)) & stat.S_IRWXO:
-            logger.info("data directory %s: every user of the machine has access (mode %o)", directory.path, mode)
+            logger.info(
+                "data directory %s: every user of the machine has access (mode %o); to restrict it: chmod 750 %s",
+                directory.path,
+                mode,
+                directory.path,
+            )
     if is_alone:
         for what in directories.gone.values():
             logger.warning("data directory %s", what)

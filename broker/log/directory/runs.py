@@ -94,7 +94,9 @@ def begin_run(directories: DataDirectories, now_ms: int, disk: Disk | None = Non
     if len(directories.live) > 1:
         _each(directories, lambda directory: record(directory, used))
     for directory in accepted.intersection(directories.live):
-        logger.warning("data directory %s: the loss of records is accepted (%s)", directory.path, ACCEPT_LOSS)
+        logger.warning(
+            "data directory %s: serving an older copy, because it has a file %s", directory.path, ACCEPT_LOSS
+        )
     _each(directories, lambda directory: forget_acceptance(disk, directory.path))
 
 

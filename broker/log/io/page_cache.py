@@ -211,7 +211,7 @@ def choose_method(wanted: str, directories: Iterable[str], *, syscall: Callable[
         if _is_correct(method, paths):
             logger.info("residency gate: %s", method.name)
             return method
-    logger.warning("residency gate: off, no method works here; a cold read blocks the event loop")
+    logger.warning("residency gate: off, since no method gives true answers here; a cold read blocks the event loop")
     return Off()
 
 
@@ -224,7 +224,7 @@ def _is_correct(method: Method, directories: Iterable[str]) -> bool:
             logger.warning("residency gate: %s cannot be used in %s: %s", method.name, directory, error)
             return False
         except OSError as error:
-            logger.warning("residency gate: not tested in %s: %s", directory, error)
+            logger.warning("residency gate: cannot test %s in %s: %s", method.name, directory, error)
     return True
 
 

@@ -98,7 +98,9 @@ def load_log(
     loaded = loader.load(recovery_point, log_start_offset, clean=clean, known_end=known_end)
     if loader.accepts_loss:
         forget_acceptance(context.disk, context.directory)
-        logger.warning("%s: serving what is left, because there was a file %s", context.directory, ACCEPT_LOSS)
+        logger.warning(
+            "%s: serving the log without its missing files, because it had a file %s", context.directory, ACCEPT_LOSS
+        )
     return loaded
 
 

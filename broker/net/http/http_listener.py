@@ -125,6 +125,7 @@ class HttpListener:
 
     async def _converse(self, socket_stream: trio.SocketStream) -> None:
         """Serve one connection. An error closes this connection and never stops the broker."""
+        peer = "unknown peer", 0
         try:
             async with socket_stream:
                 if self._connection is None:
@@ -148,8 +149,10 @@ class HttpListener:
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, CertificateError):
             pass  # the peer has disconnected, does not read, or shows a certificate that no rule maps
         except Exception as error:
-            logger.warning("http: a request failed: %s: %s", type(error).__name__, error)
-            logger.debug("http: a request failed", exc_info=error)
+            logger.warning(
+                "http: %s: unexpected error, connection closed: %s: %s", peer[0], type(error).__name__, error
+            )
+            logger.debug("http: %s: unexpected error", peer[0], exc_info=error)
 
     async def _shake_hands(
         self, stream: trio.SocketStream, tls: ServerTls, address: str

@@ -87,11 +87,15 @@ class KeyKeeper:
         except (KeysError, *_FAILURES) as error:
             self.attempts["failed"] += 1
             if not self._has_failed:
-                logger.warning("keys of tokens: %s: %s; trying again", self.url, _reason(error))
+                logger.warning(
+                    "cannot read the keys of tokens from %s, retrying with the last ones in use: %s",
+                    self.url,
+                    _reason(error),
+                )
             self._has_failed = True
             return False
         if self._has_failed:
-            logger.info("keys of tokens: %s: read again", self.url)
+            logger.info("read the keys of tokens from %s again", self.url)
         self.attempts["ok"] += 1
         self._has_failed = False
         return True
@@ -106,7 +110,7 @@ class KeyKeeper:
     def _use(self, keys: Keys, left_out: list[str]) -> None:
         if self._last is None or self._last[1] != left_out:
             for each in left_out:
-                logger.warning("keys of tokens: %s: %s: left out", self.url, each)
+                logger.warning("ignored a key of tokens from %s: %s", self.url, each)
         self._last = keys, left_out
         self.ring.keys = keys
 

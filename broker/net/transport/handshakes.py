@@ -221,7 +221,7 @@ class _Worker:
                 self._epoll.modify(transport.fd, _READ)
         except Exception as error:  # error boundary of a connection: a defect ends this one only
             if not isinstance(error, OSError):
-                logger.exception("a TLS handshake failed")
+                logger.exception("%s: unexpected error in a TLS handshake, connection closed", each.address)
             self._end(each, reason(error))
 
     def _end(self, each: _Handshake, failure: str) -> None:

@@ -202,7 +202,7 @@ class ServingTurn:
             try:
                 served.ready(events)
             except Exception:  # error boundary of a connection: a defect closes this one only
-                logger.exception("a connection failed")
+                logger.exception("unexpected error while serving a connection, closing it")
                 served.close()
             now = perf_counter()
         return count
@@ -213,7 +213,7 @@ class ServingTurn:
             try:
                 served.handed_back(sent)
             except Exception:  # as above
-                logger.exception("a connection failed")
+                logger.exception("unexpected error while serving a connection, closing it")
                 served.close()
 
     def _find_ready(self) -> bool:
@@ -254,7 +254,7 @@ class ServingTurn:
                 try:
                     each.finish(now)
                 except Exception:  # as above
-                    logger.exception("a connection failed")
+                    logger.exception("unexpected error while serving a connection, closing it")
                     each.close()
                 at = perf_counter()
             late.extend(due)
@@ -267,7 +267,7 @@ async def _run_for(served: Served, run: Callable[[], Awaitable[None]]) -> None:
     try:
         await run()
     except Exception:
-        logger.exception("a connection failed")
+        logger.exception("unexpected error while serving a connection, closing it")
         served.close()
 
 
@@ -275,4 +275,4 @@ async def _run_beside(run: Callable[[], Awaitable[None]]) -> None:
     try:
         await run()
     except Exception:
-        logger.exception("a background task of the serving turn failed")
+        logger.exception("unexpected error in a background task of the listeners")

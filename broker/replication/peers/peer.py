@@ -176,7 +176,7 @@ class PeerCluster:
                 await self.refresh(set(self.view.stale) or None)
             except PeerError as error:
                 if not is_failing:
-                    logger.warning("cannot get metadata from the other cluster, retrying: %s", error)
+                    logger.warning("cannot get metadata from the source cluster, retrying: %s", error)
                 is_failing = True
                 self._wanted.set()
             else:

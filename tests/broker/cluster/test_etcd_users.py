@@ -247,7 +247,7 @@ async def test_a_refusal_is_logged_once_although_leases_are_kept(
         assert [line.startswith(refused) for line in logged(caplog)] == [True]
         users.grant("readwrite")
         await store.commit(ONE_WRITE)
-        assert logged(caplog)[1:] == [f"cluster store: {member.url} is available again"]
+        assert logged(caplog)[1:] == [f"cluster store: {member.url} answers again"]
 
 
 async def test_a_refusal_is_logged_after_another_failure(

@@ -42,7 +42,7 @@ async def test_a_group_that_fails_to_expire_does_not_stop_the_timers_of_others(
         await done.wait()
         nursery.cancel_scope.cancel()
     assert expired == ["good", "late"]
-    assert "group 'bad': serving its timeouts failed" in caplog.text
+    assert "group 'bad': unexpected error in a timeout" in caplog.text
 
 
 async def test_other_tasks_run_while_many_groups_expire(

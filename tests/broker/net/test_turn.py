@@ -141,7 +141,9 @@ async def test_a_defect_ends_its_own_connection_and_the_others_go_on(caplog: pyt
         made.turn.spawn(made.c, fail)
         await trio.testing.wait_all_tasks_blocked()
         assert made.take_events() == ["c closed"]
-        assert [record.message for record in caplog.records] == ["a connection failed"] * 2
+        assert [record.message for record in caplog.records] == [
+            "unexpected error while serving a connection, closing it"
+        ] * 2
 
 
 async def test_the_loop_stays_awake_for_a_client_that_comes_right_after_each_reply_and_is_alone(

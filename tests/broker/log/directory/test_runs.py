@@ -93,7 +93,7 @@ def test_an_older_copy_is_named_by_every_start_until_the_loss_is_accepted(
     assert reports(caplog) == [first]
     (paths[1] / ACCEPT_LOSS).touch()
     run(paths, THIRD)
-    assert reports(caplog) == [f"data directory {paths[1]}: the loss of records is accepted ({ACCEPT_LOSS})"]
+    assert reports(caplog) == [f"data directory {paths[1]}: serving an older copy, because it has a file {ACCEPT_LOSS}"]
     assert not (paths[1] / ACCEPT_LOSS).exists()
     run(paths, THIRD)
     assert reports(caplog) == []

@@ -116,7 +116,7 @@ async def test_a_partition_without_its_directory_goes_on_behind_its_end_if_the_l
     (lost / ACCEPT_LOSS).touch()
     async with serving(paths) as client:
         assert (await client.produce("orders", batch(b"v"), partition=1)).base_offset == RECORDS
-    assert f"{lost}: serving what is left, because there was a file {ACCEPT_LOSS}" in caplog.text
+    assert f"{lost}: serving the log without its missing files, because it had a file {ACCEPT_LOSS}" in caplog.text
     assert not (lost / ACCEPT_LOSS).exists()
     async with serving(paths) as client:
         assert await ends(client) == [RECORDS, ErrorCode.OFFSET_OUT_OF_RANGE, RECORDS]
