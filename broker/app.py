@@ -80,7 +80,7 @@ from warmlog.protocol.version import VERSION
 
 if TYPE_CHECKING:
     from warmlog.broker.clustered import ClusterMember, Reachable
-    from warmlog.broker.mirror.service import Mirror
+    from warmlog.broker.mirror.service import MirrorService
 
 logger = logging.getLogger(__name__)
 
@@ -396,17 +396,19 @@ class Broker:
         groups.declare(self._metrics)
         return groups
 
-    def _mirror(self, partitions: Partitions, groups: GroupService) -> "Mirror":
+    def _mirror(self, partitions: Partitions, groups: GroupService) -> "MirrorService":
         from warmlog.broker.mirror.options import mirror_options  # most brokers need nothing of this
-        from warmlog.broker.mirror.service import Mirror
-        from warmlog.broker.replication.peers.login import PasswordFileError
+        from warmlog.broker.mirror.service import MirrorService
+        from warmlog.broker.replication.peers.login import PeerPasswordFileError
         from warmlog.broker.security.client_tls import TlsFileError
 
         try:
             options = mirror_options(self._live_settings)
-        except (PasswordFileError, TlsFileError) as error:
+        except (PeerPasswordFileError, TlsFileError) as error:
             raise StartError(str(error)) from error
-        mirror = Mirror(options, partitions, groups, None if self._member is None else self._member.own_cluster())
+        mirror = MirrorService(
+            options, partitions, groups, None if self._member is None else self._member.own_cluster()
+        )
         mirror.declare(self._metrics)
         return mirror
 

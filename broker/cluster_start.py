@@ -3,7 +3,7 @@
 import logging
 from random import Random
 
-from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
+from warmlog.broker.cluster.etcd.account import Account, EtcdPasswordFileError
 from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
 from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
 from warmlog.broker.cluster.etcd.tls import PREFIX
@@ -12,7 +12,7 @@ from warmlog.broker.cluster.local.socket_store import SCHEME, SocketStore
 from warmlog.broker.cluster.store import KnownStore
 from warmlog.broker.metadata.errors import CannotJoinError
 from warmlog.broker.metrics.registry import Metrics
-from warmlog.broker.replication.peers.login import PasswordFileError as PeerPasswordError
+from warmlog.broker.replication.peers.login import PeerPasswordFileError
 from warmlog.broker.replication.peers.login import PeerLogin
 from warmlog.broker.security.client_tls import ClientTls, TlsFileError, TlsFiles
 from warmlog.broker.settings.listeners import inter_broker_listener
@@ -91,7 +91,7 @@ def _account(settings: Settings, *, is_encrypted: bool) -> Account:
         logger.warning("the password of etcd's user crosses the network unencrypted: use https:// endpoints")
     try:
         return Account(settings.warmlog_cluster_etcd_user, settings.warmlog_cluster_etcd_password_file)
-    except PasswordFileError as error:
+    except EtcdPasswordFileError as error:
         raise ClusterStartError(str(error)) from None
 
 
@@ -130,5 +130,5 @@ def _read_password(login: PeerLogin) -> str:
     """Raise ClusterStartError if the file cannot be read."""
     try:
         return login.password()
-    except PeerPasswordError as error:
+    except PeerPasswordFileError as error:
         raise ClusterStartError(str(error)) from None

@@ -102,8 +102,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from warmlog.broker.api.audit.topic_appends import Brokers
-    from warmlog.broker.mirror.service import Mirror  # most brokers never need it
-
+    from warmlog.broker.mirror.service import MirrorService  # most brokers never need it
 
 LOGIN_BYTES: Final = 16 << 20  # of frames of more than 4 KiB that are received before logins are complete
 
@@ -122,7 +121,7 @@ class Core:
     partitions: Partitions
     groups: GroupService
     transactions: TransactionService
-    mirror: "Mirror | None"
+    mirror: "MirrorService | None"
     node: StoreNode
     moves: LogMoves
     reads: ReadAhead

@@ -16,7 +16,7 @@ from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.local.adoption import adopt, adopt_credentials, history_of_adopted
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.cluster.node import ClusterNode
-from warmlog.broker.cluster.store import Transaction
+from warmlog.broker.cluster.store import StoreTransaction
 from warmlog.broker.cluster.values import NO_EPOCH, Member
 from warmlog.broker.log.directory.checkpoint import LEADER_EPOCHS, read_epochs
 from warmlog.broker.log.directory.data_directories import DataDirectories
@@ -52,7 +52,7 @@ async def grow(node: ClusterNode, directories: DataDirectories, file: MetadataFi
     return history_of_adopted(own, node.image, node.id)
 
 
-async def _propose(node: ClusterNode, decide: Callable[[], Sequence[Transaction] | Refusal]) -> None:
+async def _propose(node: ClusterNode, decide: Callable[[], Sequence[StoreTransaction] | Refusal]) -> None:
     """Commit what is missing in the cluster's store, until nothing is. Raises CannotJoinError, StoreMismatchError."""
     delays = delays_s(node.random)
     while steps := decide():

@@ -18,12 +18,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.kafka_node import KafkaNode
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from warmlog.protocol.kafka.messages.cluster.configs import ConfigOperation, ConfigType, ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigOperation, ConfigResourceType, ConfigType
 
 TARGET = Path(__file__).parent.parent / "broker" / "settings" / "kafka_settings.json"
 
 
-async def entries(client: KafkaClient, kind: ResourceType, name: str) -> list[dict[str, Any]]:
+async def entries(client: KafkaClient, kind: ConfigResourceType, name: str) -> list[dict[str, Any]]:
     """Return the settings of a resource by name."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     reply = await client.ask("DescribeConfigs", resources=[resource])
@@ -33,7 +33,7 @@ async def entries(client: KafkaClient, kind: ResourceType, name: str) -> list[di
 async def refusal(client: KafkaClient, broker: str, entry: dict[str, Any]) -> str:
     """Return why a setting cannot be changed to its value, "" if it can."""
     change = {"name": entry["name"], "config_operation": ConfigOperation.SET, "value": entry["value"] or "1"}
-    resource = {"resource_type": ResourceType.BROKER, "resource_name": broker, "configs": [change]}
+    resource = {"resource_type": ConfigResourceType.BROKER, "resource_name": broker, "configs": [change]}
     reply = await client.ask("IncrementalAlterConfigs", resources=[resource], validate_only=True)
     return reply["responses"][0]["error_message"] or ""
 
@@ -58,12 +58,12 @@ def type_of(entry: dict[str, Any]) -> str:
 async def kafka_settings(address: str) -> dict[str, Any]:
     """Return the whole content of the file."""
     async with kafka_client(address) as client:
-        brokers = await entries(client, ResourceType.BROKER, "1")
+        brokers = await entries(client, ConfigResourceType.BROKER, "1")
         return {
             "broker": {one["name"]: {"type": type_of(one), "scope": await scope_of(client, one)} for one in brokers},
-            "group": {one["name"]: type_of(one) for one in await entries(client, ResourceType.GROUP, "any")},
+            "group": {one["name"]: type_of(one) for one in await entries(client, ConfigResourceType.GROUP, "any")},
             "client_metrics": {
-                one["name"]: type_of(one) for one in await entries(client, ResourceType.CLIENT_METRICS, "any")
+                one["name"]: type_of(one) for one in await entries(client, ConfigResourceType.CLIENT_METRICS, "any")
             },
         }
 

@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from interop.kafka_node import WIRE_VERSION, KafkaNode, create_topics
 from tests.broker.kafka_client import KafkaClient, kafka_client
-from warmlog.protocol.kafka.messages.cluster.configs import ConfigSource, ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigResourceType, ConfigSource
 
 TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / WIRE_VERSION / "served.json"
 TOPIC = "served"
 
 
-async def settings(client: KafkaClient, kind: ResourceType, name: str) -> dict[str, dict[str, Any]]:
+async def settings(client: KafkaClient, kind: ConfigResourceType, name: str) -> dict[str, dict[str, Any]]:
     """Return each setting with its default (None: there is none) and whether it can only be set at startup."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     reply = await client.ask("DescribeConfigs", resources=[resource], include_synonyms=True)
@@ -44,8 +44,8 @@ async def served(address: str) -> dict[str, Any]:
         reply = await client.ask("ApiVersions", client_software_name="warmlog", client_software_version="1")
         return {
             "apis": {str(api["api_key"]): [api["min_version"], api["max_version"]] for api in reply["api_keys"]},
-            "topic": await settings(client, ResourceType.TOPIC, TOPIC),
-            "broker": await settings(client, ResourceType.BROKER, "1"),
+            "topic": await settings(client, ConfigResourceType.TOPIC, TOPIC),
+            "broker": await settings(client, ConfigResourceType.BROKER, "1"),
         }
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, TypeAlias
 
-from warmlog.broker.cluster.store import Transaction
+from warmlog.broker.cluster.store import StoreTransaction
 
 
 class Refusal(NamedTuple):
@@ -11,4 +11,4 @@ class Refusal(NamedTuple):
     reason: str
 
 
-Decision: TypeAlias = Transaction | Refusal
+Decision: TypeAlias = StoreTransaction | Refusal

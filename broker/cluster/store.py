@@ -93,7 +93,7 @@ class Delete(Struct, frozen=True, array_like=True, tag=True, gc=False):
 Operation: TypeAlias = Put | Delete
 
 
-class Transaction(NamedTuple):
+class StoreTransaction(NamedTuple):
     """Write all operations if all comparisons hold. No key is written twice."""
 
     compares: tuple[Compare, ...]
@@ -140,7 +140,7 @@ class Store(Protocol):
     async def range(self, prefix: str = "") -> Range:
         """Return all keys that begin with a prefix, no older than any transaction that was answered before."""
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: StoreTransaction) -> Outcome:
         """Commit a transaction if its comparisons hold. Raises LeaseExpiredError if a lease of it has ended."""
 
     def watch(self, after_revision: int) -> AbstractAsyncContextManager[AsyncIterator[Changes]]:

@@ -13,7 +13,7 @@ import trio
 
 from warmlog.broker.cluster.decisions import Decision, Refusal
 from warmlog.broker.cluster.image import ClusterImage, ImageDelta
-from warmlog.broker.cluster.store import Store, StoreUnavailableError, Transaction
+from warmlog.broker.cluster.store import Store, StoreTransaction, StoreUnavailableError
 from warmlog.broker.cluster.values import Member
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.protocol.backoff import delays_s
@@ -98,7 +98,7 @@ class StoreNode(ABC):
             if outcome.succeeded:
                 return self.image
 
-    async def propose(self, transaction: Transaction) -> bool | None:
+    async def propose(self, transaction: StoreTransaction) -> bool | None:
         """Try to commit a transaction before the node follows the store; return whether it was, None if unknown."""
         try:
             return (await self._store.commit(transaction)).succeeded

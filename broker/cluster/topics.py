@@ -27,7 +27,7 @@ from warmlog.broker.cluster.keys import (
     partition_key,
     topic_key,
 )
-from warmlog.broker.cluster.store import ABSENT, MAX_OPERATIONS, Compare, Delete, Operation, Put, Transaction
+from warmlog.broker.cluster.store import ABSENT, MAX_OPERATIONS, Compare, Delete, Operation, Put, StoreTransaction
 from warmlog.broker.cluster.values import (
     NO_EPOCH,
     ActiveController,
@@ -63,7 +63,7 @@ def register(image: ClusterImage, registration: Registration, lease: int) -> Dec
         return Refusal(f"node.id {broker} is in use by a broker with other data directories, at {known.where}")
     key, value = broker_key(broker), encode(replace(registration, lease=lease, epoch=NO_EPOCH))
     puts = Put(key, value, lease), Put(known_key(broker), value)
-    return Transaction((Compare(key, image.revision_of(key)),), (*puts, Delete(draining_key(broker))))
+    return StoreTransaction((Compare(key, image.revision_of(key)),), (*puts, Delete(draining_key(broker))))
 
 
 def end_registration(image: ClusterImage, broker: int) -> Decision:
@@ -71,7 +71,7 @@ def end_registration(image: ClusterImage, broker: int) -> Decision:
     key = broker_key(broker)
     if broker not in image.brokers:
         return Refusal(f"broker {broker} is not registered")
-    return Transaction((Compare(key, image.revision_of(key)),), (Delete(key),))
+    return StoreTransaction((Compare(key, image.revision_of(key)),), (Delete(key),))
 
 
 def unregister(image: ClusterImage, broker: int) -> Decision:
@@ -81,7 +81,7 @@ def unregister(image: ClusterImage, broker: int) -> Decision:
     if broker not in image.known:
         return Refusal(f"broker {broker} is not registered")
     alive, known = broker_key(broker), known_key(broker)
-    return Transaction((Compare(alive, ABSENT), Compare(known, image.revision_of(known))), (Delete(known),))
+    return StoreTransaction((Compare(alive, ABSENT), Compare(known, image.revision_of(known))), (Delete(known),))
 
 
 def drain(image: ClusterImage, me: Member, lease: int) -> Decision:
@@ -89,7 +89,7 @@ def drain(image: ClusterImage, me: Member, lease: int) -> Decision:
     if not image.may_join(me):
         return Refusal(f"broker {me.broker} is not registered, or draining already")
     key = broker_key(me.broker)
-    return Transaction((Compare(key, image.revision_of(key)),), (Put(draining_key(me.broker), b"", lease),))
+    return StoreTransaction((Compare(key, image.revision_of(key)),), (Put(draining_key(me.broker), b"", lease),))
 
 
 def take_control(image: ClusterImage, me: Member, lease: int) -> Decision:
@@ -99,7 +99,7 @@ def take_control(image: ClusterImage, me: Member, lease: int) -> Decision:
         return Refusal(f"broker {controller.broker} is the controller")
     key = broker_key(me.broker)
     compares = (Compare(CONTROLLER_KEY, image.revision_of(CONTROLLER_KEY)), Compare(key, image.revision_of(key)))
-    return Transaction(
+    return StoreTransaction(
         compares, (Put(CONTROLLER_KEY, encode(ActiveController(broker=me.broker, epoch=me.epoch)), lease),)
     )
 
@@ -109,7 +109,7 @@ def resign_control(image: ClusterImage, me: Member) -> Decision:
     controller = image.controller
     if controller is None or controller.broker != me.broker:
         return Refusal(f"broker {me.broker} is not the controller")
-    return Transaction((Compare(CONTROLLER_KEY, image.revision_of(CONTROLLER_KEY)),), (Delete(CONTROLLER_KEY),))
+    return StoreTransaction((Compare(CONTROLLER_KEY, image.revision_of(CONTROLLER_KEY)),), (Delete(CONTROLLER_KEY),))
 
 
 def take_mirroring(image: ClusterImage, me: Member, lease: int) -> Decision:
@@ -119,7 +119,9 @@ def take_mirroring(image: ClusterImage, me: Member, lease: int) -> Decision:
         return Refusal(f"broker {keeper.broker} keeps the mirrored topics")
     key = broker_key(me.broker)
     compares = (Compare(MIRROR_KEY, image.revision_of(MIRROR_KEY)), Compare(key, image.revision_of(key)))
-    return Transaction(compares, (Put(MIRROR_KEY, encode(ActiveController(broker=me.broker, epoch=me.epoch)), lease),))
+    return StoreTransaction(
+        compares, (Put(MIRROR_KEY, encode(ActiveController(broker=me.broker, epoch=me.epoch)), lease),)
+    )
 
 
 def resign_mirroring(image: ClusterImage, me: Member) -> Decision:
@@ -127,7 +129,7 @@ def resign_mirroring(image: ClusterImage, me: Member) -> Decision:
     keeper = image.mirror_keeper
     if keeper is None or keeper.broker != me.broker:
         return Refusal(f"broker {me.broker} does not keep the mirrored topics")
-    return Transaction((Compare(MIRROR_KEY, image.revision_of(MIRROR_KEY)),), (Delete(MIRROR_KEY),))
+    return StoreTransaction((Compare(MIRROR_KEY, image.revision_of(MIRROR_KEY)),), (Delete(MIRROR_KEY),))
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------
@@ -141,7 +143,7 @@ def create(image: ClusterImage, name: str, topic: TopicState, assignment: Assign
     is_whole = len(assignment) <= PARTITIONS_PER_STEP
     operations: list[Operation] = [Put(topic_key(name), encode(topic if is_whole else begun))]
     operations += _new_partitions(image, topic.id, assignment[:PARTITIONS_PER_STEP], 0)
-    return Transaction((Compare(topic_key(name), ABSENT),), tuple(operations))
+    return StoreTransaction((Compare(topic_key(name), ABSENT),), tuple(operations))
 
 
 def add_partitions(image: ClusterImage, name: str, assignment: Assignment) -> Decision:
@@ -156,7 +158,7 @@ def add_partitions(image: ClusterImage, name: str, assignment: Assignment) -> De
         changed = replace(changed, status=TopicStatus.LIVE, creator=None)
     operations: list[Operation] = [Put(topic_key(name), encode(changed))]
     operations += _new_partitions(image, topic.id, added, first)
-    return Transaction((Compare(topic_key(name), topic.revision),), tuple(operations))
+    return StoreTransaction((Compare(topic_key(name), topic.revision),), tuple(operations))
 
 
 def _new_partitions(image: ClusterImage, topic: UUID, assignment: Assignment, first: int) -> list[Operation]:
@@ -188,10 +190,10 @@ def delete(image: ClusterImage, name: str) -> Decision:
     compares = [Compare(topic_key(name), topic.revision)]
     if not is_last and topic.status is not TopicStatus.DELETING:
         begun = replace(topic, status=TopicStatus.DELETING)
-        return Transaction(tuple(compares), (Put(topic_key(name), encode(begun)),))
+        return StoreTransaction(tuple(compares), (Put(topic_key(name), encode(begun)),))
     compares += [Compare(partition_key(key), image.partitions[key].revision) for key in deleted]
     operations.append(Delete(topic_key(name)) if is_last else Put(topic_key(name), encode(topic)))
-    return Transaction(tuple(compares), tuple(operations))
+    return StoreTransaction(tuple(compares), tuple(operations))
 
 
 def _deleted(image: ClusterImage, topic: TopicState) -> tuple[list[TopicIdPartition], list[Operation]]:
@@ -214,7 +216,7 @@ def removed(image: ClusterImage, topic: UUID, broker: int) -> Decision:
     if broker not in image.gone.get(topic, ()):
         return Refusal("there is no mark")
     key = gone_key(topic, broker)
-    return Transaction((Compare(key, image.revision_of(key)),), (Delete(key),))
+    return StoreTransaction((Compare(key, image.revision_of(key)),), (Delete(key),))
 
 
 def is_abandoned(image: ClusterImage, topic: TopicState) -> bool:
@@ -235,7 +237,7 @@ def create_local(image: ClusterImage, created: Mapping[str, TopicState]) -> Deci
     if taken is not None:
         return Refusal(f"topic {taken!r} already exists")
     puts = tuple([Put(topic_key(name), encode(topic)) for name, topic in created.items()])
-    return Transaction(tuple([Compare(put.key, ABSENT) for put in puts]), puts)
+    return StoreTransaction(tuple([Compare(put.key, ABSENT) for put in puts]), puts)
 
 
 def grow_local(image: ClusterImage, name: str, partitions: int) -> Decision:
@@ -250,7 +252,9 @@ def begin_local_deletion(image: ClusterImage, names: Sequence[str]) -> Decision:
     """Mark topics as being deleted: users do not see them any more, though there may be data of them."""
     topics = {name: image.topics[name] for name in names if name in image.topics}
     puts = [Put(topic_key(name), encode(replace(each, status=TopicStatus.DELETING))) for name, each in topics.items()]
-    return Transaction(tuple(Compare(topic_key(name), each.revision) for name, each in topics.items()), tuple(puts))
+    return StoreTransaction(
+        tuple(Compare(topic_key(name), each.revision) for name, each in topics.items()), tuple(puts)
+    )
 
 
 def finish_local_deletion(image: ClusterImage, names: Sequence[str], left: Container[str], broker: int) -> Decision:
@@ -259,7 +263,7 @@ def finish_local_deletion(image: ClusterImage, names: Sequence[str], left: Conta
     operations: list[Operation] = [Delete(topic_key(name)) for name in topics]
     operations += [Put(gone_key(each.id, broker), b"") for name, each in topics.items() if name in left]
     compares = tuple(Compare(topic_key(name), each.revision) for name, each in topics.items())
-    return Transaction(compares, tuple(operations))
+    return StoreTransaction(compares, tuple(operations))
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -313,25 +317,27 @@ def finish_promotion(image: ClusterImage, name: str) -> Decision:
     return _changed(name, topic, replace(topic, mirror=copied(topic.mirror, is_promoting=False, promoted_at=ends)))
 
 
-def _changed(name: str, topic: TopicState, changed: TopicState) -> Transaction:
-    return Transaction((Compare(topic_key(name), topic.revision),), (Put(topic_key(name), encode(changed)),))
+def _changed(name: str, topic: TopicState, changed: TopicState) -> StoreTransaction:
+    return StoreTransaction((Compare(topic_key(name), topic.revision),), (Put(topic_key(name), encode(changed)),))
 
 
 def set_configs(image: ClusterImage, scope: str, configs: Mapping[str, str]) -> Decision:
     """Replace the settings of a key of `ClusterImage.configs`."""
     key = configs_key(scope)
     put = Put(key, encode(Configs(values=dict(configs))))
-    return Transaction((Compare(key, image.revision_of(key)),), (put,))
+    return StoreTransaction((Compare(key, image.revision_of(key)),), (put,))
 
 
 def set_features(image: ClusterImage, levels: Mapping[str, int]) -> Decision:
     """Set the levels of features; those of others stay."""
     changed = Features(levels={**image.features.levels, **levels})
-    return Transaction((Compare(FEATURES_KEY, image.revision_of(FEATURES_KEY)),), (Put(FEATURES_KEY, encode(changed)),))
+    return StoreTransaction(
+        (Compare(FEATURES_KEY, image.revision_of(FEATURES_KEY)),), (Put(FEATURES_KEY, encode(changed)),)
+    )
 
 
-def take_producer_ids(image: ClusterImage, count: int, at_least: int) -> tuple[int, Transaction]:
+def take_producer_ids(image: ClusterImage, count: int, at_least: int) -> tuple[int, StoreTransaction]:
     """Return the first of `count` new producer ids, and the transaction by which they are taken."""
     first = max(image.producer_ids.next_id, at_least)
     compare = Compare(PRODUCER_IDS_KEY, image.revision_of(PRODUCER_IDS_KEY))
-    return first, Transaction((compare,), (Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=first + count))),))
+    return first, StoreTransaction((compare,), (Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=first + count))),))

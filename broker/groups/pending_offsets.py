@@ -33,7 +33,7 @@ class PendingOffset(NamedTuple):
     record_offset: int
 
 
-class Transaction:
+class PendingTransaction:
     """The offsets of a transaction in one log partition."""
 
     __slots__ = ("offsets",)
@@ -49,9 +49,9 @@ class PendingOffsets:
     """The pending offsets of the groups of one log partition, by producer id."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Transaction] = {}
-        self._ended: set[Transaction] = set()  # their markers are written, some of their offsets not taken yet
-        self._groups: dict[str, dict[str, dict[int, set[Transaction]]]] = {}  # by group, topic and partition
+        self._open: dict[int, PendingTransaction] = {}
+        self._ended: set[PendingTransaction] = set()  # their markers are written, some of their offsets not taken yet
+        self._groups: dict[str, dict[str, dict[int, set[PendingTransaction]]]] = {}  # by group, topic and partition
         self._count = 0
         self._bytes: Counter[str] = Counter()  # that the offsets of each group hold
         self._writes: Counter[int] = Counter()  # appends that are not reported yet
@@ -100,7 +100,7 @@ class PendingOffsets:
         """Add an offset; a later one of the same transaction replaces it."""
         transaction = self._open.get(producer_id)
         if transaction is None:
-            transaction = self._open[producer_id] = Transaction()
+            transaction = self._open[producer_id] = PendingTransaction()
         key = (pending.group, pending.topic, pending.partition)
         known = transaction.offsets.get(key)
         if known is not None and known.record_offset > pending.record_offset:
@@ -112,7 +112,7 @@ class PendingOffsets:
             self._groups.setdefault(group, {}).setdefault(topic, {}).setdefault(partition, set()).add(transaction)
             self._count += 1
 
-    def end(self, producer_id: int, marker_offset: int, outcome: Outcome) -> Transaction | None:
+    def end(self, producer_id: int, marker_offset: int, outcome: Outcome) -> PendingTransaction | None:
         """Note that a marker was written. Return its transaction, whose offsets stay pending until `take`."""
         if producer_id in self._writes or self._is_loading:
             self._markers.setdefault(producer_id, []).append((marker_offset, outcome))
@@ -121,7 +121,7 @@ class PendingOffsets:
             self._ended.add(transaction)
         return transaction
 
-    def take(self, transaction: Transaction, limit: int) -> list[PendingOffset]:
+    def take(self, transaction: PendingTransaction, limit: int) -> list[PendingOffset]:
         """Remove and return up to `limit` offsets of a transaction that has ended; none when there are no more."""
         taken = list(islice(transaction.offsets.values(), limit))
         for each in taken:
@@ -181,7 +181,7 @@ class PendingOffsets:
 
     # -- inside --
 
-    def _remove(self, transaction: Transaction, key: _Key) -> None:
+    def _remove(self, transaction: PendingTransaction, key: _Key) -> None:
         removed = transaction.offsets.pop(key)
         self._count -= 1
         group, topic, partition = key

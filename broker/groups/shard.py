@@ -13,7 +13,7 @@ import trio
 from warmlog.broker.coordinator.term import Term
 from warmlog.broker.groups.classic.state import Group
 from warmlog.broker.groups.offsets import Offsets
-from warmlog.broker.groups.pending_offsets import PendingOffset, PendingOffsets, Transaction
+from warmlog.broker.groups.pending_offsets import PendingOffset, PendingOffsets, PendingTransaction
 from warmlog.broker.groups.topic import GroupRow, StoredOffset
 from warmlog.protocol.kafka.group_records import StoredGroup
 from warmlog.protocol.partitions import TopicPartition
@@ -100,7 +100,7 @@ class GroupShard:
         elif outcome is Outcome.COMMIT:
             self._commit(pending)
 
-    def end_transaction(self, producer_id: int, marker_offset: int, outcome: Outcome) -> Transaction | None:
+    def end_transaction(self, producer_id: int, marker_offset: int, outcome: Outcome) -> PendingTransaction | None:
         """Apply a marker to the first of the transaction's offsets; return the transaction if there are more."""
         if marker_offset < self.term.loaded_to:
             return None  # loaded with the records before it, and only now reported
@@ -110,13 +110,13 @@ class GroupShard:
         self._apply(transaction, outcome)
         return transaction if len(transaction) else None
 
-    async def apply_in_steps(self, transaction: Transaction, outcome: Outcome) -> None:
+    async def apply_in_steps(self, transaction: PendingTransaction, outcome: Outcome) -> None:
         """Apply a marker to all offsets of a transaction."""
         while len(transaction):
             await trio.lowlevel.checkpoint()
             self._apply(transaction, outcome)
 
-    def _apply(self, transaction: Transaction, outcome: Outcome) -> None:
+    def _apply(self, transaction: PendingTransaction, outcome: Outcome) -> None:
         for pending in self.pending.take(transaction, ENDED_PER_STEP):
             if outcome is Outcome.COMMIT:
                 self._commit(pending)

@@ -31,7 +31,7 @@ class MirrorOptions:
 
 
 def mirror_options(live: LiveSettings) -> MirrorOptions:
-    """Return what the settings ask to mirror. Raises SettingError, TlsFileError, PasswordFileError."""
+    """Return what the settings ask to mirror. Raises SettingError, TlsFileError, PeerPasswordFileError."""
     settings = live.current
     protocol = settings.warmlog_mirror_security_protocol
     tls = login = None

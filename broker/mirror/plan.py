@@ -1,7 +1,7 @@
 """Plan the changes that bring mirrored topics in step with their source, without I/O.
 
 A mirrored topic has the source's topic id, partition count and settings, so that offsets, epochs and retention are the
-same. What cannot be made equal without losing records, here or there, is left alone, and told as a `Refusal`.
+same. What cannot be made equal without losing records, here or there, is left alone, and told as a `RefusedTopic`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -63,14 +63,14 @@ class Delete(NamedTuple):
     topic: str
 
 
-class Refusal(NamedTuple):
+class RefusedTopic(NamedTuple):
     """A topic that is not mirrored, or no longer, and why."""
 
     topic: str
     problem: str
 
 
-Action: TypeAlias = Create | Grow | Configure | Delete | Refusal
+Action: TypeAlias = Create | Grow | Configure | Delete | RefusedTopic
 
 
 class Usable(NamedTuple):
@@ -109,7 +109,9 @@ def plan(
     for name, mirrored in here.items():
         if name not in names and _is_mirrored(mirrored, cluster_id):
             yield (
-                Delete(name) if deletes else Refusal(name, "it is not among the mirrored topics of the source any more")
+                Delete(name)
+                if deletes
+                else RefusedTopic(name, "it is not among the mirrored topics of the source any more")
             )
 
 
@@ -117,17 +119,19 @@ def _of_topic(topic: SourceTopic, here: Topic | None, cluster_id: str) -> Iterat
     if here is None:
         yield _create(topic, cluster_id)
     elif here.mirror is None:
-        yield Refusal(topic.name, "a topic of this name exists here, and is not a mirror: delete or exclude it")
+        yield RefusedTopic(topic.name, "a topic of this name exists here, and is not a mirror: delete or exclude it")
     elif here.mirror.is_promoted or here.mirror.is_promoting:
         return
     elif here.mirror.cluster_id != cluster_id:
-        yield Refusal(topic.name, f"it is a mirror of cluster {here.mirror.cluster_id}, and the source is {cluster_id}")
+        yield RefusedTopic(
+            topic.name, f"it is a mirror of cluster {here.mirror.cluster_id}, and the source is {cluster_id}"
+        )
     elif here.mirror.has_source_id and here.id.bytes != topic.topic_id:
-        yield Refusal(
+        yield RefusedTopic(
             topic.name, "it was deleted and created again at the source: delete it here to mirror the new one"
         )
     elif here.partitions > topic.partitions:
-        yield Refusal(
+        yield RefusedTopic(
             topic.name,
             f"it has {here.partitions} partitions here and {topic.partitions} at the source: created again there",
         )
@@ -138,12 +142,12 @@ def _of_topic(topic: SourceTopic, here: Topic | None, cluster_id: str) -> Iterat
             yield Configure(topic.name, topic.configs)
 
 
-def _create(topic: SourceTopic, cluster_id: str) -> Create | Refusal:
+def _create(topic: SourceTopic, cluster_id: str) -> Create | RefusedTopic:
     try:
         check_name(topic.name)
         check_partitions(topic.partitions)
     except (InvalidTopicError, InvalidPartitionsError) as error:
-        return Refusal(topic.name, str(error))
+        return RefusedTopic(topic.name, str(error))
     has_source_id = topic.topic_id != NO_TOPIC_ID
     created = Topic(
         name=topic.name,

@@ -25,8 +25,8 @@ from warmlog.broker.mirror.copies import Copies
 from warmlog.broker.mirror.offsets import OffsetCopies
 from warmlog.broker.mirror.options import MirrorOptions
 from warmlog.broker.mirror.own_cluster import OwnCluster
-from warmlog.broker.mirror.plan import Action, Configure, Create, Delete, Grow, Refusal, plan
-from warmlog.broker.mirror.source import Source
+from warmlog.broker.mirror.plan import Action, Configure, Create, Delete, Grow, RefusedTopic, plan
+from warmlog.broker.mirror.source import SourceCluster
 from warmlog.broker.partitions.partition import Partition, StorageError
 from warmlog.broker.partitions.partitions import Partitions, TopicExistsError, UnknownTopicError
 from warmlog.broker.replication.following.follower import Follower
@@ -53,7 +53,7 @@ _TOPIC_ERRORS = (
 logger = logging.getLogger(__name__)
 
 
-class Mirror:
+class MirrorService:
     """Mirrors the topics of one source while `run` runs. Belongs to the event loop."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Mirror:
         return PeerSettings(tls=None if context is None else lambda: context, login=self._options.login)
 
     async def _mirror(self, cluster: PeerCluster) -> None:
-        source = Source(cluster, settings=self._partitions.settings)
+        source = SourceCluster(cluster, settings=self._partitions.settings)
         try:
             async with trio.open_nursery() as nursery:
                 follower = Follower(cluster, throttle=self.throttle, random=self._random)
@@ -115,14 +115,14 @@ class Mirror:
         finally:
             self.copies.end()
 
-    async def _pause(self, source: Source) -> None:
+    async def _pause(self, source: SourceCluster) -> None:
         """Wait until it is time to compare again; meanwhile begin to follow what this broker leads now."""
         with trio.move_on_after(self._options.interval_s):
             while True:
                 await self._has_led.wait()
                 await self._follow(source)
 
-    async def _compare(self, source: Source, cluster: PeerCluster) -> None:
+    async def _compare(self, source: SourceCluster, cluster: PeerCluster) -> None:
         """Bring topics in step, follow their partitions, copy offsets."""
         try:
             if self._own is None or await self._own.keeps():
@@ -145,7 +145,7 @@ class Mirror:
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    async def _change_topics(self, source: Source) -> None:
+    async def _change_topics(self, source: SourceCluster) -> None:
         topics = await source.topics(self._options.topics)
         async with self._is_comparing:
             here = {topic.name: topic for topic in self._partitions.topics()}
@@ -161,7 +161,7 @@ class Mirror:
         changes = self._partitions.changes
         try:
             match action:
-                case Refusal(_, problem):
+                case RefusedTopic(_, problem):
                     return problem
                 case Create(topic):
                     failures = await self._partitions.create_all([topic])
@@ -188,7 +188,7 @@ class Mirror:
 
     # -- partitions ----------------------------------------------------------------------------------------------------
 
-    async def _follow(self, source: Source) -> None:
+    async def _follow(self, source: SourceCluster) -> None:
         """Follow the partitions of topics against which nothing speaks."""
 
         def is_mirrored(topic: Topic) -> bool:
@@ -236,7 +236,7 @@ class Mirror:
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
-    async def _copy_offsets(self, source: Source, is_chosen: Callable[[str], bool]) -> None:
+    async def _copy_offsets(self, source: SourceCluster, is_chosen: Callable[[str], bool]) -> None:
         copies = OffsetCopies(self._groups, self._partitions, source.cluster_id, self._own)
         groups = await source.groups(is_chosen)
         if self._own is not None and groups:

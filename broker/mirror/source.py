@@ -18,9 +18,9 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import FetchedOffset, GroupType, ListGroupsRequest, OffsetFetchRequest
 from warmlog.protocol.kafka.messages.cluster.configs import (
     ConfigQuery,
+    ConfigResourceType,
     ConfigSource,
     DescribeConfigsRequest,
-    ResourceType,
 )
 from warmlog.protocol.kafka.messages.groups.offsets import MemberOffsetFetchGroup
 from warmlog.protocol.kafka.peer_apis import DESCRIBE_CONFIGS, LIST_GROUPS, OFFSET_FETCH
@@ -40,7 +40,7 @@ class GroupOffsets(NamedTuple):
     offsets: tuple[FetchedOffset, ...]
 
 
-class Source:
+class SourceCluster:
     """The cluster whose topics are mirrored."""
 
     def __init__(self, cluster: PeerCluster, *, settings: Settings) -> None:
@@ -69,7 +69,7 @@ class Source:
 
     async def _configs(self, names: list[str]) -> dict[str, Mapping[str, str]]:
         """Return the settings of topics; topics whose settings are unavailable are left out."""
-        queries = tuple([ConfigQuery(resource_type=ResourceType.TOPIC, name=name) for name in names])
+        queries = tuple([ConfigQuery(resource_type=ConfigResourceType.TOPIC, name=name) for name in names])
         response = await self._cluster.ask_any(DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=queries))
         configs: dict[str, Mapping[str, str]] = {}
         for resource in response.resources:

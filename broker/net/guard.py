@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from warmlog.broker.api.context import Context
-from warmlog.broker.net.wire import LOOP_WORK, KafkaWire, Refusal, Wire
+from warmlog.broker.net.wire import LOOP_WORK, ErrorReply, KafkaWire, Wire
 from warmlog.broker.security.sasl import Login, Stage
 from warmlog.protocol.errors import ErrorCode, FrameError, ProtocolError
 from warmlog.protocol.frame import LENGTH
@@ -98,7 +98,7 @@ class KafkaGuard:
             return []
         return [LENGTH.pack(len(answer.auth_bytes)) + answer.auth_bytes]
 
-    def refusal(self, error: ProtocolError) -> Refusal | None:
+    def refusal(self, error: ProtocolError) -> ErrorReply | None:
         """Return the reply to a frame that could not be decoded; None if the connection must close."""
         return self._inner.refusal(error)
 
@@ -126,7 +126,7 @@ class NativeGuard:
         why = "the login has expired" if login.has_expired() else "the listener needs a login"
         raise LoginRequiredError(request_id, f"{request.api}: {why}: authenticate with a user and a password first")
 
-    def refusal(self, error: ProtocolError) -> Refusal | None:
+    def refusal(self, error: ProtocolError) -> ErrorReply | None:
         """Return the reply to a frame that could not be decoded: before the login only that it is needed."""
         is_known = self._login.principal is not None or isinstance(error, LoginRequiredError)
         return self._inner.refusal(error) if is_known else None

@@ -20,7 +20,7 @@ LOOP_WORK = ENGINE.loop_work
 MAX_VALUES = 1024  # in a response encoded on the event loop: about 1 ms where the field tables convert them
 
 
-class Refusal(NamedTuple):
+class ErrorReply(NamedTuple):
     """The reply to a frame that cannot be served; `call` as in `Wire`."""
 
     call: Any
@@ -51,7 +51,7 @@ class Wire(Protocol):
         ReplyTooLargeError when everything but the slices takes more than `max_bytes`.
         """
 
-    def refusal(self, error: ProtocolError) -> Refusal | None:
+    def refusal(self, error: ProtocolError) -> ErrorReply | None:
         """Return the reply to a frame that could not be decoded; None if the connection must close."""
 
 
@@ -81,9 +81,9 @@ class NativeWire:
         del throttle_ms  # the client notices by the pause
         return native_codec.encode_response(call, response, limit, max_bytes)
 
-    def refusal(self, error: ProtocolError) -> Refusal:
+    def refusal(self, error: ProtocolError) -> ErrorReply:
         """Return an error reply, with request id 0 if the frame's could not be read."""
-        return Refusal(getattr(error, "request_id", 0), ErrorResponse(error=error.code, message=str(error)))
+        return ErrorReply(getattr(error, "request_id", 0), ErrorResponse(error=error.code, message=str(error)))
 
 
 class KafkaWire:
@@ -111,9 +111,9 @@ class KafkaWire:
                 raise LargeMessageError(f"a reply of more than {MAX_VALUES} values")
         return self._codec.encode(call, response, throttle_ms, limit=limit, max_bytes=max_bytes)
 
-    def refusal(self, error: ProtocolError) -> Refusal | None:
+    def refusal(self, error: ProtocolError) -> ErrorReply | None:
         """Return the API's own error reply if the request could be read; other frames have none in this protocol."""
-        return Refusal(error.call, error.response) if isinstance(error, RefusedError) else None
+        return ErrorReply(error.call, error.response) if isinstance(error, RefusedError) else None
 
 
 class OutOfTurnError(ProtocolError):

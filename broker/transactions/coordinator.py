@@ -18,10 +18,10 @@ from warmlog.broker.transactions.effects import (
     Answer,
     Append,
     Effect,
+    EffectSource,
     Producer,
     ProducerIdSource,
     RetryLater,
-    Source,
     Waiter,
     WriteMarkers,
 )
@@ -98,7 +98,7 @@ class TransactionCoordinator:
         """The number of transactional ids."""
         return sum([len(shard.transactions) for shard in self._served()])
 
-    def is_current(self, source: Source) -> bool:
+    def is_current(self, source: EffectSource) -> bool:
         """Return whether the automaton that requested an effect is still loaded."""
         return self._present(source) is not None
 
@@ -339,7 +339,7 @@ class TransactionCoordinator:
         self._effects.append(Answer(waiter, error or ErrorCode.INVALID_PRODUCER_ID_MAPPING))
         return None
 
-    def _present(self, source: Source) -> Transaction | None:
+    def _present(self, source: EffectSource) -> Transaction | None:
         """Return the automaton that requested an effect; None if the term of its log partition is over."""
         shard = self._shards.shard_at(source.term.index)
         if shard is None or shard.term is not source.term:

@@ -27,7 +27,7 @@ class Producer(NamedTuple):
     epoch: int
 
 
-class Source(NamedTuple):
+class EffectSource(NamedTuple):
     """The automaton that requested an effect, and the term of its log partition.
 
     The term's leader epoch is written into markers. A report about any term but the current one is ignored.
@@ -52,7 +52,7 @@ class Append(NamedTuple):
     `value`: None writes a tombstone. One append per transactional id is under way at most.
     """
 
-    source: Source
+    source: EffectSource
     value: StoredTransaction | None
 
 
@@ -63,7 +63,7 @@ class WriteMarkers(NamedTuple):
     written (NONE). `version` decides whether a partition takes a marker of an epoch that it has already seen.
     """
 
-    source: Source
+    source: EffectSource
     producer: Producer
     outcome: Outcome
     partitions: frozenset[TopicPartition]
@@ -73,7 +73,7 @@ class WriteMarkers(NamedTuple):
 class RetryLater(NamedTuple):
     """Call `TransactionCoordinator.retry` after a pause: an append or a marker failed with a retriable error."""
 
-    source: Source
+    source: EffectSource
 
 
 class Stuck(NamedTuple):
@@ -83,7 +83,7 @@ class Stuck(NamedTuple):
     answers CONCURRENT_TRANSACTIONS until its log partition is loaded again.
     """
 
-    source: Source
+    source: EffectSource
     error: ErrorCode
 
 

@@ -6,7 +6,7 @@ Source: kafka.coordinator.transaction.TransactionStateManager (TxnMetadataCacheE
 from collections.abc import Iterator
 
 from warmlog.broker.coordinator.term import Term, TermState
-from warmlog.broker.transactions.effects import Source
+from warmlog.broker.transactions.effects import EffectSource
 from warmlog.broker.transactions.metadata import Metadata, State
 from warmlog.broker.transactions.state import Transaction
 from warmlog.protocol.kafka.transaction_records import StoredTransaction
@@ -35,7 +35,9 @@ class TransactionShard:
 
     def create(self, transactional_id: str, metadata: Metadata) -> Transaction:
         """Add an id."""
-        transaction = self.transactions[transactional_id] = Transaction(Source(transactional_id, self.term), metadata)
+        transaction = self.transactions[transactional_id] = Transaction(
+            EffectSource(transactional_id, self.term), metadata
+        )
         return transaction
 
     def replay(self, name: str, row: StoredTransaction, _offset: int) -> None:

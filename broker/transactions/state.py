@@ -39,10 +39,10 @@ from warmlog.broker.transactions.effects import (
     Answer,
     Append,
     Effect,
+    EffectSource,
     Producer,
     ProducerIdSource,
     RetryLater,
-    Source,
     Stuck,
     Waiter,
     WriteMarkers,
@@ -93,7 +93,7 @@ class Transaction:
         "source",
     )
 
-    def __init__(self, source: Source, metadata: Metadata) -> None:
+    def __init__(self, source: EffectSource, metadata: Metadata) -> None:
         """Start from a state in the log, or from that of a new id (`begin`)."""
         self.source = source
         self.metadata = metadata

@@ -11,7 +11,7 @@ from warmlog.broker.cluster.local.local_store import LocalStore
 from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.cluster.rules import Decision
-from warmlog.broker.cluster.store import Outcome, Transaction
+from warmlog.broker.cluster.store import Outcome, StoreTransaction
 from warmlog.broker.cluster.values import TopicState
 from warmlog.broker.metadata.topic import Mirror, Topic
 from warmlog.broker.partitions.appends.writer import Writer
@@ -51,7 +51,7 @@ class StoredTopics:
         self._commit(topics.finish_local_deletion(self.image, names, (), NODE_ID))
 
     def _commit(self, decision: Decision) -> None:
-        assert isinstance(decision, Transaction), decision
+        assert isinstance(decision, StoreTransaction), decision
         (outcome,) = self.file.store.commit([decision], ()).results
         assert isinstance(outcome, Outcome)
         assert outcome.succeeded

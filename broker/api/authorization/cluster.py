@@ -5,19 +5,20 @@ from typing import Any
 
 from warmlog.broker.api.access import Access, lacking
 from warmlog.broker.api.authorization.parts import Check, CheckedCall, answer_allowed
-from warmlog.broker.security.acls import Operation
-from warmlog.broker.security.acls import ResourceType as Kind
-from warmlog.protocol.kafka.messages.cluster.configs import ResourceType
+from warmlog.broker.security.acls import Operation, ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigResourceType
 from warmlog.protocol.kafka.messages.cluster.discovery import AuthorizedCluster
 
-_OF_CLUSTER = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS})
+_OF_CLUSTER = frozenset(
+    {ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER, ConfigResourceType.CLIENT_METRICS}
+)
 
 
 def cluster(operation: Operation) -> Check:
     """Return a check of an operation on the cluster: without it, the request is refused as a whole."""
 
     async def check(call: CheckedCall) -> Any:
-        call.access.require(operation, Kind.CLUSTER)
+        call.access.require(operation, ResourceType.CLUSTER)
         return await call.answer()
 
     return check
@@ -33,7 +34,7 @@ async def describe_cluster(call: CheckedCall) -> Any:
     response, access = await call.answer(), call.access
     if not call.request.operations:
         return response
-    operations = access.operations(Kind.CLUSTER) if access.cluster(Operation.DESCRIBE) else 0
+    operations = access.operations(ResourceType.CLUSTER) if access.cluster(Operation.DESCRIBE) else 0
     fields = {name: getattr(response, name) for name in response.__struct_fields__}
     return AuthorizedCluster(**fields, authorized=operations)
 
@@ -42,8 +43,8 @@ def each_resource(operation: Operation, result: Callable[..., Any], response: Ca
     """Return a check of each topic or group with settings; brokers, loggers and client metrics are the cluster's."""
 
     def refuse(item: Any) -> Any:
-        kinds = {ResourceType.TOPIC: Kind.TOPIC, ResourceType.GROUP: Kind.GROUP}
-        kind = kinds.get(item.resource_type, Kind.CLUSTER)
+        kinds = {ConfigResourceType.TOPIC: ResourceType.TOPIC, ConfigResourceType.GROUP: ResourceType.GROUP}
+        kind = kinds.get(item.resource_type, ResourceType.CLUSTER)
         return result(resource_type=item.resource_type, name=item.name, **lacking(operation, kind))
 
     async def check(call: CheckedCall) -> Any:
@@ -59,8 +60,8 @@ def each_resource(operation: Operation, result: Callable[..., Any], response: Ca
 
 def _may_configure(access: Access, operation: Operation, item: Any) -> bool:
     """Return whether an operation on a resource with settings is allowed; handlers refuse unknown types."""
-    if item.resource_type == ResourceType.TOPIC:
+    if item.resource_type == ConfigResourceType.TOPIC:
         return access.topic(operation, item.name)
-    if item.resource_type == ResourceType.GROUP:
+    if item.resource_type == ConfigResourceType.GROUP:
         return access.group(operation, item.name)
     return item.resource_type not in _OF_CLUSTER or access.cluster(operation)

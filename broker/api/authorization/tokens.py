@@ -4,8 +4,7 @@ from typing import Any
 
 from warmlog.broker.api.authorization.parts import CheckedCall, without_hidden
 from warmlog.broker.api.errors import RequestError
-from warmlog.broker.security.acls import Operation
-from warmlog.broker.security.acls import ResourceType as Kind
+from warmlog.broker.security.acls import Operation, ResourceType
 from warmlog.protocol.errors import ErrorCode
 
 
@@ -13,7 +12,7 @@ async def create(call: CheckedCall) -> Any:
     """Let everybody create tokens for themselves, and for others with CREATE_TOKENS on these users."""
     owner, requester = call.request.owner, call.context.session.principal
     name = "" if owner is None else f"{owner[0]}:{owner[1]}"
-    if name and name != str(requester) and not call.access.may(Operation.CREATE_TOKENS, Kind.USER, name):
+    if name and name != str(requester) and not call.access.may(Operation.CREATE_TOKENS, ResourceType.USER, name):
         raise RequestError(
             ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "tokens for another user need CREATE_TOKENS on that user"
         )
@@ -27,8 +26,8 @@ async def describe(call: CheckedCall) -> Any:
     def may(token: Any) -> bool:
         if (me.type, me.name) in {token.owner, *token.renewers}:
             return True
-        if access.may(Operation.DESCRIBE, Kind.DELEGATION_TOKEN, token.token_id):
+        if access.may(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id):
             return True
-        return access.may(Operation.DESCRIBE_TOKENS, Kind.USER, f"{token.owner[0]}:{token.owner[1]}")
+        return access.may(Operation.DESCRIBE_TOKENS, ResourceType.USER, f"{token.owner[0]}:{token.owner[1]}")
 
     return await without_hidden(call, await call.answer(), "tokens", may)

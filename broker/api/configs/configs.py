@@ -39,12 +39,12 @@ from warmlog.protocol.kafka.messages.cluster.configs import (
     ConfigEntry,
     ConfigOperation,
     ConfigQuery,
+    ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribedConfigs,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
-    ResourceType,
 )
 
 KEYS_PER_PIECE = 4096  # requested names filtered at once: 0.3 ms
@@ -52,9 +52,12 @@ MAX_CHANGES = 1000  # per resource; no resource has as many settings
 _BROKER_ID = re.compile(r"-?[0-9]{1,10}")
 # Resources whose settings are kept and have no effect: they are for groups of KIP-848, share and streams groups, and
 # for client metrics (KIP-714).
-_KEPT: Mapping[int, ResourceKind] = {ResourceType.GROUP: "group", ResourceType.CLIENT_METRICS: "client-metrics"}
+_KEPT: Mapping[int, ResourceKind] = {
+    ConfigResourceType.GROUP: "group",
+    ConfigResourceType.CLIENT_METRICS: "client-metrics",
+}
 MAX_KEPT = 1000  # such resources with settings
-_ALL_TYPES = frozenset(map(int, ResourceType))
+_ALL_TYPES = frozenset(map(int, ConfigResourceType))
 _LIST_OPERATIONS = {ConfigOperation.APPEND, ConfigOperation.SUBTRACT}
 
 
@@ -84,14 +87,14 @@ class ConfigsApi:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown resource types {sorted(types - _ALL_TYPES)}")
         resources = [
             (int(kind), str(broker.node_id))
-            for kind in (ResourceType.BROKER_LOGGER, ResourceType.BROKER)
+            for kind in (ConfigResourceType.BROKER_LOGGER, ConfigResourceType.BROKER)
             if kind in types
             for broker in self._partitions.catalog.brokers()
         ]
-        if ResourceType.TOPIC in types:
+        if ConfigResourceType.TOPIC in types:
             for topic in self._partitions.topics():
                 await context.checkpoint()
-                resources.append((int(ResourceType.TOPIC), topic.name))
+                resources.append((int(ConfigResourceType.TOPIC), topic.name))
         for resource in sorted(self._partitions.live_settings.overrides.resources):
             kind, _, name = resource.partition(":")
             resources += [(int(each), name) for each, known in _KEPT.items() if known == kind and each in types]
@@ -124,7 +127,7 @@ class ConfigsApi:
     def _entries(self, query: ConfigQuery, request: DescribeConfigsRequest) -> Sequence[ConfigEntry]:
         synonyms, documentation = request.include_synonyms, request.include_documentation
         settings = self._partitions.live_settings
-        if query.resource_type == ResourceType.TOPIC:
+        if query.resource_type == ConfigResourceType.TOPIC:
             check_name(query.name)
             topic = self._partitions.topic(query.name)
             if topic is None:
@@ -135,7 +138,7 @@ class ConfigsApi:
         if (kind := _KEPT.get(query.resource_type)) is not None:
             _check_named(query, kind)
             return resource_entries(settings, kind, query.name)
-        if query.resource_type == ResourceType.BROKER_LOGGER:
+        if query.resource_type == ConfigResourceType.BROKER_LOGGER:
             self._check_broker(query.name)
             return logger_entries()
         if not query.name:
@@ -174,7 +177,7 @@ class ConfigsApi:
         return AlteredConfigs(resource_type=alteration.resource_type, name=alteration.name)
 
     async def _alter(self, alteration: ConfigAlteration, request: AlterConfigsRequest) -> None:
-        if alteration.resource_type == ResourceType.TOPIC:
+        if alteration.resource_type == ConfigResourceType.TOPIC:
             if not alteration.name:
                 raise RequestError(
                     ErrorCode.INVALID_REQUEST, "default settings of topics cannot be altered: name a topic"
@@ -191,7 +194,7 @@ class ConfigsApi:
             kept = partial(_changed_resource, alteration, kind, request.incremental)
             await self._partitions.alter_broker(kept, validate_only=request.validate_only)
             return
-        if alteration.resource_type == ResourceType.BROKER_LOGGER:
+        if alteration.resource_type == ConfigResourceType.BROKER_LOGGER:
             self._alter_levels(alteration, request)
             return
         if alteration.name:
@@ -232,7 +235,7 @@ class ConfigsApi:
 
 def _check_type(resource_type: int) -> None:
     """Raise RequestError for an unknown resource type."""
-    if resource_type not in ResourceType.__members__.values():
+    if resource_type not in ConfigResourceType.__members__.values():
         raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
 
 

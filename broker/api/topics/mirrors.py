@@ -22,7 +22,7 @@ from warmlog.protocol.native.mirrors import (
 )
 
 if TYPE_CHECKING:
-    from warmlog.broker.mirror.service import Mirror  # most brokers never need it
+    from warmlog.broker.mirror.service import MirrorService  # most brokers never need it
 
 
 class MirrorsApi:
@@ -32,7 +32,7 @@ class MirrorsApi:
     which asks all brokers learns of each partition.
     """
 
-    def __init__(self, partitions: Partitions, mirror: "Mirror | None", node: StoreNode) -> None:
+    def __init__(self, partitions: Partitions, mirror: "MirrorService | None", node: StoreNode) -> None:
         self._node = node
         self._partitions = partitions
         self._mirror = mirror

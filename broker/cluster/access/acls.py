@@ -9,7 +9,7 @@ from uuid import UUID
 
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import acl_id, acl_key, encode
-from warmlog.broker.cluster.store import MAX_OPERATIONS, Delete, Operation, Put, Transaction
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Delete, Operation, Put, StoreTransaction
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import StoredAcl
 from warmlog.broker.security.acls import Acl
@@ -34,7 +34,7 @@ async def _commit(node: StoreNode, changes: Sequence[_Change]) -> None:
     await node.commit(lambda image: _transaction(image, changes))
 
 
-def _transaction(image: ClusterImage, changes: Sequence[_Change]) -> Transaction | None:
+def _transaction(image: ClusterImage, changes: Sequence[_Change]) -> StoreTransaction | None:
     """Return the transaction for the changes that are not made yet, or None if all are."""
     operations: list[Operation] = []
     for each_id, acl in changes:
@@ -43,4 +43,4 @@ def _transaction(image: ClusterImage, changes: Sequence[_Change]) -> Transaction
             operations.append(Put(key, encode(StoredAcl(**acl._asdict()))))
         elif acl is None and image.revision_of(key):
             operations.append(Delete(key))
-    return Transaction((), tuple(operations)) if operations else None
+    return StoreTransaction((), tuple(operations)) if operations else None

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import LOGIN_SECRET_KEY, encode, scram_key
-from warmlog.broker.cluster.store import Compare, Delete, Operation, Put, Transaction
+from warmlog.broker.cluster.store import Compare, Delete, Operation, Put, StoreTransaction
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import LoginSecret
 from warmlog.broker.security.sasl import Users
@@ -54,9 +54,9 @@ def steps(
         yield operations[start : start + PER_TRANSACTION]
 
 
-def transaction(image: ClusterImage, operations: list[Operation]) -> Transaction:
+def transaction(image: ClusterImage, operations: list[Operation]) -> StoreTransaction:
     """Return the transaction of a step, which creates the secret of unknown users if there is none."""
     if image.login_secret:
-        return Transaction((), tuple(operations))
+        return StoreTransaction((), tuple(operations))
     secret = Put(LOGIN_SECRET_KEY, encode(LoginSecret(secret=token_bytes(SECRET_BYTES))))
-    return Transaction((Compare(LOGIN_SECRET_KEY, image.revision_of(LOGIN_SECRET_KEY)),), (*operations, secret))
+    return StoreTransaction((Compare(LOGIN_SECRET_KEY, image.revision_of(LOGIN_SECRET_KEY)),), (*operations, secret))

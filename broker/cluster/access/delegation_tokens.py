@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import encode, token_key
-from warmlog.broker.cluster.store import Compare, Delete, Put, StoreError, Transaction
+from warmlog.broker.cluster.store import Compare, Delete, Put, StoreError, StoreTransaction
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.security.delegation_tokens import DelegationToken
 
@@ -24,7 +24,7 @@ async def create_token(node: StoreNode, token_id: str, token: DelegationToken) -
 async def change_expiry(node: StoreNode, token_id: str, expires_at: int) -> None:
     """Change when a token expires, if it is still there. Raises StoreError."""
 
-    def change(image: ClusterImage) -> Transaction | None:
+    def change(image: ClusterImage) -> StoreTransaction | None:
         token = image.delegation_tokens.get(token_id)
         if token is None or token.expires_at == expires_at:
             return None
@@ -55,11 +55,11 @@ async def delete_expired_tokens(node: StoreNode, every_s: float, clock_ms: Calla
             continue  # the store is away, which others report
 
 
-def _put(image: ClusterImage, token_id: str, token: DelegationToken) -> Transaction:
+def _put(image: ClusterImage, token_id: str, token: DelegationToken) -> StoreTransaction:
     key = token_key(token_id)
-    return Transaction((Compare(key, image.revision_of(key)),), (Put(key, encode(token)),))
+    return StoreTransaction((Compare(key, image.revision_of(key)),), (Put(key, encode(token)),))
 
 
-def _delete(image: ClusterImage, ids: Iterable[str]) -> Transaction | None:
+def _delete(image: ClusterImage, ids: Iterable[str]) -> StoreTransaction | None:
     operations = tuple([Delete(token_key(each)) for each in ids if each in image.delegation_tokens])
-    return Transaction((), operations) if operations else None
+    return StoreTransaction((), operations) if operations else None

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import encode, quotas_key
-from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Delete, Operation, Put, Transaction
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Delete, Operation, Put, StoreTransaction
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import StoredQuotas
 from warmlog.broker.security.quotas.entities import QuotaEntity
@@ -26,7 +26,7 @@ async def _commit(node: StoreNode, changes: Sequence[QuotaChanges]) -> None:
     await node.commit(lambda image: _transaction(image, changes))
 
 
-def _transaction(image: ClusterImage, changes: Sequence[QuotaChanges]) -> Transaction | None:
+def _transaction(image: ClusterImage, changes: Sequence[QuotaChanges]) -> StoreTransaction | None:
     """Return the transaction for the changes that are not made yet, or None if all are."""
     compares: list[Compare] = []
     operations: list[Operation] = []
@@ -36,4 +36,4 @@ def _transaction(image: ClusterImage, changes: Sequence[QuotaChanges]) -> Transa
         if new != old:
             compares.append(Compare(key, image.revision_of(key)))
             operations.append(Put(key, encode(StoredQuotas(values=new))) if new else Delete(key))
-    return Transaction(tuple(compares), tuple(operations)) if operations else None
+    return StoreTransaction(tuple(compares), tuple(operations)) if operations else None

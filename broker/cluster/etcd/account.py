@@ -16,12 +16,12 @@ from warmlog.broker.cluster.etcd.endpoints import EtcdEndpoint
 PASSWORD_FILE = "warmlog.cluster.etcd.password.file"  # noqa: S105  # a setting's name
 
 
-class PasswordFileError(Exception):
+class EtcdPasswordFileError(Exception):
     """The password cannot be read. `str()` is one line that names the setting."""
 
 
 @dataclass(slots=True)
-class Session:
+class EndpointToken:
     """The token at one endpoint: None before the first request for one, empty without authentication in etcd."""
 
     token: str | None = None
@@ -32,18 +32,18 @@ class Account:
     """A user, and its sessions."""
 
     def __init__(self, user: str, password_file: str) -> None:
-        """Check that the password can be read. Raises PasswordFileError."""
+        """Check that the password can be read. Raises EtcdPasswordFileError."""
         self.user = user
         self._password_file = password_file
-        self._sessions: dict[EtcdEndpoint, Session] = {}
+        self._sessions: dict[EtcdEndpoint, EndpointToken] = {}
         self._password()
 
-    def session(self, endpoint: EtcdEndpoint) -> Session:
+    def session(self, endpoint: EtcdEndpoint) -> EndpointToken:
         """Return the session at an endpoint."""
-        return self._sessions.setdefault(endpoint, Session())
+        return self._sessions.setdefault(endpoint, EndpointToken())
 
     async def request(self) -> gateway.AuthenticateRequest:
-        """Return the request for a token, with the password that the file has now. Raises PasswordFileError."""
+        """Return the request for a token, with the password that the file has now. Raises EtcdPasswordFileError."""
         return gateway.AuthenticateRequest(self.user, await trio.to_thread.run_sync(self._password))
 
     def _password(self) -> str:
@@ -51,9 +51,9 @@ class Account:
         try:
             password = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
         except OSError as error:
-            raise PasswordFileError(f"{PASSWORD_FILE}: {path}: {error.strerror}") from None
+            raise EtcdPasswordFileError(f"{PASSWORD_FILE}: {path}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise PasswordFileError(f"{PASSWORD_FILE}: {path} is not text in UTF-8") from None
+            raise EtcdPasswordFileError(f"{PASSWORD_FILE}: {path} is not text in UTF-8") from None
         if not password:
-            raise PasswordFileError(f"{PASSWORD_FILE}: {path} is empty")
+            raise EtcdPasswordFileError(f"{PASSWORD_FILE}: {path} is empty")
         return password

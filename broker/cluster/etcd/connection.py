@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from warmlog.broker.cluster.etcd import gateway
-from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
+from warmlog.broker.cluster.etcd.account import Account, EtcdPasswordFileError
 from warmlog.broker.cluster.etcd.endpoints import EtcdEndpoint
 from warmlog.broker.cluster.etcd.http import HttpClientConnection, HttpError, Response
 from warmlog.broker.cluster.store import StoreError
@@ -113,7 +113,7 @@ class EndpointConnection:
         """Return a new token, or an empty one if authentication is not enabled. Raises EndpointError."""
         try:
             request = await account.request()
-        except PasswordFileError as error:
+        except EtcdPasswordFileError as error:
             raise EndpointError(self.endpoint, str(error), is_sent=False, is_refusal=True) from None
         response = await self._post(gateway.AUTHENTICATE, gateway.encode(request), "")
         if response.status == 200:

@@ -30,8 +30,8 @@ from warmlog.broker.cluster.store import (
     Outcome,
     Put,
     Range,
+    StoreTransaction,
     StoreUnavailableError,
-    Transaction,
 )
 from warmlog.broker.cluster.store_metrics import measured
 from warmlog.broker.metrics.registry import Metrics
@@ -92,7 +92,7 @@ class EtcdStore:
                     if gateway.COMPACTED not in error.status.message:  # between two pages
                         raise
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: StoreTransaction) -> Outcome:
         """Commit a transaction if its comparisons hold. Raises LeaseExpiredError if a lease of it has ended."""
         etcd_key = self._identity.etcd_key
         request = gateway.TxnRequest(

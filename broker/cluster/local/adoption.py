@@ -31,7 +31,7 @@ from warmlog.broker.cluster.keys import (
     token_key,
     topic_key,
 )
-from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, StoreTransaction
 from warmlog.broker.cluster.values import (
     Configs,
     Features,
@@ -48,7 +48,7 @@ from warmlog.protocol.partitions import TopicIdPartition, TopicPartition
 Epochs = Mapping[TopicPartition, int]  # the latest leader epochs, by topic and partition; -1 for none
 
 
-def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) -> Sequence[Transaction] | Refusal:
+def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) -> Sequence[StoreTransaction] | Refusal:
     """Return transactions that add what is missing of a broker's own store, in this order; none if all is there.
 
     `me` has the epoch of the entries in ISRs. The broker must be registered with a history that begins there.
@@ -62,7 +62,7 @@ def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) 
     return list(_in_steps(cluster, _missing(own, cluster, me, epochs)))
 
 
-def adopt_credentials(own: ClusterImage, cluster: ClusterImage) -> Sequence[Transaction]:
+def adopt_credentials(own: ClusterImage, cluster: ClusterImage) -> Sequence[StoreTransaction]:
     """Return transactions that add the users that a cluster lacks."""
     return list(_in_steps(cluster, _credentials(own, cluster)))
 
@@ -130,7 +130,7 @@ def _topic(name: str, topic: TopicState, cluster: ClusterImage, me: Member, epoc
         yield Put(topic_key(name), encode(topic))
 
 
-def _in_steps(cluster: ClusterImage, puts: Iterator[Put]) -> Iterator[Transaction]:
+def _in_steps(cluster: ClusterImage, puts: Iterator[Put]) -> Iterator[StoreTransaction]:
     """Divide writes into transactions; each compares what it replaces."""
     step: list[Put] = []
     for put in puts:
@@ -144,5 +144,5 @@ def _in_steps(cluster: ClusterImage, puts: Iterator[Put]) -> Iterator[Transactio
         yield _transaction(cluster, step)
 
 
-def _transaction(cluster: ClusterImage, puts: Sequence[Put]) -> Transaction:
-    return Transaction(tuple(Compare(put.key, cluster.revision_of(put.key)) for put in puts), tuple(puts))
+def _transaction(cluster: ClusterImage, puts: Sequence[Put]) -> StoreTransaction:
+    return StoreTransaction(tuple(Compare(put.key, cluster.revision_of(put.key)) for put in puts), tuple(puts))

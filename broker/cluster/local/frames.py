@@ -12,7 +12,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from warmlog.broker.cluster.store import Event, StoreUnavailableError, Transaction
+from warmlog.broker.cluster.store import Event, StoreTransaction, StoreUnavailableError
 
 MAX_CALL_BYTES = 2 << 20
 _LENGTH = Layout(">I")
@@ -28,7 +28,7 @@ class RangeCall(Struct, frozen=True, array_like=True, tag=True):
 class CommitCall(Struct, frozen=True, array_like=True, tag=True):
     """`Store.commit`."""
 
-    transaction: Transaction
+    transaction: StoreTransaction
 
 
 class WatchCall(Struct, frozen=True, array_like=True, tag=True):

@@ -24,7 +24,7 @@ from warmlog.broker.cluster.store import (
     Outcome,
     Range,
     StoreError,
-    Transaction,
+    StoreTransaction,
 )
 from warmlog.broker.metadata.errors import MetadataError
 
@@ -44,7 +44,7 @@ class _Wish:
 
     __slots__ = ("result", "transaction")
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: StoreTransaction) -> None:
         self.transaction = transaction
         self.result: Result | StoreError | None = None
 
@@ -91,7 +91,7 @@ class LocalStore:
             items = await self._in_worker(lambda: self._file.items(prefix))
             return Range(self._file.revision, tuple(items))
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: StoreTransaction) -> Outcome:
         """Commit a transaction if its comparisons hold. Raises LeaseExpiredError."""
         keys = [operation.key for operation in transaction.operations]
         if max(len(keys), len(transaction.compares)) > MAX_OPERATIONS or len(set(keys)) < len(keys):

@@ -33,8 +33,8 @@ from warmlog.broker.cluster.store import (
     Outcome,
     Range,
     StoreMismatchError,
+    StoreTransaction,
     StoreUnavailableError,
-    Transaction,
 )
 from warmlog.broker.cluster.store_metrics import measured
 from warmlog.broker.metrics.registry import Metrics
@@ -65,7 +65,7 @@ class SocketStore:
         reply = await self._call("range", RangeCall(prefix))
         return Range(reply.revision, tuple([each for each in reply.events if isinstance(each, KeyValue)]))
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: StoreTransaction) -> Outcome:
         """Commit a transaction if its comparisons hold. Raises LeaseExpiredError."""
         reply = await self._call("commit", CommitCall(transaction))
         return Outcome(reply.succeeded, reply.revision)

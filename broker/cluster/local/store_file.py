@@ -22,7 +22,7 @@ from warmlog.broker.cluster.store import (
     Operation,
     Outcome,
     Put,
-    Transaction,
+    StoreTransaction,
 )
 from warmlog.broker.metadata.database import Database
 
@@ -77,7 +77,7 @@ class StoreFile:
         rows = self._database.read(_KEYS, (prefix, end)) if prefix else self._database.read(_ALL_KEYS)
         return [KeyValue(*row) for row in rows]
 
-    def commit(self, transactions: Sequence[Transaction], leases: Container[int]) -> Committed:
+    def commit(self, transactions: Sequence[StoreTransaction], leases: Container[int]) -> Committed:
         """Commit transactions in order, with one write to the disk. `leases` are the valid ones."""
 
         def work(connection: sqlite3.Connection) -> Committed:
@@ -139,14 +139,14 @@ class _Revisions(NamedTuple):
 _NEW = _Revisions(ABSENT, ABSENT)
 
 
-def _find(connection: sqlite3.Connection, transaction: Transaction) -> dict[str, _Revisions]:
+def _find(connection: sqlite3.Connection, transaction: StoreTransaction) -> dict[str, _Revisions]:
     """Return the keys of a transaction that exist."""
     keys = list({each.key for each in (*transaction.compares, *transaction.operations)})
     rows = connection.execute(_FIND.format(",".join("?" * len(keys))), keys)
     return {key: _Revisions(created, written) for key, created, written in rows}
 
 
-def _ended_lease(transaction: Transaction, leases: Container[int]) -> int | None:
+def _ended_lease(transaction: StoreTransaction, leases: Container[int]) -> int | None:
     """Return a lease that a transaction uses and that has ended."""
     used = [each.lease for each in transaction.operations if isinstance(each, Put) and each.lease != NO_LEASE]
     return next((lease for lease in used if lease not in leases), None)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, encode, partition_key
-from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, Transaction
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Put, StoreTransaction
 from warmlog.broker.cluster.values import Member, PartitionState
 from warmlog.protocol.partitions import TopicIdPartition
 
@@ -29,10 +29,12 @@ def is_current(image: ClusterImage, change: Change) -> bool:
     return all(image.revision_of(compare.key) == compare.mod_revision for compare in change.compares)
 
 
-def transaction(changes: Sequence[Change]) -> Transaction:
+def transaction(changes: Sequence[Change]) -> StoreTransaction:
     """Return the transaction that makes these changes together: all of them, or none. They are of one image."""
     compares = dict.fromkeys([compare for change in changes for compare in change.compares])
-    return Transaction(tuple(compares), tuple([Put(partition_key(each.key), encode(each.state)) for each in changes]))
+    return StoreTransaction(
+        tuple(compares), tuple([Put(partition_key(each.key), encode(each.state)) for each in changes])
+    )
 
 
 def batches(changes: Iterable[Change]) -> list[list[Change]]:

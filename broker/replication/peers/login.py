@@ -28,7 +28,7 @@ _AUTHENTICATE: PeerApi[SaslAuthenticateRequest, SaslAuthenticateResponse] = Peer
 Ask = Callable[[PeerApi[Any, Any], Any], Awaitable[Any]]
 
 
-class PasswordFileError(Exception):
+class PeerPasswordFileError(Exception):
     """The password cannot be read. `str()` is one line that names the setting."""
 
 
@@ -46,18 +46,20 @@ class PeerLogin:
     setting: str
 
     def password(self) -> str:
-        """Read the password or token. Raises PasswordFileError."""
+        """Read the password or token. Raises PeerPasswordFileError."""
         path = Path(self.password_file)
         try:
             if self.mechanism != OAUTHBEARER and S_IMODE(path.stat().st_mode) & S_IROTH:  # a token expires soon
-                raise PasswordFileError(f"{self.setting}: every user of this machine may read {path}: chmod 600 {path}")
+                raise PeerPasswordFileError(
+                    f"{self.setting}: every user of this machine may read {path}: chmod 600 {path}"
+                )
             password = path.read_text(encoding="utf-8").partition("\n")[0]
         except OSError as error:
-            raise PasswordFileError(f"{self.setting}: {self.password_file}: {error.strerror}") from None
+            raise PeerPasswordFileError(f"{self.setting}: {self.password_file}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise PasswordFileError(f"{self.setting}: {self.password_file} is not text in UTF-8") from None
+            raise PeerPasswordFileError(f"{self.setting}: {self.password_file} is not text in UTF-8") from None
         if not password:
-            raise PasswordFileError(f"{self.setting}: {self.password_file} is empty")
+            raise PeerPasswordFileError(f"{self.setting}: {self.password_file} is empty")
         return password
 
     async def run(self, ask: Ask, address: str) -> None:
@@ -77,7 +79,7 @@ class PeerLogin:
                 if answer.error is not ErrorCode.NONE:
                     raise PeerUnavailableError(f"{address}: {answer.message}")
                 token = await trio.to_thread.run_sync(_next, tokens.send, bytes(answer.auth_bytes))
-        except (SaslError, PasswordFileError) as error:
+        except (SaslError, PeerPasswordFileError) as error:
             raise PeerUnavailableError(f"{address}: {error}") from None
 
 

@@ -22,17 +22,17 @@ _LITERALS = (bool, int, str, bytes, type(None))
 _UNKNOWN_TOPIC_ID = 100
 
 
-def reader_source(plan: ReadPlan) -> "Source":
+def reader_source(plan: ReadPlan) -> "GeneratedSource":
     """Return the source of `read(r)`, which reads a message by a Reader."""
     return _ReaderSource(plan).source
 
 
-def writer_source(plan: WritePlan) -> "Source":
+def writer_source(plan: WritePlan) -> "GeneratedSource":
     """Return the source of `write(w, value, request)`, which writes a message by a Writer."""
     return _WriterSource(plan).source
 
 
-class Source:
+class GeneratedSource:
     """Lines of a function, with the names that it needs."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Source:
 
 class _ReaderSource:
     def __init__(self, plan: ReadPlan) -> None:
-        self.source = out = Source()
+        self.source = out = GeneratedSource()
         self._is_checked = False
         with out.block("def read(r):"):
             out.line(f'"""Read {plan.title}."""')
@@ -260,7 +260,7 @@ class _ReaderSource:
 
 class _WriterSource:
     def __init__(self, plan: WritePlan) -> None:
-        self.source = out = Source()
+        self.source = out = GeneratedSource()
         out.names |= {"FlexibleWriter": FlexibleWriter, "groups": groups, "or_null": or_null, "packed": packed}
         out.names["topic_id_bytes"] = topic_id_bytes
         self._flexible = plan.flexible

@@ -16,7 +16,7 @@ from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
 from warmlog.broker.cluster.local.private_socket import private_socket, url_of
 from warmlog.broker.cluster.local.server import serve_store
 from warmlog.broker.cluster.local.socket_store import SCHEME, SocketStore
-from warmlog.broker.cluster.store import KeyValue, KnownStore, Put, Store, Transaction
+from warmlog.broker.cluster.store import KeyValue, KnownStore, Put, Store, StoreTransaction
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.security.client_tls import ClientTls
 
@@ -100,7 +100,7 @@ async def use_every_call(store: Store) -> None:
     """Read, write, watch, and hold a lease for a moment."""
     begin = (await store.range()).revision
     async with store.watch(begin) as watch:
-        outcome = await store.commit(Transaction((), (Put("a", b"1"),)))
+        outcome = await store.commit(StoreTransaction((), (Put("a", b"1"),)))
         changes = await anext(watch)
     assert [each.key for each in changes.events if isinstance(each, KeyValue)] == ["a"]
     assert changes.revision == outcome.revision

@@ -25,7 +25,7 @@ from warmlog.broker.cluster.store import (
     Outcome,
     Put,
     Range,
-    Transaction,
+    StoreTransaction,
 )
 
 MIN_TTL_S = 2.0  # etcd's, with its default election timeout
@@ -59,7 +59,7 @@ class MemoryCluster:
         self._end_leases()
         return Range(self.revision, tuple([self.items[key] for key in sorted(self.items) if key.startswith(prefix)]))
 
-    def commit(self, transaction: Transaction) -> Outcome:
+    def commit(self, transaction: StoreTransaction) -> Outcome:
         """Write all operations if all comparisons hold. Raises LeaseExpiredError."""
         self._end_leases()
         for key, revision in transaction.compares:
@@ -205,7 +205,7 @@ class MemoryStore:
         """Return all keys that begin with a prefix."""
         return await self._call(lambda: self._cluster.range(prefix))
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: StoreTransaction) -> Outcome:
         """Commit a transaction if its comparisons hold."""
         return await self._call(lambda: self._cluster.commit(transaction))
 

@@ -9,7 +9,7 @@ from warmlog.broker.cluster import rules
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, configs_key, draining_key, encode, partition_key, topic_key
 from warmlog.broker.cluster.rules import Change, Refusal
-from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
+from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, StoreTransaction
 from warmlog.broker.cluster.values import Configs, Endpoint, Member, PartitionState, Registration, TopicState
 from warmlog.protocol.partitions import TopicIdPartition
 
@@ -45,7 +45,7 @@ class Contents:
         self.revision += 1
         del self.items[key]
 
-    def commit(self, transaction: Transaction) -> bool:
+    def commit(self, transaction: StoreTransaction) -> bool:
         """Commit a transaction if its comparisons hold."""
         revisions = {key: self.items[key].mod_revision if key in self.items else 0 for key, _ in transaction.compares}
         if any(revisions[key] != revision for key, revision in transaction.compares):

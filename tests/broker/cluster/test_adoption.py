@@ -24,7 +24,7 @@ from warmlog.broker.cluster.keys import (
     topic_key,
 )
 from warmlog.broker.cluster.local.adoption import adopt, adopt_credentials, history_of_adopted
-from warmlog.broker.cluster.store import MAX_OPERATIONS, Delete, Put, Transaction
+from warmlog.broker.cluster.store import MAX_OPERATIONS, Delete, Put, StoreTransaction
 from warmlog.broker.cluster.values import (
     Configs,
     Features,
@@ -58,9 +58,9 @@ def image_of(cluster: MemoryCluster) -> ClusterImage:
 def own(topics: dict[str, TopicState], *puts: Put) -> ClusterImage:
     cluster = MemoryCluster()
     for name, topic in topics.items():
-        cluster.commit(Transaction((), (Put(topic_key(name), encode(topic)),)))
+        cluster.commit(StoreTransaction((), (Put(topic_key(name), encode(topic)),)))
     for put in puts:
-        cluster.commit(Transaction((), (put,)))
+        cluster.commit(StoreTransaction((), (put,)))
     return image_of(cluster)
 
 
@@ -72,7 +72,7 @@ def epochs_of(image: ClusterImage, epoch: int = 3) -> dict[tuple[str, int], int]
     return {(name, index): epoch for name, found in image.topics.items() for index in range(found.partitions)}
 
 
-def steps(mine: ClusterImage, cluster: MemoryCluster, me: Member = ME, epoch: int = 3) -> Sequence[Transaction]:
+def steps(mine: ClusterImage, cluster: MemoryCluster, me: Member = ME, epoch: int = 3) -> Sequence[StoreTransaction]:
     found = adopt(mine, image_of(cluster), me, epochs_of(mine, epoch))
     assert not isinstance(found, Refusal), found
     return found
@@ -91,8 +91,8 @@ async def test_everything_goes_along() -> None:
     )
     cluster = MemoryCluster()
     theirs = StoredQuotas(values={"producer_byte_rate": 2.0})
-    cluster.commit(Transaction((), (Put(quotas_key(BOB), encode(theirs)),)))
-    cluster.commit(Transaction((), (Put(configs_key(""), encode(Configs(values={"b": "theirs"}))),)))
+    cluster.commit(StoreTransaction((), (Put(quotas_key(BOB), encode(theirs)),)))
+    cluster.commit(StoreTransaction((), (Put(configs_key(""), encode(Configs(values={"b": "theirs"}))),)))
     for step in steps(mine, cluster):
         assert cluster.commit(step).succeeded
     image = image_of(cluster)
@@ -145,7 +145,7 @@ async def test_replicas_of_an_earlier_broker_of_the_same_id_are_not_part_of_the_
     cluster = MemoryCluster()
     earlier = PartitionState(replicas=(7, 8), leader=None, leader_epoch=2, isr=(Member(7, 2),))
     key = TopicIdPartition(uuid5(SPACE, "theirs"), 0)
-    cluster.commit(Transaction((), (Put(partition_key(key), encode(earlier)),)))
+    cluster.commit(StoreTransaction((), (Put(partition_key(key), encode(earlier)),)))
     for step in steps(mine, cluster):
         assert cluster.commit(step).succeeded
     assert history_of_adopted(mine, image_of(cluster), 7) == ME.epoch
@@ -155,7 +155,7 @@ async def test_what_another_broker_has_written_meanwhile_is_not_replaced() -> No
     mine = own({"t": topic("t")})
     cluster = MemoryCluster()
     (step,) = steps(mine, cluster)
-    cluster.commit(Transaction((), (Put(topic_key("t"), encode(topic("other"))),)))
+    cluster.commit(StoreTransaction((), (Put(topic_key("t"), encode(topic("other"))),)))
     assert not cluster.commit(step).succeeded
 
 
@@ -173,7 +173,7 @@ async def test_a_mirror_goes_along_in_an_epoch_above_those_of_its_source() -> No
 
 async def test_what_cannot_go_along_is_refused() -> None:
     cluster = MemoryCluster()
-    cluster.commit(Transaction((), (Put(topic_key("t"), encode(topic("other"))),)))
+    cluster.commit(StoreTransaction((), (Put(topic_key("t"), encode(topic("other"))),)))
     taken = adopt(own({"t": topic("t")}), image_of(cluster), ME, {("t", 0): 0})
     assert taken == Refusal("topic 't' exists in the cluster with another id: delete one of the two")
     known = ClusterImage(EMPTY)
@@ -191,7 +191,7 @@ async def test_users_go_along_and_do_not_replace_those_of_the_cluster() -> None:
     secret = Put(LOGIN_SECRET_KEY, encode(LoginSecret(secret=b"mine")))
     mine = own({}, put("alice", b"mine"), put("bob", b"mine"), secret)
     cluster = MemoryCluster()
-    cluster.commit(Transaction((), (put("bob", b"theirs"),)))
+    cluster.commit(StoreTransaction((), (put("bob", b"theirs"),)))
     for step in adopt_credentials(mine, image_of(cluster)):
         assert cluster.commit(step).succeeded
     image = image_of(cluster)
@@ -210,7 +210,7 @@ async def test_delegation_tokens_go_along_and_do_not_replace_those_of_the_cluste
 
     mine = own({}, put("1", "User:mine"), put("2", "User:mine"))
     cluster = MemoryCluster()
-    cluster.commit(Transaction((), (put("2", "User:theirs"),)))
+    cluster.commit(StoreTransaction((), (put("2", "User:theirs"),)))
     for step in adopt_credentials(mine, image_of(cluster)):
         assert cluster.commit(step).succeeded
     image = image_of(cluster)
@@ -220,6 +220,6 @@ async def test_delegation_tokens_go_along_and_do_not_replace_those_of_the_cluste
     }
     assert image.token_ids == {b"1 User:mine": "1", b"2 User:theirs": "2"}
     assert image.tokens_of == {"User:mine": 1, "User:theirs": 1}
-    cluster.commit(Transaction((), (put("1", "User:another"), Delete(token_key("2")))))
+    cluster.commit(StoreTransaction((), (put("1", "User:another"), Delete(token_key("2")))))
     image = image_of(cluster)
     assert (image.token_ids, dict(image.tokens_of)) == ({b"1 User:another": "1"}, {"User:another": 1})

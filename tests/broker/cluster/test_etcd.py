@@ -23,12 +23,12 @@ from warmlog.broker.cluster.store import (
     Store,
     StoreError,
     StoreMismatchError,
+    StoreTransaction,
     StoreUnavailableError,
-    Transaction,
 )
 from warmlog.broker.metrics.registry import Metrics
 
-ONE_WRITE = Transaction((), (Put("a", b""),))
+ONE_WRITE = StoreTransaction((), (Put("a", b""),))
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ async def test_calls_and_failures_are_counted(own_etcd: EtcdProcess) -> None:
     async with EtcdStore(parse_endpoints(own_etcd.url), "c", metrics=metrics) as store:
         await store.range()
         await store.commit(ONE_WRITE)
-        await store.commit(Transaction((Compare("a", 1),), ()))
+        await store.commit(StoreTransaction((Compare("a", 1),), ()))
         own_etcd.kill()
         with pytest.raises(StoreUnavailableError):
             await store.grant(5)
@@ -350,5 +350,5 @@ async def test_an_etcd_restored_from_an_older_state_is_refused(own_etcd: EtcdPro
 async def test_a_transaction_that_is_too_large_is_refused(own_etcd: EtcdProcess) -> None:
     async with open_store(own_etcd.url, "c") as store:
         with pytest.raises(StoreError, match="request is too large"):
-            await store.commit(Transaction((), (Put("a", bytes(1_600_000)),)))
+            await store.commit(StoreTransaction((), (Put("a", bytes(1_600_000)),)))
         assert (await store.range()).items == ()

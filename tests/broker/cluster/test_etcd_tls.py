@@ -14,10 +14,10 @@ from tests.broker.cluster.conftest import open_store, use_every_call
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from warmlog.broker.cluster.etcd.endpoints import Timeouts
 from warmlog.broker.cluster.etcd.etcd_store import EtcdStore
-from warmlog.broker.cluster.store import KeyValue, Put, StoreRefusedError, StoreUnavailableError, Transaction
+from warmlog.broker.cluster.store import KeyValue, Put, StoreRefusedError, StoreTransaction, StoreUnavailableError
 from warmlog.broker.security.client_tls import ClientTls, TlsFileError, TlsFiles
 
-ONE_WRITE = Transaction((), (Put("a", b"1"),))
+ONE_WRITE = StoreTransaction((), (Put("a", b"1"),))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ async def test_a_range_that_is_longer_than_a_tls_record_is_read_whole(
 ) -> None:
     value = os.urandom(300_000)
     async with open_store(secured.url, "long", tls=tls(authority, issued)) as store:
-        await store.commit(Transaction((), (Put("long", value),)))
+        await store.commit(StoreTransaction((), (Put("long", value),)))
         assert [item.value for item in (await store.range()).items] == [value]
 
 

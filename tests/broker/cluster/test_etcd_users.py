@@ -11,13 +11,13 @@ from tests.broker.cluster.certificates import Authority, Issued
 from tests.broker.cluster.conftest import PROMPT, open_store, use_every_call
 from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from tests.broker.cluster.etcd_users import PASSWORD, QUICK_HASHES, USER, Users
-from warmlog.broker.cluster.etcd.account import Account, PasswordFileError
+from warmlog.broker.cluster.etcd.account import Account, EtcdPasswordFileError
 from warmlog.broker.cluster.etcd.endpoints import parse_endpoints
 from warmlog.broker.cluster.etcd.gateway import AuthenticateRequest
-from warmlog.broker.cluster.store import Put, Store, StoreRefusedError, StoreUnavailableError, Transaction
+from warmlog.broker.cluster.store import Put, Store, StoreRefusedError, StoreTransaction, StoreUnavailableError
 from warmlog.broker.security.client_tls import ClientTls, TlsFiles
 
-ONE_WRITE = Transaction((), (Put("a", b"1"),))
+ONE_WRITE = StoreTransaction((), (Put("a", b"1"),))
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_a_password_file_that_cannot_be_used_is_named(content: bytes | None, why
     path = tmp_path / "password"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(PasswordFileError) as caught:
+    with pytest.raises(EtcdPasswordFileError) as caught:
         Account(USER, str(path))
     assert str(caught.value) == f"warmlog.cluster.etcd.password.file: {path}{why}"
 

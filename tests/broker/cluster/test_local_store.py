@@ -32,13 +32,13 @@ from warmlog.broker.cluster.store import (
     Put,
     StoreError,
     StoreMismatchError,
+    StoreTransaction,
     StoreUnavailableError,
-    Transaction,
 )
 from warmlog.broker.metadata.errors import MetadataError
 
 Opened = Callable[..., LocalStore]
-WRITES = Transaction((), (Put("a", b"1"), Put("b", b"2")))
+WRITES = StoreTransaction((), (Put("a", b"1"), Put("b", b"2")))
 
 
 @asynccontextmanager
@@ -88,7 +88,7 @@ async def test_only_the_user_reaches_the_store(path: Path) -> None:
 async def test_keys_survive_a_restart_with_their_revisions(path: Path) -> None:
     async with local_client(path) as store:
         await store.commit(WRITES)
-        await store.commit(Transaction((), (Put("b", b"3"), Delete("a"), Put("c", bytes(range(256))))))
+        await store.commit(StoreTransaction((), (Put("b", b"3"), Delete("a"), Put("c", bytes(range(256))))))
         before = await store.range()
         known = store.known
     async with local_client(path, known) as store:
@@ -99,8 +99,8 @@ async def test_keys_survive_a_restart_with_their_revisions(path: Path) -> None:
 async def test_leases_and_their_keys_end_with_the_process(path: Path) -> None:
     async with local_client(path) as store:
         lease = await store.grant(60)
-        await store.commit(Transaction((), (Put("a", b"", lease), Put("b", b""))))
-        await store.commit(Transaction((), (Put("b", b"", lease), Put("c", b""))))
+        await store.commit(StoreTransaction((), (Put("a", b"", lease), Put("b", b""))))
+        await store.commit(StoreTransaction((), (Put("b", b"", lease), Put("c", b""))))
     async with local_client(path) as store:
         assert [each.key for each in (await store.range()).items] == ["c"]
         assert await store.grant(60) != lease
@@ -120,7 +120,7 @@ async def test_a_watch_from_before_a_restart_reads_everything_again(path: Path) 
 async def test_what_was_answered_is_in_the_file(path: Path, tmp_path: Path) -> None:
     async with local_client(path) as store:
         for number in range(20):
-            outcome = await store.commit(Transaction((), (Put("a", str(number).encode()),)))
+            outcome = await store.commit(StoreTransaction((), (Put("a", str(number).encode()),)))
             copy = tmp_path / f"copy-{number}"
             copy.mkdir()
             for file in (path, path.with_name(path.name + "-wal")):
@@ -135,7 +135,7 @@ async def test_concurrent_transactions_share_writes(path: Path) -> None:
     async with local_client(path) as store:
         async with trio.open_nursery() as nursery:
             for number in range(200):
-                nursery.start_soon(store.commit, Transaction((), (Put(f"k{number}", b""),)))
+                nursery.start_soon(store.commit, StoreTransaction((), (Put(f"k{number}", b""),)))
         assert len((await store.range()).items) == 200
     async with local_client(path) as store:
         assert len((await store.range()).items) == 200
@@ -177,7 +177,7 @@ async def test_a_store_that_went_back_is_refused(path: Path) -> None:
 async def test_a_transaction_that_changes_nothing_has_no_revision(path: Path) -> None:
     async with local_client(path) as store:
         before = (await store.range()).revision
-        assert await store.commit(Transaction((), (Delete("a"),))) == Outcome(succeeded=True, revision=before)
+        assert await store.commit(StoreTransaction((), (Delete("a"),))) == Outcome(succeeded=True, revision=before)
 
 
 async def test_a_watch_that_lags_too_far_reads_everything_again(opened: Opened, path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_leases_end_on_time(opened: Opened, path: Path, mock_clock: MockCl
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run)
         lease = await store.grant(10)
-        await store.commit(Transaction((), (Put("a", b"", lease),)))
+        await store.commit(StoreTransaction((), (Put("a", b"", lease),)))
         mock_clock.jump(6)
         await store.keep_alive(lease)
         mock_clock.jump(9)
@@ -213,12 +213,12 @@ async def test_a_cancelled_transaction_is_committed_whole_or_not_at_all(opened: 
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(store.commit, WRITES)
-                nursery.start_soon(store.commit, Transaction((), (Put("c", b""),)))
+                nursery.start_soon(store.commit, StoreTransaction((), (Put("c", b""),)))
                 await trio.lowlevel.checkpoint()
                 scope.cancel()
         found = {item.key: item.mod_revision for item in (await store.range()).items}
         assert found.get("a") == found.get("b")
-        await store.commit(Transaction((), (Delete("a"), Delete("b"))))
+        await store.commit(StoreTransaction((), (Delete("a"), Delete("b"))))
 
 
 async def test_a_disk_error_ends_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ async def test_transactions_that_etcd_would_refuse_are_refused(opened: Opened, p
     store = opened(path)
     for operations in ((Put("a", b""), Delete("a")), tuple(Put(f"k{number}", b"") for number in range(129))):
         with pytest.raises(StoreError, match="too many operations, or writes a key twice"):
-            await store.commit(Transaction((), operations))
+            await store.commit(StoreTransaction((), operations))
 
 
 async def test_a_watch_whose_peer_closes_harms_nobody(path: Path) -> None:

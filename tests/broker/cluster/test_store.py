@@ -20,7 +20,7 @@ from warmlog.broker.cluster.store import (
     Put,
     Store,
     StoreError,
-    Transaction,
+    StoreTransaction,
 )
 
 Client = Callable[[], Store]
@@ -32,7 +32,7 @@ async def store(client: Client) -> Store:
 
 
 async def write(store: Store, *operations: Operation) -> int:
-    outcome = await store.commit(Transaction((), operations))
+    outcome = await store.commit(StoreTransaction((), operations))
     assert outcome.succeeded
     return outcome.revision
 
@@ -91,14 +91,14 @@ async def test_a_deleted_key_is_created_anew(store: Store) -> None:
 
 async def test_a_transaction_is_committed_if_all_comparisons_hold(store: Store) -> None:
     revision = await write(store, Put("a", b"1"))
-    outcome = await store.commit(Transaction((Compare("a", revision), Compare("b", ABSENT)), (Put("b", b""),)))
+    outcome = await store.commit(StoreTransaction((Compare("a", revision), Compare("b", ABSENT)), (Put("b", b""),)))
     assert outcome == Outcome(succeeded=True, revision=revision + 1)
 
 
 @pytest.mark.parametrize("compare", [Compare("a", ABSENT), Compare("b", 1), Compare("a", 1 << 62)])
 async def test_a_transaction_writes_nothing_if_one_does_not_hold(store: Store, compare: Compare) -> None:
     revision = await write(store, Put("a", b"1"))
-    outcome = await store.commit(Transaction((Compare("c", ABSENT), compare), (Put("c", b""), Delete("a"))))
+    outcome = await store.commit(StoreTransaction((Compare("c", ABSENT), compare), (Put("c", b""), Delete("a"))))
     assert outcome == Outcome(succeeded=False, revision=revision)
     assert [each.key for each in (await store.range()).items] == ["a"]
 
@@ -106,7 +106,7 @@ async def test_a_transaction_writes_nothing_if_one_does_not_hold(store: Store, c
 async def test_a_transaction_takes_the_maximal_number_of_operations(store: Store) -> None:
     compares = tuple(Compare(f"k{number}", ABSENT) for number in range(MAX_OPERATIONS))
     puts = tuple(Put(f"k{number}", b"") for number in range(MAX_OPERATIONS))
-    assert (await store.commit(Transaction(compares, puts))).succeeded
+    assert (await store.commit(StoreTransaction(compares, puts))).succeeded
 
 
 async def test_a_transaction_of_more_operations_is_refused(store: Store) -> None:
@@ -202,7 +202,7 @@ async def test_an_ended_lease_can_be_revoked_and_not_used(store: Store) -> None:
 
 
 async def test_a_transaction_that_fails_does_not_ask_for_its_leases(store: Store) -> None:
-    outcome = await store.commit(Transaction((Compare("a", 1),), (Put("a", b"", 12345),)))
+    outcome = await store.commit(StoreTransaction((Compare("a", 1),), (Put("a", b"", 12345),)))
     assert not outcome.succeeded
 
 
@@ -223,7 +223,7 @@ async def test_concurrent_transactions_are_serialised(store: Store) -> None:
             items = (await store.range("n")).items
             seen = items[0] if items else KeyValue("n", b"0", 0, ABSENT)
             value = str(int(seen.value) + 1).encode()
-            outcome = await store.commit(Transaction((Compare("n", seen.mod_revision),), (Put("n", value),)))
+            outcome = await store.commit(StoreTransaction((Compare("n", seen.mod_revision),), (Put("n", value),)))
             if outcome.succeeded:
                 done.append(outcome)
                 return

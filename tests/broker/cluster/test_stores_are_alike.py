@@ -27,7 +27,7 @@ from warmlog.broker.cluster.store import (
     Put,
     Range,
     Store,
-    Transaction,
+    StoreTransaction,
 )
 
 KEYS = ("a", "a/1", "a/2", "b", "b/1")
@@ -61,7 +61,7 @@ class Replica:
         revision, items = await self.store.range(prefix)
         return Range(revision - self._begin, tuple(map(self._relative, items)))
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: StoreTransaction) -> Outcome:
         compares = tuple(
             Compare(key, revision if revision == ABSENT else revision + self._begin)
             for key, revision in transaction.compares
@@ -70,7 +70,7 @@ class Replica:
             replace(each, lease=self._leases[each.lease]) if isinstance(each, Put) else each
             for each in transaction.operations
         )
-        outcome = await self.store.commit(Transaction(compares, operations))
+        outcome = await self.store.commit(StoreTransaction(compares, operations))
         return outcome._replace(revision=outcome.revision - self._begin)
 
     async def grant(self, ttl_s: float) -> None:
@@ -117,7 +117,7 @@ def random_call(random: Random, leases: int, revision: int) -> tuple[Any, ...]:
                 for key in compared
             )
             written = random.sample(KEYS, random.choice((0, 1, 1, 2, 3)))
-            return "commit", Transaction(compares, tuple(random_operation(random, key, leases) for key in written))
+            return "commit", StoreTransaction(compares, tuple(random_operation(random, key, leases) for key in written))
         case "range":
             return "range", random.choice(("", "a", "a/", "b/", "c"))
         case "grant":
@@ -165,10 +165,10 @@ async def test_random_calls_have_equal_answers(seed: int, replicas: tuple[Replic
         leases += call[0] == "grant"
         revision = (await memory.range("")).revision
     contents = await memory.range("")
-    last = await memory.commit(Transaction((), (Put("end", b""),)))
+    last = await memory.commit(StoreTransaction((), (Put("end", b""),)))
     begin = random.randint(0, revision)
     changes = await memory.changes(begin, last.revision)
     for other in others:
         assert await other.range("") == contents
-        assert await other.commit(Transaction((), (Put("end", b""),))) == last
+        assert await other.commit(StoreTransaction((), (Put("end", b""),))) == last
         assert await other.changes(begin, last.revision) == changes

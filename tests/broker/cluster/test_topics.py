@@ -8,7 +8,7 @@ from tests.broker.cluster.stores import KEY, TOPIC, Contents, OnePartition, regi
 from warmlog.broker.cluster import topics
 from warmlog.broker.cluster.keys import broker_key, draining_key, topic_key
 from warmlog.broker.cluster.rules import Decision, Refusal, elect, log_end_holders
-from warmlog.broker.cluster.store import Transaction
+from warmlog.broker.cluster.store import StoreTransaction
 from warmlog.broker.cluster.values import NO_EPOCH, Member, TopicState, TopicStatus
 from warmlog.protocol.partitions import TopicIdPartition
 
@@ -16,7 +16,7 @@ ME = Member(1, 1)
 
 
 def done(store: Contents, decision: Decision) -> None:
-    assert isinstance(decision, Transaction), decision
+    assert isinstance(decision, StoreTransaction), decision
     assert store.commit(decision), "a comparison does not hold"
 
 
@@ -55,7 +55,7 @@ def test_a_clean_restart_keeps_the_history_and_an_unclean_one_does_not() -> None
 def test_an_id_of_other_directories_is_refused() -> None:
     store = three_brokers()
     other = topics.register(store.image, registration(1), 0)
-    assert isinstance(other, Transaction), "the same directories: its own earlier registration"
+    assert isinstance(other, StoreTransaction), "the same directories: its own earlier registration"
     stranger = registration(2)
     assert "node.id 1 is in use" in refused(
         topics.register(store.image, type(stranger)(broker=1, directories=stranger.directories), 0)
@@ -66,7 +66,7 @@ def test_two_brokers_do_not_register_with_one_id() -> None:
     store = Contents()
     first, second = (topics.register(store.image, registration(7), lease) for lease in (1, 2))
     done(store, first)
-    assert isinstance(second, Transaction)
+    assert isinstance(second, StoreTransaction)
     assert not store.commit(second)
 
 
@@ -84,7 +84,7 @@ def test_a_drain_of_an_earlier_registration_is_refused() -> None:
     store = OnePartition()
     late = topics.drain(store.image, ME, 0)
     store.register(1, since=1)
-    assert isinstance(late, Transaction)
+    assert isinstance(late, StoreTransaction)
     assert not store.commit(late)
     refused(topics.drain(store.image, ME, 0))
 
@@ -93,7 +93,7 @@ def test_a_registration_is_ended_once() -> None:
     store = three_brokers()
     late = topics.end_registration(store.image, 2)
     store.put(broker_key(2), registration(2, since=2))
-    assert isinstance(late, Transaction)
+    assert isinstance(late, StoreTransaction)
     assert not store.commit(late), "it has registered again"
     done(store, topics.end_registration(store.image, 2))
     refused(topics.end_registration(store.image, 2))
@@ -117,7 +117,7 @@ def test_a_broker_that_comes_back_meanwhile_is_not_unregistered() -> None:
     done(store, topics.end_registration(store.image, 7))
     late = topics.unregister(store.image, 7)
     done(store, topics.register(store.image, registration(7, since=1), 99))
-    assert isinstance(late, Transaction)
+    assert isinstance(late, StoreTransaction)
     assert not store.commit(late)
 
 
@@ -186,7 +186,7 @@ def test_a_large_topic_is_created_in_steps_by_whoever_lives() -> None:
     done(store, topics.add_partitions(store.image, "t", assignment[100:]))
     late = topics.add_partitions(store.image, "t", assignment[200:])
     done(store, topics.add_partitions(store.image, "t", assignment[200:]))
-    assert isinstance(late, Transaction)
+    assert isinstance(late, StoreTransaction)
     assert not store.commit(late), "two brokers do not add the same partitions"
     topic = store.image.topics["t"]
     assert (topic.status, topic.creator, len(store.image.partitions)) == (TopicStatus.LIVE, None, 250)
@@ -220,7 +220,7 @@ def test_a_replica_that_is_added_meanwhile_gets_a_mark() -> None:
     late = topics.delete(store.image, "t")
     state = store.image.partitions[KEY]
     store.put("partitions/" + TOPIC.hex + "/0", type(state)(replicas=(3, 1), leader=None, leader_epoch=1, isr=()))
-    assert isinstance(late, Transaction)
+    assert isinstance(late, StoreTransaction)
     assert not store.commit(late)
     done(store, topics.delete(store.image, "t"))
     assert store.image.gone == {TOPIC: {1, 3}}
@@ -255,7 +255,7 @@ def test_settings_are_replaced() -> None:
     store = OnePartition(min_insync_replicas="2")
     late = topics.set_topic_configs(store.image, "t", {"a": "1"})
     done(store, topics.set_topic_configs(store.image, "t", {"b": "2"}))
-    assert isinstance(late, Transaction)
+    assert isinstance(late, StoreTransaction)
     assert not store.commit(late)
     assert store.image.topics["t"].configs == {"b": "2"}
     done(store, topics.set_configs(store.image, "", {"c": "3"}))

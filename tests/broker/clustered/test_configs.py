@@ -10,7 +10,7 @@ import trio
 from tests.broker.clients import batch
 from tests.broker.clustered.three_brokers import IDS, LIMIT_S, NONE, Cluster, three_brokers, topic
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.cluster.configs import ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigResourceType
 
 DYNAMIC_BROKER, DYNAMIC_DEFAULT, DEFAULT = 2, 3, 5
 
@@ -42,17 +42,17 @@ async def until(
 async def test_settings_of_a_topic_are_altered_at_any_broker_and_known_to_all(cluster: Cluster) -> None:
     await cluster.create(topic("t", [(1, 2, 3)]))
     await cluster.until("t", lambda one: True, at=3)
-    assert await alter(cluster, ResourceType.TOPIC, "t", "retention.ms", "77", at=3) == NONE
+    assert await alter(cluster, ConfigResourceType.TOPIC, "t", "retention.ms", "77", at=3) == NONE
     for at in IDS:
-        await until(cluster, ResourceType.TOPIC, "t", "retention.ms", lambda one: one["value"] == "77", at=at)
+        await until(cluster, ConfigResourceType.TOPIC, "t", "retention.ms", lambda one: one["value"] == "77", at=at)
 
 
 async def test_defaults_of_all_brokers_are_known_to_all(cluster: Cluster) -> None:
-    assert await alter(cluster, ResourceType.BROKER, "", "log.retention.ms", "77", at=2) == NONE
+    assert await alter(cluster, ConfigResourceType.BROKER, "", "log.retention.ms", "77", at=2) == NONE
     for at in IDS:
         await until(
             cluster,
-            ResourceType.BROKER,
+            ConfigResourceType.BROKER,
             str(at),
             "log.retention.ms",
             lambda one: (one["value"], one["config_source"]) == ("77", DYNAMIC_DEFAULT),
@@ -61,21 +61,21 @@ async def test_defaults_of_all_brokers_are_known_to_all(cluster: Cluster) -> Non
 
 
 async def test_settings_of_one_broker_are_its_own(cluster: Cluster) -> None:
-    assert await alter(cluster, ResourceType.BROKER, "2", "log.retention.ms", "77", at=2) == NONE
-    mine = await described(cluster, ResourceType.BROKER, "2", "log.retention.ms", at=2)
+    assert await alter(cluster, ConfigResourceType.BROKER, "2", "log.retention.ms", "77", at=2) == NONE
+    mine = await described(cluster, ConfigResourceType.BROKER, "2", "log.retention.ms", at=2)
     assert (mine["value"], mine["config_source"]) == ("77", DYNAMIC_BROKER)
-    other = await described(cluster, ResourceType.BROKER, "1", "log.retention.ms", at=1)
+    other = await described(cluster, ConfigResourceType.BROKER, "1", "log.retention.ms", at=1)
     assert other["config_source"] != DYNAMIC_BROKER
 
 
 async def test_settings_of_a_broker_are_asked_for_there(cluster: Cluster) -> None:
-    assert await alter(cluster, ResourceType.BROKER, "2", "log.retention.ms", "77") == ErrorCode.INVALID_REQUEST
-    found = await described(cluster, ResourceType.BROKER, "2", "log.retention.ms", at=1)
+    assert await alter(cluster, ConfigResourceType.BROKER, "2", "log.retention.ms", "77") == ErrorCode.INVALID_REQUEST
+    found = await described(cluster, ConfigResourceType.BROKER, "2", "log.retention.ms", at=1)
     assert found["error_code"] == ErrorCode.INVALID_REQUEST
 
 
 async def test_all_brokers_are_listed_as_resources(cluster: Cluster) -> None:
-    reply = await cluster.clients[2].ask("ListConfigResources", resource_types=(ResourceType.BROKER,))
+    reply = await cluster.clients[2].ask("ListConfigResources", resource_types=(ConfigResourceType.BROKER,))
     assert [one["resource_name"] for one in reply["config_resources"]] == ["1", "2", "3"]
 
 
@@ -88,7 +88,7 @@ async def test_the_default_of_min_isr_depends_on_the_replication_factor(cluster:
     await cluster.create(topic("one", [(1,)]), topic("two", [(1, 2)]), topic("three", [(1, 2, 3)]))
     for name, value in (("one", "1"), ("two", "1"), ("three", "2")):
         await cluster.until(name, lambda one: True, at=2)
-        found = await described(cluster, ResourceType.TOPIC, name, MIN_ISR, at=2)
+        found = await described(cluster, ConfigResourceType.TOPIC, name, MIN_ISR, at=2)
         assert (found["value"], found["config_source"]) == (value, DEFAULT)
 
 
@@ -97,7 +97,7 @@ async def test_a_configured_min_isr_of_1_counts_as_set(tmp_path: Path) -> None:
         await cluster.create(topic("t", [(1, 2, 3)]))
         await until(
             cluster,
-            ResourceType.TOPIC,
+            ConfigResourceType.TOPIC,
             "t",
             MIN_ISR,
             lambda one: (one["value"], one["config_source"]) == ("1", DYNAMIC_DEFAULT),
@@ -107,10 +107,10 @@ async def test_a_configured_min_isr_of_1_counts_as_set(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("setting", "value"), [(MIN_ISR, "1"), ("unclean.leader.election.enable", "true")])
 async def test_what_brokers_must_agree_on_is_not_set_for_one(cluster: Cluster, setting: str, value: str) -> None:
-    assert await alter(cluster, ResourceType.BROKER, "1", setting, value) == ErrorCode.INVALID_REQUEST
-    found = await described(cluster, ResourceType.BROKER, "1", setting, at=1)
+    assert await alter(cluster, ConfigResourceType.BROKER, "1", setting, value) == ErrorCode.INVALID_REQUEST
+    found = await described(cluster, ConfigResourceType.BROKER, "1", setting, at=1)
     assert found["config_source"] == DEFAULT
-    assert await alter(cluster, ResourceType.BROKER, "", setting, value) == NONE
+    assert await alter(cluster, ConfigResourceType.BROKER, "", setting, value) == NONE
 
 
 async def test_another_min_isr_takes_effect_at_once(cluster: Cluster) -> None:
@@ -119,7 +119,7 @@ async def test_another_min_isr_takes_effect_at_once(cluster: Cluster) -> None:
     await cluster.stop(3)
     await cluster.until("t", lambda one: 3 not in one["isr_nodes"])
     for value, error in (("3", ErrorCode.NOT_ENOUGH_REPLICAS), ("2", NONE)):
-        assert await alter(cluster, ResourceType.TOPIC, "t", MIN_ISR, value) == NONE
+        assert await alter(cluster, ConfigResourceType.TOPIC, "t", MIN_ISR, value) == NONE
         assert await produced(cluster) == error
 
 
@@ -132,8 +132,10 @@ async def produced(cluster: Cluster) -> int:
 
 async def test_settings_of_a_group_are_kept_for_all_brokers(cluster: Cluster) -> None:
     name, setting = "a/group", "consumer.session.timeout.ms"
-    assert await alter(cluster, ResourceType.GROUP, name, setting, "50000", at=2) == NONE
-    assert await alter(cluster, ResourceType.GROUP, "other", "share.isolation.level", "read_committed", at=3) == NONE
+    assert await alter(cluster, ConfigResourceType.GROUP, name, setting, "50000", at=2) == NONE
+    assert (
+        await alter(cluster, ConfigResourceType.GROUP, "other", "share.isolation.level", "read_committed", at=3) == NONE
+    )
     for at in IDS:
-        await until(cluster, ResourceType.GROUP, name, setting, lambda one: one.get("value") == "50000", at=at)
-    assert await alter(cluster, ResourceType.GROUP, name, "no.such", "1", at=2) == ErrorCode.INVALID_CONFIG
+        await until(cluster, ConfigResourceType.GROUP, name, setting, lambda one: one.get("value") == "50000", at=at)
+    assert await alter(cluster, ConfigResourceType.GROUP, name, "no.such", "1", at=2) == ErrorCode.INVALID_CONFIG

@@ -15,7 +15,7 @@ from warmlog.broker.mirror.plan import (
     Create,
     Delete,
     Grow,
-    Refusal,
+    RefusedTopic,
     SourceTopic,
     plan,
     usable_configs,
@@ -71,14 +71,14 @@ def test_partitions_and_settings_follow_the_source() -> None:
 )
 def test_what_cannot_be_mirrored_is_left_alone_and_told(source: SourceTopic, here: Topic | None, problem: str) -> None:
     (refusal,) = planned([source], *[] if here is None else [here])
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RefusedTopic)
     assert problem in refusal.problem
 
 
 @pytest.mark.parametrize("name", ["", "no/topic", "x" * 250])
 def test_a_hostile_name_is_refused(name: str) -> None:
     (refusal,) = planned([replace(ORDERS, name=name)])
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RefusedTopic)
 
 
 def test_a_promoted_topic_is_independent() -> None:
@@ -93,7 +93,7 @@ def test_a_topic_that_is_gone_is_deleted_if_that_is_asked_for() -> None:
         replace(MIRRORED, name="x", mirror=Mirror(cluster_id=OTHER)),
     )
     assert planned([], MIRRORED, own, foreign, deletes=True) == [Delete("orders")]
-    assert [type(action) for action in planned([], MIRRORED, own, foreign)] == [Refusal]
+    assert [type(action) for action in planned([], MIRRORED, own, foreign)] == [RefusedTopic]
 
 
 def test_settings_that_this_broker_does_not_have_are_left_out_one_by_one() -> None:
@@ -140,10 +140,10 @@ def test_after_a_plan_was_carried_out_only_refusals_are_left(states: list[list[S
                     here[name] = replace(here[name], configs=dict(configs))
                 case Delete(name):
                     del here[name]
-                case Refusal(name, _):
+                case RefusedTopic(name, _):
                     refused.add(name)
         again = list(plan(source, here, cluster_id=SOURCE, deletes=deletes))
-        assert {action.topic for action in again if isinstance(action, Refusal)} == refused
+        assert {action.topic for action in again if isinstance(action, RefusedTopic)} == refused
         assert len(again) == len(refused)
         for topic in source:
             if topic.name not in refused:

@@ -11,7 +11,7 @@ import trio
 from tests.broker.clients import RawClient, Running, batch, running
 from tests.broker.groups.serving import Serving, serving
 from warmlog.broker.mirror.options import MirrorOptions
-from warmlog.broker.mirror.service import Mirror
+from warmlog.broker.mirror.service import MirrorService
 from warmlog.broker.partitions.partition import Partition
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import OffsetCommitRequest, OffsetToCommit
@@ -23,7 +23,7 @@ GROUP = "readers"
 class Mirroring:
     """A source with its client, and a mirror of it."""
 
-    def __init__(self, source: Running, client: RawClient, here: Serving, mirror: Mirror) -> None:
+    def __init__(self, source: Running, client: RawClient, here: Serving, mirror: MirrorService) -> None:
         self.source = source
         self.client = client
         self.here = here
@@ -46,10 +46,10 @@ async def until(condition: Callable[[], Any]) -> None:
             await trio.sleep(0.005)
 
 
-def mirror_of(source: Running, here: Serving, **options: Any) -> Mirror:
+def mirror_of(source: Running, here: Serving, **options: Any) -> MirrorService:
     host, port = source.addresses.kafka.rsplit(":", 1)
     chosen = {"topics": lambda name: name != "orders", "groups": lambda _: True, "interval_s": 0.01, **options}
-    return Mirror(MirrorOptions(bootstrap=[(host, int(port))], **chosen), here.partitions, here.service)
+    return MirrorService(MirrorOptions(bootstrap=[(host, int(port))], **chosen), here.partitions, here.service)
 
 
 @asynccontextmanager
@@ -151,7 +151,7 @@ async def test_a_source_that_comes_later_is_found(directory: Path) -> None:
     host, port = address.rsplit(":", 1)
     async with serving(directory / "here") as here, trio.open_nursery() as nursery:
         options = MirrorOptions(bootstrap=[(host, int(port))], topics=lambda _: True)
-        mirror = Mirror(options, here.partitions, here.service)
+        mirror = MirrorService(options, here.partitions, here.service)
         nursery.start_soon(mirror.run)
         await until(lambda: mirror.problem is not None and "cannot reach the source" in mirror.problem)
         nursery.cancel_scope.cancel()

@@ -13,7 +13,7 @@ from tests.broker.clients import Running
 from tests.broker.replication.peers.scripted_cluster import Cluster, scripted_cluster
 from tests.broker.replication.peers.scripted_peer import groups_named
 from warmlog.broker.mirror.plan import SourceTopic
-from warmlog.broker.mirror.source import TOPICS_PER_REQUEST, GroupOffsets, Source
+from warmlog.broker.mirror.source import TOPICS_PER_REQUEST, GroupOffsets, SourceCluster
 from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.broker.replication.peers.peer import open_cluster
 from warmlog.broker.settings.settings import Settings
@@ -31,19 +31,19 @@ from warmlog.protocol.groups import (
 from warmlog.protocol.kafka.api import Call
 from warmlog.protocol.kafka.messages.cluster.configs import (
     ConfigEntry,
+    ConfigResourceType,
     ConfigSource,
     ConfigType,
     DescribeConfigsResponse,
     DescribedConfigs,
-    ResourceType,
 )
 from warmlog.protocol.response import MetadataResponse, PartitionMetadata, TopicMetadata
 
 
 @asynccontextmanager
-async def source_at(*bootstrap: tuple[str, int]) -> AsyncIterator[Source]:
+async def source_at(*bootstrap: tuple[str, int]) -> AsyncIterator[SourceCluster]:
     async with open_cluster(list(bootstrap), random=Random(1)) as cluster:
-        yield Source(cluster, settings=Settings())
+        yield SourceCluster(cluster, settings=Settings())
 
 
 async def test_our_broker_is_a_source(broker: Running) -> None:
@@ -119,7 +119,7 @@ class ScriptedSource(Cluster):
             for key, value in self.script.configs.items()
         ]
         return DescribedConfigs(
-            resource_type=ResourceType.TOPIC, name=name, configs=tuple(entries), error=self.script.config_error
+            resource_type=ConfigResourceType.TOPIC, name=name, configs=tuple(entries), error=self.script.config_error
         )
 
     def _offsets(self, group: str) -> FetchedOffsets:
@@ -128,7 +128,7 @@ class ScriptedSource(Cluster):
 
 
 @asynccontextmanager
-async def scripted_source(*nodes: int) -> AsyncIterator[tuple[ScriptedSource, Source]]:
+async def scripted_source(*nodes: int) -> AsyncIterator[tuple[ScriptedSource, SourceCluster]]:
     async with scripted_cluster(*(nodes or (1,)), make=ScriptedSource) as cluster:
         assert isinstance(cluster, ScriptedSource)
         async with source_at(*cluster.bootstrap(*(nodes or (1,)))) as source:

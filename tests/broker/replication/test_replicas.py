@@ -15,7 +15,7 @@ from warmlog.broker.cluster import admin, partition_admin
 from warmlog.broker.cluster.admin import COMMIT_TIMEOUT_S
 from warmlog.broker.cluster.keys import PRODUCER_IDS_KEY
 from warmlog.broker.cluster.rules import needs_election
-from warmlog.broker.cluster.store import Delete, Transaction
+from warmlog.broker.cluster.store import Delete, StoreTransaction
 from warmlog.broker.maintenance.failed_logs import FailedLogs
 from warmlog.broker.metadata.errors import MetadataTimeoutError
 from warmlog.broker.metrics.registry import Metrics
@@ -256,7 +256,7 @@ def test_producer_ids_in_logs_are_not_given_out_by_a_store_that_was_restored() -
         await append.wait()
         await brokers.stop(2)
         await brokers.stop(3)
-        brokers.store.commit(Transaction((), (Delete(PRODUCER_IDS_KEY),)))
+        brokers.store.commit(StoreTransaction((), (Delete(PRODUCER_IDS_KEY),)))
         await brokers.start(2)
         await brokers.until(lambda: brokers.node(1).image.producer_ids.next_id == 5001)
         assert await admin.take_producer_ids(brokers.node(1), 1000) == 5001

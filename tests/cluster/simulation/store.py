@@ -11,7 +11,7 @@ import warmlog.broker.cluster_start
 import warmlog.broker.clustered
 from tests.broker.cluster.memory import Faults, MemoryCluster, MemoryStore
 from tests.cluster.simulation.network import MACHINE, Network
-from warmlog.broker.cluster.store import KnownStore, LeaseExpiredError, Outcome, StoreUnavailableError, Transaction
+from warmlog.broker.cluster.store import KnownStore, LeaseExpiredError, Outcome, StoreTransaction, StoreUnavailableError
 from warmlog.broker.replication.peers import peer_socket
 
 CLUSTER = "simulated"
@@ -94,7 +94,7 @@ class SimulatedStore(MemoryStore):
     def close(self) -> None:
         """Do nothing: there is no connection."""
 
-    async def commit(self, transaction: Transaction) -> Outcome:
+    async def commit(self, transaction: StoreTransaction) -> Outcome:
         """Commit a transaction, which may take effect long after the broker has given up, or is gone."""
         is_pending = True
 

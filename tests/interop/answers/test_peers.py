@@ -20,9 +20,9 @@ from warmlog.protocol.groups import ListGroupsRequest, OffsetFetchRequest, Parti
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.cluster.configs import (
     ConfigQuery,
+    ConfigResourceType,
     ConfigSource,
     DescribeConfigsRequest,
-    ResourceType,
 )
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.groups.offsets import MemberOffsetFetchGroup
@@ -165,7 +165,9 @@ async def test_kafka_answers_every_api(tmp_path: Path, version: str) -> None:
                 1: (-1, ErrorCode.UNKNOWN_LEADER_EPOCH),
             }
 
-            topics = DescribeConfigsRequest(resources=(ConfigQuery(resource_type=ResourceType.TOPIC, name="orders"),))
+            topics = DescribeConfigsRequest(
+                resources=(ConfigQuery(resource_type=ConfigResourceType.TOPIC, name="orders"),)
+            )
             (configs,) = (await peer.ask_any(DESCRIBE_CONFIGS, topics)).resources
             limit = {one.name: one for one in configs.configs}["max.message.bytes"]
             assert (limit.value, limit.source) == ("200000", ConfigSource.TOPIC)

@@ -23,7 +23,7 @@ from warmlog.pipeline.archive.store import Commit
 from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
-from warmlog.pipeline.jobs.audit_segment import MAX_FINDINGS, Audited, Finding, Hour, SegmentTask, audit_segment
+from warmlog.pipeline.jobs.audit_segment import MAX_FINDINGS, Audited, AuditFinding, Hour, SegmentTask, audit_segment
 from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.source.input import choose_input, read_batches, rules_of, wanted_partitions
 from warmlog.pipeline.source.options import ReadOptions
@@ -52,7 +52,7 @@ class Compared:
     twice: int = 0
     compacted: int = 0
     earlier: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     stats: JobStats = field(default_factory=JobStats)
 
     def add(self, other: "Compared") -> None:
@@ -94,10 +94,10 @@ class Audit:
     """Result of an audit. `finding_count` includes findings that were not kept."""
 
     partitions: list[PartitionAudit]
-    findings: list[Finding]
+    findings: list[AuditFinding]
     finding_count: int
 
-    def add_finding(self, finding: Finding) -> None:
+    def add_finding(self, finding: AuditFinding) -> None:
         """Add a finding."""
         self.findings.append(finding)
         self.finding_count += 1
@@ -198,18 +198,20 @@ def _tasks(partition: StoredPartition, cleaned: Mapping[TopicPartition, int]) ->
         )
 
 
-def _log_findings(partitions: Iterable[StoredPartition]) -> Iterator[Finding]:
+def _log_findings(partitions: Iterable[StoredPartition]) -> Iterator[AuditFinding]:
     """Report logs without segments, and logs that end before their recovery point."""
     for partition in partitions:
         path, end = partition.directory, partition.log_end_offset
         if not partition.segments:
-            yield Finding(
+            yield AuditFinding(
                 topic=partition.topic, partition=partition.partition, kind="missing", what="no segments", path=path
             )
         elif partition.flushed_end is not None and partition.flushed_end > end:
             what = f"ends at offset {end}, although everything below {partition.flushed_end} was flushed"
             path = partition.segments[-1].path
-            yield Finding(topic=partition.topic, partition=partition.partition, kind="missing", what=what, path=path)
+            yield AuditFinding(
+                topic=partition.topic, partition=partition.partition, kind="missing", what=what, path=path
+            )
 
 
 def _add(audit: Audit, audited: Sequence[Audited], reporter: Reporter) -> None:
@@ -240,7 +242,7 @@ def _add_epochs(audit: Audit, partition: PartitionAudit, part: Audited) -> None:
             name = f"{partition.topic}-{partition.partition}"
             what = f"leader epoch {epoch} from offset {offset} on, after {last} in earlier segments"
             audit.add_finding(
-                Finding(topic=partition.topic, partition=partition.partition, kind="epoch", what=what, path=name)
+                AuditFinding(topic=partition.topic, partition=partition.partition, kind="epoch", what=what, path=name)
             )
 
 
@@ -316,7 +318,7 @@ def _other_topics(table: Path, key: TopicPartition, files: Sequence[TableFile], 
         done.earlier = sum(parquet.read_metadata(file.path).num_rows for file in files)
     if not is_archived:
         what = "the archive has only records of a deleted topic of this name, and none of the present one"
-        done.findings.append(Finding(topic=key[0], partition=key[1], kind="table", what=what, path=str(table)))
+        done.findings.append(AuditFinding(topic=key[0], partition=key[1], kind="table", what=what, path=str(table)))
     return done
 
 
@@ -391,10 +393,10 @@ def compare_split(rules: ReadRules, task: TableTask) -> Compared:
     return done
 
 
-def _finding(task: TableTask, what: str) -> Finding:
+def _finding(task: TableTask, what: str) -> AuditFinding:
     split = task.split
     name = f"{split.topic}-{split.partition}"
-    return Finding(topic=split.topic, partition=split.partition, kind="table", what=what, path=name)
+    return AuditFinding(topic=split.topic, partition=split.partition, kind="table", what=what, path=name)
 
 
 def _log_rows(task: TableTask, rules: ReadRules, stats: JobStats) -> tuple[Any, Any]:

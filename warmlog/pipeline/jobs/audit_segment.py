@@ -20,8 +20,7 @@ from pathlib import Path
 
 from warmlog.broker.log.io.directory_names import LOG_SUFFIX
 from warmlog.inspect.checks.indexes import INDEX_CHECKS, IndexCheck, SegmentEnd
-from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES
-from warmlog.inspect.findings import Finding as IndexFinding
+from warmlog.inspect.findings import DEFAULT_INDEX_INTERVAL_BYTES, Finding
 from warmlog.inspect.log_file import LogFile, Segment
 from warmlog.inspect.lookup import position_after_damage
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
@@ -59,7 +58,7 @@ class SegmentTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AuditFinding:
     """A fault. `kind`: missing, duplicate, damage, epoch, index or table."""
 
     topic: str
@@ -126,7 +125,7 @@ class Audited:
     topic: str
     partition: int
     hours: dict[int | None, Hour] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     finding_count: int = 0
     epochs: list[tuple[int, int]] = field(default_factory=list)
     changed: bool = False
@@ -136,7 +135,7 @@ class Audited:
         """Return the counts of an hour."""
         return self.hours.setdefault(hour, Hour(hour=hour))
 
-    def add_finding(self, finding: Finding) -> None:
+    def add_finding(self, finding: AuditFinding) -> None:
         """Add a finding."""
         self.finding_count += 1
         if len(self.findings) < MAX_FINDINGS:
@@ -346,16 +345,16 @@ class SegmentAudit:
                 yield index
                 continue
             if self._task.at_rest and Path(log).exists():
-                self._index_findings(iter([IndexFinding(path, "missing")]))
+                self._index_findings(iter([Finding(path, "missing")]))
 
-    def _index_findings(self, findings: Iterator[IndexFinding]) -> None:
+    def _index_findings(self, findings: Iterator[Finding]) -> None:
         for finding in findings:
             self._find("index", finding.what, finding.position, str(finding.path))
 
     def _find(self, kind: str, what: str, position: int | None, path: str | None = None) -> None:
         task = self._task
         self._audited.add_finding(
-            Finding(
+            AuditFinding(
                 topic=task.topic,
                 partition=task.partition,
                 kind=kind,

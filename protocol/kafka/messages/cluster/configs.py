@@ -10,7 +10,7 @@ from warmlog.protocol.kafka.messages.common import ERROR_CODE, FAILURE, THROTTLE
 from warmlog.protocol.request import Value
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """Types of resources with settings. Unknown ones are decoded as plain numbers, which the handler rejects."""
 
     TOPIC = 2
@@ -276,7 +276,7 @@ failed_alter = refused_each(AlterConfigsResponse, "resources", AlteredConfigs, "
 
 # -- ListConfigResources: version 0 asks for client metrics subscriptions --
 
-_TYPES_OF_FIRST_VERSION = (ResourceType.CLIENT_METRICS,)
+_TYPES_OF_FIRST_VERSION = (ConfigResourceType.CLIENT_METRICS,)
 LIST_REQUEST = Struct(
     Field("resource_types", Array(INT8), since=1, attr="types"),
     into=ListConfigResourcesRequest,

@@ -15,11 +15,16 @@ from warmlog.broker.settings import kafka_settings
 from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.cluster.configs import ConfigOperation, ConfigSource, ConfigType, ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import (
+    ConfigOperation,
+    ConfigResourceType,
+    ConfigSource,
+    ConfigType,
+)
 
 NONE = ErrorCode.NONE
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
-TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = ResourceType
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = ConfigResourceType
 NODE = "1"
 
 

@@ -8,7 +8,7 @@ from tests.broker.cluster.model.walk import STEPS, Step, any_broker, any_leader
 from tests.broker.cluster.model.world import MAX_RECORDS, World
 from warmlog.broker.cluster import rules, topics
 from warmlog.broker.cluster.image import ClusterImage
-from warmlog.broker.cluster.store import Transaction
+from warmlog.broker.cluster.store import StoreTransaction
 from warmlog.broker.cluster.values import PartitionState
 from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
 from warmlog.broker.metadata.topic import Mirror
@@ -177,7 +177,7 @@ class MirroredWorld(World):
         if not broker.is_up:
             return None
         made = topics.begin_promotion(broker.image, "t")
-        return self.send("promotion", made, is_late=False) if isinstance(made, Transaction) else None
+        return self.send("promotion", made, is_late=False) if isinstance(made, StoreTransaction) else None
 
     def promote(self, broker: Broker, *, is_late: bool = False) -> str | None:
         progress = broker.progress
@@ -206,7 +206,7 @@ class MirroredWorld(World):
         if not broker.is_up or broker.image.topics.get("t") is None:
             return None
         made = topics.finish_promotion(broker.image, "t")
-        return self.send("the promotion ends", made, is_late=False) if isinstance(made, Transaction) else None
+        return self.send("the promotion ends", made, is_late=False) if isinstance(made, StoreTransaction) else None
 
     def promoted_at(self) -> int | None:
         return ClusterImage(self.cell.contents()).partitions[KEY].promoted_at

@@ -7,7 +7,7 @@ from uuid import UUID
 from warmlog.broker.cluster.history import ScannedDirectory
 from warmlog.broker.cluster.image import EMPTY, ClusterImage
 from warmlog.broker.cluster.rules import LogEnd
-from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, Transaction
+from warmlog.broker.cluster.store import Changes, Deleted, KeyValue, Put, Range, StoreTransaction
 from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState
 from warmlog.broker.log.index.leader_epochs import LeaderEpochs
 from warmlog.broker.replication.leading.progress import Progress
@@ -27,7 +27,7 @@ class Cell:
     def revision(self) -> int:
         return len(self.changes)
 
-    def commit(self, transaction: Transaction) -> bool:
+    def commit(self, transaction: StoreTransaction) -> bool:
         for key, revision in transaction.compares:
             found = self.items.get(key)
             if (0 if found is None else found.mod_revision) != revision:

@@ -14,7 +14,7 @@ from tests.broker.cluster.model.parts import KEY, Broker, Cell, Copy
 from warmlog.broker.cluster import history, rules, topics
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import broker_key, draining_key
-from warmlog.broker.cluster.store import Changes, Delete, Transaction
+from warmlog.broker.cluster.store import Changes, Delete, StoreTransaction
 from warmlog.broker.cluster.values import NO_EPOCH, Member, PartitionState, Registration, TopicState
 from warmlog.broker.log.index.leader_epochs import UNDEFINED, LeaderEpochs
 from warmlog.broker.metadata.topic import Mirror
@@ -70,7 +70,7 @@ class World:
         image = ClusterImage(self.cell.contents())
         topic = TopicState(id=KEY.topic_id, partitions=1, configs={MIN_ISR: str(min_isr)}, mirror=self.mirror)
         made = topics.create(image, "t", topic, [(0, 1, 2)], Member(0, 1))
-        assert isinstance(made, Transaction)
+        assert isinstance(made, StoreTransaction)
         assert self.cell.commit(made)
         for broker in self.brokers:
             self.look(broker)
@@ -91,7 +91,7 @@ class World:
         directories = tuple([each.id for each in broker.directories])
         wanted = Registration(broker=broker.id, since=broker.since, directories=directories)
         made = topics.register(broker.image, wanted, 0)
-        assert isinstance(made, Transaction)
+        assert isinstance(made, StoreTransaction)
         if not self.cell.commit(made):
             return f"{broker.id} has to look before it registers"
         broker.epoch = broker.remembered = self.cell.revision
@@ -263,7 +263,7 @@ class World:
             return None
         return self.send(what, rules.transaction([decision]), is_late=is_late)
 
-    def send(self, what: str, transaction: Transaction, *, is_late: bool) -> str | None:
+    def send(self, what: str, transaction: StoreTransaction, *, is_late: bool) -> str | None:
         def arrive() -> str | None:
             before = ClusterImage(self.cell.contents()).partitions[KEY]
             if not self.cell.commit(transaction):
@@ -358,14 +358,16 @@ class World:
             return None
         made = topics.set_topic_configs(broker.image, "t", {MIN_ISR: str(minimum)})
         return (
-            self.send(f"min.insync.replicas {minimum}", made, is_late=False) if isinstance(made, Transaction) else None
+            self.send(f"min.insync.replicas {minimum}", made, is_late=False)
+            if isinstance(made, StoreTransaction)
+            else None
         )
 
     def drain(self, broker: Broker) -> str | None:
         if not broker.is_up:
             return None
         made = topics.drain(broker.image, broker.me, 0)
-        return self.send(f"{broker.id} drains", made, is_late=False) if isinstance(made, Transaction) else None
+        return self.send(f"{broker.id} drains", made, is_late=False) if isinstance(made, StoreTransaction) else None
 
     # -- what happens to them ------------------------------------------------------------------------------------------
 
@@ -433,14 +435,18 @@ class World:
         keys = [key for key in (broker_key(broker.id), draining_key(broker.id)) if key in self.cell.items]
         if not keys:
             return None
-        self.cell.commit(Transaction((), tuple([Delete(key) for key in keys])))
+        self.cell.commit(StoreTransaction((), tuple([Delete(key) for key in keys])))
         return f"the lease of {broker.id} ends"
 
     def unregister(self, broker: Broker) -> str | None:
         """Let an operator unregister a broker that is gone, as a broker that lives knows it."""
         asked = next((each for each in self.brokers if each.is_up), None)
         made = None if asked is None else topics.unregister(asked.image, broker.id)
-        return self.send(f"{broker.id} is unregistered", made, is_late=False) if isinstance(made, Transaction) else None
+        return (
+            self.send(f"{broker.id} is unregistered", made, is_late=False)
+            if isinstance(made, StoreTransaction)
+            else None
+        )
 
     def register_again(self, broker: Broker) -> str | None:
         if not broker.is_up or broker.id in broker.image.brokers:

@@ -44,7 +44,9 @@ def test_a_directory_to_which_everybody_has_access_stays_so_and_is_named(
         directories.join({}, [])
         report_directories(directories, is_alone=True)
     assert [record.getMessage() for record in caplog.records if "access" in record.getMessage()] == [
-        f"data directory {paths[1]}: every user of the machine has access (mode 755);"
-        f" to restrict it: chmod 750 {paths[1]}"
+        (
+            f"data directory {paths[1]}: every user of the machine has access (mode 755);"
+            f" to restrict it: chmod 750 {paths[1]}"
+        )
     ]
     assert stat.S_IMODE(paths[1].stat().st_mode) == 0o755

@@ -7,7 +7,7 @@ import pytest
 from tests.broker.clients import RawClient, batch
 from tests.broker.kafka_client import KafkaClient
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.messages.cluster.configs import ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigResourceType
 from warmlog.protocol.records.builder import build_batch
 
 SOME_ID = bytes(range(1, 17))
@@ -170,7 +170,7 @@ async def test_a_name_of_control_characters_is_told_in_a_message_of_bounded_leng
 ) -> None:
     await native.create("orders")
     change = {"name": CONTROL_CHARACTERS, "config_operation": 0, "value": "1"}
-    topic = {"resource_type": ResourceType.TOPIC, "resource_name": "orders", "configs": [change]}
+    topic = {"resource_type": ConfigResourceType.TOPIC, "resource_name": "orders", "configs": [change]}
     (refused,) = (await kafka.ask("IncrementalAlterConfigs", version, resources=[topic]))["responses"]
     assert refused["error_code"] == ErrorCode.INVALID_CONFIG
     assert len(refused["error_message"].encode()) < 2000

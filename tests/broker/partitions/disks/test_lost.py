@@ -15,7 +15,7 @@ from tests.broker.clients import RawClient, batch, running
 from tests.broker.rig import rig
 from tests.broker.stored_topics import stored_topics
 from warmlog.broker.cluster.local.store_file import Committed, StoreFile
-from warmlog.broker.cluster.store import Transaction
+from warmlog.broker.cluster.store import StoreTransaction
 from warmlog.broker.log.directory.accepted_loss import ACCEPT_LOSS
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.metadata.topic import Topic
@@ -146,7 +146,7 @@ async def test_an_interrupted_creation_is_not_judged_by_the_checkpoints_of_a_del
     path = tmp_path / "a"
     commit = StoreFile.commit
 
-    def commit_and_copy(file: StoreFile, transactions: Sequence[Transaction], leases: Container[int]) -> Committed:
+    def commit_and_copy(file: StoreFile, transactions: Sequence[StoreTransaction], leases: Container[int]) -> Committed:
         committed = commit(file, transactions, leases)
         copy_killed([path])
         return committed

@@ -15,7 +15,7 @@ from tests.broker.clients import batch, running
 from tests.broker.rig import FailingDisk, Rig, rig
 from warmlog.broker.api.topics import topics as topics_api
 from warmlog.broker.cluster.local.store_file import Committed, StoreFile
-from warmlog.broker.cluster.store import Transaction
+from warmlog.broker.cluster.store import StoreTransaction
 from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER, RECOVERY_POINTS, read_offsets
 from warmlog.broker.log.errors import NotReadyError
 from warmlog.broker.log.io.disk import Disk
@@ -80,7 +80,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     real = StoreFile.commit
 
-    def commit(file: StoreFile, transactions: Sequence[Transaction], leases: Container[int]) -> Committed:
+    def commit(file: StoreFile, transactions: Sequence[StoreTransaction], leases: Container[int]) -> Committed:
         found.append(sum(len(each.operations) for each in transactions))
         return real(file, transactions, leases)
 

@@ -10,7 +10,7 @@ from warmlog.broker.replication.peers.errors import PeerError, PeerUnavailableEr
 from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import OffsetFetchRequest
-from warmlog.protocol.kafka.messages.cluster.configs import ConfigQuery, DescribeConfigsRequest, ResourceType
+from warmlog.protocol.kafka.messages.cluster.configs import ConfigQuery, ConfigResourceType, DescribeConfigsRequest
 from warmlog.protocol.kafka.messages.groups.offsets import MemberOffsetFetchGroup
 from warmlog.protocol.kafka.messages.records.offsets import (
     EpochQuery,
@@ -53,7 +53,7 @@ async def test_our_broker_answers_everything_that_is_asked(broker: Running) -> N
             partitions=(EpochQuery(topic="orders", partition=0, leader_epoch=leader.epoch),)
         )
         assert (await peer.ask(node, OFFSET_FOR_LEADER_EPOCH, epochs)).partitions[0].end_offset == 3
-        query = ConfigQuery(resource_type=ResourceType.TOPIC, name="orders", keys=("cleanup.policy",))
+        query = ConfigQuery(resource_type=ConfigResourceType.TOPIC, name="orders", keys=("cleanup.policy",))
         (found,) = (await peer.ask(node, DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=(query,)))).resources
         assert [(one.name, one.value) for one in found.configs] == [("cleanup.policy", "delete")]
         coordinator = await peer.coordinator_of("readers")

@@ -13,13 +13,13 @@ from warmlog.protocol.kafka.messages.cluster.configs import (
     ConfigEntry,
     ConfigOperation,
     ConfigQuery,
+    ConfigResourceType,
     ConfigSource,
     ConfigSynonym,
     ConfigType,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribedConfigs,
-    ResourceType,
 )
 
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
@@ -35,7 +35,7 @@ class TestConfigs:
         values = {"resources": resources, "include_synonyms": True, "include_documentation": True}
         assert decode_request(DESCRIBE_CONFIGS, version, values) == DescribeConfigsRequest(
             resources=(
-                ConfigQuery(resource_type=ResourceType.TOPIC, name="a", keys=("x",)),
+                ConfigQuery(resource_type=ConfigResourceType.TOPIC, name="a", keys=("x",)),
                 ConfigQuery(resource_type=99, name="1"),
             ),
             include_synonyms=True,
@@ -56,7 +56,7 @@ class TestConfigs:
             ),
             ConfigEntry(name="y", value="geheim", source=ConfigSource.STATIC_BROKER, read_only=True, is_sensitive=True),
         )
-        described = DescribedConfigs(resource_type=ResourceType.TOPIC, name="a", configs=entries)
+        described = DescribedConfigs(resource_type=ConfigResourceType.TOPIC, name="a", configs=entries)
         config = {
             "value": None,
             "read_only": True,
@@ -95,7 +95,7 @@ class TestConfigs:
         assert decode_request(key, version, {"resources": [resource], "validate_only": True}) == AlterConfigsRequest(
             resources=(
                 ConfigAlteration(
-                    resource_type=ResourceType.TOPIC,
+                    resource_type=ConfigResourceType.TOPIC,
                     name="a",
                     changes=(
                         ConfigChange(name="x", value="1", operation=operations[0]),
