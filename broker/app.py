@@ -406,9 +406,8 @@ class Broker:
             options = mirror_options(self._live_settings)
         except (PeerPasswordFileError, TlsFileError) as error:
             raise StartError(str(error)) from error
-        mirror = MirrorService(
-            options, partitions, groups, None if self._member is None else self._member.own_cluster()
-        )
+        own_cluster = None if self._member is None else self._member.own_cluster()
+        mirror = MirrorService(options, partitions, groups, own_cluster)
         mirror.declare(self._metrics)
         return mirror
 

@@ -12,8 +12,7 @@ from warmlog.broker.cluster.local.socket_store import SCHEME, SocketStore
 from warmlog.broker.cluster.store import KnownStore
 from warmlog.broker.metadata.errors import CannotJoinError
 from warmlog.broker.metrics.registry import Metrics
-from warmlog.broker.replication.peers.login import PeerPasswordFileError
-from warmlog.broker.replication.peers.login import PeerLogin
+from warmlog.broker.replication.peers.login import PeerLogin, PeerPasswordFileError
 from warmlog.broker.security.client_tls import ClientTls, TlsFileError, TlsFiles
 from warmlog.broker.settings.listeners import inter_broker_listener
 from warmlog.broker.settings.sasl import sasl_settings

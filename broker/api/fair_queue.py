@@ -1,4 +1,4 @@
-"""Let connections take turns at something of which there is little, in the order of `FairOrder`."""
+"""Let connections take turns at a scarce resource, in the order of `FairOrder`."""
 
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager

@@ -32,8 +32,12 @@ class Availability:
         self, topic_map: TopicMap, storage: Storage, configs: LogConfigs, writer: Writer, metrics: Metrics
     ) -> None:
         self.on_offline: list[Callable[[str, int], None]] = []  # each is called with a lost partition
-        self.on_lead: list[Callable[[Partition], None]] = []  # each is called with one that this broker leads now
-        self.on_resign: list[Callable[[Partition], None]] = []  # and one that it leads no more, unless it is `offline`
+        self.on_lead: list[
+            Callable[[Partition], None]
+        ] = []  # each is called with a partition that this broker leads now
+        self.on_resign: list[
+            Callable[[Partition], None]
+        ] = []  # and with one that it no longer leads, unless it is offline
         self._map = topic_map
         self._storage = storage
         self._configs = configs

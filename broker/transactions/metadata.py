@@ -37,7 +37,7 @@ PREVIOUS_STATES: Mapping[State, frozenset[State]] = {
 PREPARED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 COMPLETE = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 EXPIRABLE = COMPLETE | {State.EMPTY}
-# The largest epoch that a client is given: one is left, with which the coordinator can still fence it.
+# The largest epoch that a client gets: the coordinator needs the next one to fence it.
 LAST_CLIENT_EPOCH = MAX_PRODUCER_EPOCH - 1
 
 

@@ -158,7 +158,7 @@ class TransactionService:
         return await self.runtime.ensure()
 
     async def initialize(self, request: InitRequest) -> Answer:
-        """InitProducerId with a transactional id. Raises MetadataError."""
+        """Answer an InitProducerId request that has a transactional id. Raises MetadataError."""
         if self.coordinator.may_need_producer_id(request.transactional_id):
             await self.ids.prepare()
         answer = await self._ask(lambda waiter: self.coordinator.init_producer_id(request, waiter, self._clock()))

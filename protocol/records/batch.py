@@ -143,7 +143,7 @@ def stamp(header_bytes: bytearray | memoryview, *, base_offset: int, leader_epoc
 
 
 def _refuse_short(buffer: Buffer, position: int) -> NoReturn:
-    """Raise for a buffer shorter than a header, telling batches of older formats, which may be that short."""
+    """Raise for a buffer shorter than a header; name the format of an older batch, which may be that short."""
     left = len(buffer) - position
     if left > MAGIC_POSITION and (magic := buffer[position + MAGIC_POSITION]) != MAGIC:
         _refuse_magic(magic)

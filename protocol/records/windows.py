@@ -115,7 +115,7 @@ class _Source:
         return False
 
     def take(self, size: int) -> Buffer:
-        """Remove and return bytes that are there."""
+        """Remove and return bytes that have been added."""
         data = self._joined()
         self._put_back(data, size)
         return data if size == len(data) else memoryview(data)[:size]

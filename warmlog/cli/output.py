@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, NoReturn
 from warmlog.cli.failure import OutputClosedError
 
 COLUMN_GAPS = (2, 1)  # between columns; the smaller one where the other does not fit
-MIN_TEXT_WIDTH = 12  # a text is not folded to less
+MIN_TEXT_WIDTH = 12  # columns of text are never folded to fewer characters
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 

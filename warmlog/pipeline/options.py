@@ -19,7 +19,7 @@ T = TypeVar("T")
 # Names from Spark's Kafka connector that are accepted, and the options they stand for.
 CONNECTOR_NAMES = {"kafka.bootstrap.servers": "bootstrap"}
 
-# What Spark users need most of the settings of a Kafka client.
+# Named in errors about settings of Kafka clients: the options that replace the ones used most.
 _INSTEAD = "bootstrap, tlsCa, user, passwordFile, group and isolationLevel"
 _SECRET = frozenset({"password"})
 

@@ -260,9 +260,9 @@ def _encoded(event: Event) -> bytes:
 
 
 def _key_of(event: Event) -> bytes | None:
-    """Return the principal, or the address of an unknown one: what one of them did is in order.
+    """Return the key that keeps the events of a principal, or of an unknown one's address, in order; None for no event.
 
-    A refused write to the topic may be that of another broker that appends events: one more would follow from it.
+    A refused write to the topic has none: it may come from a broker that appends events, and each would cause another.
     """
     resources = event.get("resources", ())
     if event.get("api", {}).get("operation") == "produce" and any(map(_is_of_topic, resources)):

@@ -23,7 +23,7 @@ from warmlog.protocol.request import PartitionRecords
 
 CONNECTION: Final = -3  # of its own, as those of transactions: a batch waits for the in-sync replicas
 REMOTE_LIMIT_MS: Final = 15_000  # for the replicas of another leader
-UNLIMITED_MS: Final = 1 << 31  # for those of this broker: what is appended is never appended again
+UNLIMITED_MS: Final = 1 << 31  # for replicas of a leader here: a batch that was appended must not be appended twice
 MAX_BATCH_BYTES: Final = 1 << 20  # Kafka's default, whatever message.max.bytes is
 
 

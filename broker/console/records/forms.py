@@ -27,7 +27,7 @@ F = TypeVar("F")
 _Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
-class Found(NamedTuple):
+class ShownRecord(NamedTuple):
     """A record, the base offset of its batch, and the marker of a transaction that it is."""
 
     record: Record
@@ -37,9 +37,9 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decoded(Generic[F]):
-    """The records of a slice that were looked for.
+    """The records of a slice that match the query.
 
-    `next_offset` follows the last batch that was looked at; None: there was none. `skipped` says which batches were not
+    `next_offset` follows the last batch that was read; None: there was none. `skipped` says which batches were not
     readable. `size` is that of all keys and values that were decompressed.
     """
 
@@ -59,7 +59,7 @@ class Wanted(NamedTuple, Generic[F]):
     end: int
     keeps: Keeps | None
     most: int
-    form: Callable[[Found], F]
+    form: Callable[[ShownRecord], F]
     newest: bool = False
 
 
@@ -128,7 +128,7 @@ class _Chosen(Generic[F]):
             return
         record, keeps = Record(offset, timestamp, key, value, headers), self._wanted.keeps
         if keeps is None or (not self._header.is_control and keeps(record)):
-            found = Found(record, self._header.base_offset, _control(self._header, record))
+            found = ShownRecord(record, self._header.base_offset, _control(self._header, record))
             self._batch.append(self._wanted.form(found))
 
 
@@ -168,7 +168,7 @@ def _shown_bytes(form: RecordForm) -> int:
     return sum(each.shown for each in fields if each is not None) + sum(len(each.key) for each in form.headers)
 
 
-def record_form(found: Found, preview: int = PREVIEW_BYTES) -> RecordForm:
+def record_form(found: ShownRecord, preview: int = PREVIEW_BYTES) -> RecordForm:
     """Return a record with the first bytes of its fields."""
     record = found.record
     return RecordForm(

@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 from warmlog.broker.console.records.forms import (
-    Found,
     Keeps,
+    ShownRecord,
     Wanted,
     bytes_form,
     decode_slice,
@@ -190,10 +190,10 @@ async def _begin(visit: Visit, partition: Partition, *, default: int) -> int:
     if not visit.text("time"):
         return default
     query = OffsetQuery(topic=partition.topic, partition=partition.index, timestamp=visit.number("time", 0))
-    found = (await visit.ask(ListOffsetsRequest(partitions=(query,)))).partitions[0]
-    if found.error:
-        raise kafka_error(found.error, found.message)
-    return default if found.offset < 0 else found.offset
+    listed = (await visit.ask(ListOffsetsRequest(partitions=(query,)))).partitions[0]
+    if listed.error:
+        raise kafka_error(listed.error, listed.message)
+    return default if listed.offset < 0 else listed.offset
 
 
 async def _forwards(
@@ -286,7 +286,7 @@ async def save_value(visit: Visit, name: str, index: str, offset: str) -> Downlo
     return Download(value, f"{name}-{index}-{offset}.bin")
 
 
-async def _record(visit: Visit, name: str, index: str, offset: str) -> Found:
+async def _record(visit: Visit, name: str, index: str, offset: str) -> ShownRecord:
     """Return the record at an offset. Raises ConsoleError if there is none."""
     partition = visit.local_partition(name, whole_number("partition", index, most=1 << 31), Operation.READ)
     number = whole_number("offset", offset)
@@ -301,5 +301,5 @@ async def _record(visit: Visit, name: str, index: str, offset: str) -> Found:
     return found[0]
 
 
-def _whole(found: Found) -> Found:
+def _whole(found: ShownRecord) -> ShownRecord:
     return found

@@ -76,7 +76,7 @@ class Replica(Protocol):
     def take_at_once(self, fetched: PeerFetchedPartition) -> KafkaFetchPartition | None:
         """Take the result of a fetch if nothing has to be waited for, and return the next position.
 
-        Otherwise nothing has happened, and `take` has to take it.
+        Returns None, without having changed anything, where `take` is needed.
         """
 
     async def take(self, fetched: PeerFetchedPartition) -> Step:

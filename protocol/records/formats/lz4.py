@@ -53,7 +53,7 @@ def decompressed_parts(data: memoryview, strict: bool, _: int) -> Iterator[bytes
 
 
 def _strict_parts(data: memoryview) -> Iterator[bytes]:
-    """Decompress with liblz4, which verifies all sizes and checksums, what Kafka's own decoder can read as well."""
+    """Decompress with liblz4, which verifies sizes and checksums; refuse what Kafka's own decoder cannot read."""
     from lz4 import frame
 
     flags, _, blocks = _blocks(data)

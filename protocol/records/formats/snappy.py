@@ -54,7 +54,7 @@ def _xerial_chunks(data: memoryview, *, strict: bool) -> Iterator[memoryview]:
         if start > len(data) and not strict:
             return
         if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            # Of a first header, xerial's reader does not check the version.
+            # xerial's reader does not check the version in the first header.
             _check_xerial_header(data[position : position + len(_XERIAL_HEADER)], strict=strict and position > 0)
             position += len(_XERIAL_HEADER)
             continue

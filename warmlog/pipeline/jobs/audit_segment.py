@@ -111,7 +111,7 @@ class Hour:
 
     @property
     def accounted(self) -> int:
-        """Offsets that are accounted for."""
+        """Number of offsets with a record, a marker or a known reason for having neither."""
         return self.records + self.markers + self.compacted + self.missing + self.damaged - self.duplicates
 
 
