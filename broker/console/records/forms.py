@@ -128,8 +128,8 @@ class _Chosen(Generic[F]):
             return
         record, keeps = Record(offset, timestamp, key, value, headers), self._wanted.keeps
         if keeps is None or (not self._header.is_control and keeps(record)):
-            found = ShownRecord(record, self._header.base_offset, _control(self._header, record))
-            self._batch.append(self._wanted.form(found))
+            shown = ShownRecord(record, self._header.base_offset, _control(self._header, record))
+            self._batch.append(self._wanted.form(shown))
 
 
 def _whole_batches(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
@@ -168,19 +168,19 @@ def _shown_bytes(form: RecordForm) -> int:
     return sum(each.shown for each in fields if each is not None) + sum(len(each.key) for each in form.headers)
 
 
-def record_form(found: ShownRecord, preview: int = PREVIEW_BYTES) -> RecordForm:
+def record_form(shown: ShownRecord, preview: int = PREVIEW_BYTES) -> RecordForm:
     """Return a record with the first bytes of its fields."""
-    record = found.record
+    record = shown.record
     return RecordForm(
         offset=record.offset,
         timestamp=record.timestamp,
-        batch=found.batch,
+        batch=shown.batch,
         key=bytes_form(record.key, preview),
         value=bytes_form(record.value, preview),
         headers=tuple(
             HeaderForm(key=key[:PREVIEW_BYTES], value=bytes_form(value, preview)) for key, value in record.headers
         ),
-        control=found.control,
+        control=shown.control,
     )
 
 

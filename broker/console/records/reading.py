@@ -96,12 +96,12 @@ class Reading:
             return await self._piece(wanted, max_bytes)
 
     async def _piece(self, wanted: Wanted[F], max_bytes: int) -> tuple[Sequence[F], int]:
-        found = await self._find(wanted.first, max_bytes)
-        if found.slice is None:
+        location = await self._find(wanted.first, max_bytes)
+        if location.slice is None:
             return (), wanted.end
-        if len(found.slice) > MAX_BATCH_BYTES:
-            return (), await self._skip_large(found.slice, wanted)
-        data = await self._bring(found.slice)
+        if len(location.slice) > MAX_BATCH_BYTES:
+            return (), await self._skip_large(location.slice, wanted)
+        data = await self._bring(location.slice)
         decoded = await self._visit.compute(partial(decode_slice, data, wanted))
         self.skipped += decoded.skipped
         self._decoded += decoded.size
@@ -112,15 +112,15 @@ class Reading:
         for _ in range(MAX_ATTEMPTS):
             try:
                 with expected():
-                    found = self._partition.read(offset, max_bytes, min_one_message=True)
+                    read = self._partition.read(offset, max_bytes, min_one_batch=True)
             except ColdReadError as cold:
                 self.spent.cold_lookups += 1
                 with expected():
                     await self._visit.context.wait(self._visit.tools.reads.look_up(self._visit.session, cold))
             else:
-                if found is None:
+                if read is None:
                     raise ConsoleError(503, "INDEX_REBUILDING", "an index is being rebuilt; try again")
-                return found
+                return read
         raise ConsoleError(503, "BUSY", "the pages of the index are evicted as fast as they are read; try again")
 
     async def _bring(self, piece: FileSlice) -> bytes:
@@ -203,9 +203,9 @@ async def _forwards(
     records: list[RecordForm] = []
     while first < end and not reading.is_over and len(records) < limit:
         left = limit - len(records)
-        found, reached = await reading.piece(Wanted(first, end, keeps, left + 1, record_form))
-        records += list(found)[:left]
-        first = records[-1].offset + 1 if len(found) > left else reached
+        decoded, reached = await reading.piece(Wanted(first, end, keeps, left + 1, record_form))
+        records += list(decoded)[:left]
+        first = records[-1].offset + 1 if len(decoded) > left else reached
     return records, first
 
 
@@ -239,8 +239,8 @@ async def _newest(reading: Reading, wanted: Wanted[RecordForm]) -> tuple[list[Re
     records = deque[RecordForm](maxlen=wanted.most)
     first, limit = wanted.first, reading.used + SPAN_BYTES
     while first < wanted.end:
-        found, first = await reading.piece(wanted._replace(first=first))
-        records.extend(found)
+        decoded, first = await reading.piece(wanted._replace(first=first))
+        records.extend(decoded)
         if reading.used >= limit:
             break
     return list(reversed(records)), first
@@ -294,12 +294,12 @@ async def _record(visit: Visit, name: str, index: str, offset: str) -> ShownReco
     with partition.inside():
         if not partition.log.offsets.log_start_offset <= number < partition.log.offsets.high_watermark:
             raise kafka_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"no offset {number} in the log")
-        found, _ = await reading.piece(Wanted(number, number + 1, None, 1, _whole))
-    if not found:
+        records, _ = await reading.piece(Wanted(number, number + 1, None, 1, _whole))
+    if not records:
         why = reading.skipped[0] if reading.skipped else f"offset {number} was compacted away, or holds no record"
         raise ConsoleError(404, "NO_RECORD", why)
-    return found[0]
+    return records[0]
 
 
-def _whole(found: ShownRecord) -> ShownRecord:
-    return found
+def _whole(shown: ShownRecord) -> ShownRecord:
+    return shown

@@ -191,12 +191,12 @@ class HttpListener:
     async def _answer(self, connection: "HttpConnection", request: "Request") -> "Answer":
         caller = self._connections[connection]._replace(authorization=request.authorization)
         answer = await self._find(connection, request, caller)
-        self._make_room(connection, len(answer.body))
+        self._close_slow(connection, len(answer.body))
         async with self._answers.slot(connection):
             await trio.sleep(ANSWER_PAUSE_S)
         return answer
 
-    def _make_room(self, connection: "HttpConnection", size: int) -> None:
+    def _close_slow(self, connection: "HttpConnection", size: int) -> None:
         """Close connections whose peers are slow to read, until an answer of `size` bytes may be kept in memory."""
         while sum([each.unsent_bytes for each in self._connections]) + size > MAX_UNSENT_BYTES:
             unsent = Counter[str]()

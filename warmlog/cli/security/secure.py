@@ -262,8 +262,8 @@ def _warn_of_changes(directory: Path, properties: Path, *, is_copy: bool) -> Non
     try:
         password = (directory / f"{ADMIN}.password").read_text(encoding="utf-8").partition("\n")[0]
         wanted = _properties(password, directory / "ca.pem").splitlines()
-        found = properties.read_text(encoding="utf-8").splitlines()
-        fits = found[:-1] == wanted[:-1] if is_copy else found == wanted
+        lines = properties.read_text(encoding="utf-8").splitlines()
+        fits = lines[:-1] == wanted[:-1] if is_copy else lines == wanted
     except UnicodeDecodeError:
         fits = False
     except FileNotFoundError:
