@@ -14,7 +14,7 @@ from tests.broker.clients import batch
 from tests.broker.console.web import Site, console, produce, produce_batch
 from tests.broker.log.io.eviction import evict_files, needs_eviction
 from warmlog.broker.console.records import forms, pieces, reading
-from warmlog.broker.console.records.forms import Found, Wanted, bytes_form, decode_slice
+from warmlog.broker.console.records.forms import ShownRecord, Wanted, bytes_form, decode_slice
 from warmlog.broker.console.records.pieces import PIECE_S
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.crc import crc32c
@@ -80,8 +80,8 @@ def test_decoding_pauses_between_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     assert min(pauses) >= PIECE_S
 
 
-def offset_of(found: Found) -> int:
-    return found.record.offset
+def offset_of(shown: ShownRecord) -> int:
+    return shown.record.offset
 
 
 def is_even(record: Record) -> bool:
