@@ -59,16 +59,16 @@ def _topic(topic: str | NewTopic | NewPartitions | TopicAlteration) -> Resource:
     """Describe a topic: its name, or a value with the name, and what else the value has."""
     if isinstance(topic, str):
         return Resource("topic", topic)
-    found = {name: getattr(topic, name, None) for name in ("partitions", "replication_factor", "count")}
-    details: dict[str, Any] = {name: number for name, number in found.items() if isinstance(number, int)}
+    counts = {name: getattr(topic, name, None) for name in ("partitions", "replication_factor", "count")}
+    details: dict[str, Any] = {name: number for name, number in counts.items() if isinstance(number, int)}
     if configs := getattr(topic, "configs", None):
         details["configs"] = sorted(configs)
     return Resource("topic", topic.name, details)
 
 
 def _partition(partition: RecordsToDelete | Reassignment | PartitionEntry) -> Resource:
-    found = {name: getattr(partition, name, None) for name in ("offset", "replicas")}
-    details = {name: value for name, value in found.items() if value is not None}
+    values = {name: getattr(partition, name, None) for name in ("offset", "replicas")}
+    details = {name: value for name, value in values.items() if value is not None}
     return Resource("partition", f"{partition.topic}-{partition.partition}", details)
 
 
@@ -171,9 +171,9 @@ def changed(api: str, request: Any) -> list[Any]:
     """Return the items of a request of an API in CHANGES, in their order; its `describe` describes each."""
     if not CHANGES[api].fields:
         return [request]
-    found: list[Any] = []
+    items: list[Any] = []
     for field in CHANGES[api].fields:
         value = getattr(request, field)
         if value is not None:
-            found += value if isinstance(value, tuple | list) else [value]
-    return found
+            items += value if isinstance(value, tuple | list) else [value]
+    return items
