@@ -275,7 +275,7 @@ class TransactionsApi:
         described = self._coordinator.describe(transactional_id)
         if not isinstance(described, Metadata):
             if context.session.is_native and not self._transactions.runtime.partition_count:
-                described = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND  # nobody has used transactions yet
+                described = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND  # no client has used transactions yet
             return DescribedTransaction(transactional_id=transactional_id, error=described)
         by_topic: dict[str, list[PartitionEntry]] = {}  # the codec groups neighbours of the same topic
         for topic, index in described.partitions:
