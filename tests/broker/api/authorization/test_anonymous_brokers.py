@@ -33,7 +33,7 @@ def test_brokers_without_certificates_are_warned_of(
 
 
 def test_a_broker_by_itself_has_no_others(caplog: pytest.LogCaptureFixture) -> None:
-    node: Any = SimpleNamespace(is_alone=True, image=SimpleNamespace(acls=AclIndex()))
+    node: Any = SimpleNamespace(is_alone=True, image=SimpleNamespace(acls=AclIndex(), credentials={}))
     assert authorizer_of(load_settings(assignments=(f"authorizer.class.name={STANDARD}",)), node) is not None
     assert authorizer_of(load_settings(), node) is None
     assert not caplog.records
