@@ -264,17 +264,15 @@ def archive(made: Bench) -> None:
     """Run the job of `warmlog pipeline archive` in this session."""
     from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
     from warmlog.pipeline.archive.store import ArchiveStore
-    from warmlog.pipeline.session import SparkRunner
+    from warmlog.pipeline.runner import SparkRunner
     from warmlog.pipeline.source.options import read_options
 
     shutil.rmtree(made.scratch / "lake", ignore_errors=True)
     lake, runner = ArchiveStore(made.scratch / "lake"), SparkRunner(made.spark)
     options = read_options({"path": str(made.data / "kafka"), "topic": SPREAD})
     with lake.locked():
-        settings = ArchiveSettings(compression="snappy")  # as Spark's writer
-        rows = sum(
-            one.rows for one in ArchiveJob(runner, options, lake, settings, parallelism=runner.parallelism).run_once()
-        )
+        job = ArchiveJob(options, lake, ArchiveSettings(compression="snappy"))  # as Spark's writer
+        rows = sum(commit.rows for commit in job.run_once(runner))
     assert rows == RECORDS, rows
 
 
@@ -287,7 +285,7 @@ def count(made: Bench) -> None:
 
     options = read_options({"path": str(made.data / "kafka"), "topic": SPREAD})
     found = count_records(SparkRunner(made.spark), options, Reporter("count"))
-    assert sum(one.records for one in found) == RECORDS
+    assert sum(each.records for each in found) == RECORDS
 
 
 def connector_count(made: Bench) -> None:
