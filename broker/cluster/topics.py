@@ -258,7 +258,7 @@ def begin_local_deletion(image: ClusterImage, names: Sequence[str]) -> Decision:
 
 
 def finish_local_deletion(image: ClusterImage, names: Sequence[str], left: Container[str], broker: int) -> Decision:
-    """Forget topics whose data was removed, and mark those in `left` that have some, as of this broker."""
+    """Delete the keys of topics whose data is gone; for each in `left`, note that `broker` still has some of it."""
     topics = {name: image.topics[name] for name in names if name in image.topics}
     operations: list[Operation] = [Delete(topic_key(name)) for name in topics]
     operations += [Put(gone_key(each.id, broker), b"") for name, each in topics.items() if name in left]
@@ -270,7 +270,7 @@ def finish_local_deletion(image: ClusterImage, names: Sequence[str], left: Conta
 
 
 def set_topic_configs(image: ClusterImage, name: str, configs: Mapping[str, str]) -> Decision:
-    """Replace the settings of a topic. Another `min.insync.replicas` needs no care: see `rules`."""
+    """Replace the settings of a topic. A new `min.insync.replicas` changes nothing else: see `rules`."""
     topic = image.topics.get(name)
     if topic is None or topic.status is not TopicStatus.LIVE:
         return Refusal(f"no topic {name!r}")

@@ -69,7 +69,7 @@ class LogState:
 
 
 class LogOffsets:
-    """The offsets of a log. `high_watermark_source`: what the high watermark follows."""
+    """The offsets of a log. `high_watermark_source`: from what the high watermark is derived."""
 
     __slots__ = (
         "_state",

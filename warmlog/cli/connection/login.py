@@ -24,7 +24,7 @@ _VARIABLES = {"user": USER, "password_file": PASSWORD_FILE, "mechanism": MECHANI
 
 
 class Login(NamedTuple):
-    """Who a command is, and how it says so. `is_token`: by the id and the HMAC of a delegation token."""
+    """The credentials of a command. `is_token`: `user` and `password` are id and HMAC of a delegation token."""
 
     user: str
     password: str
