@@ -120,7 +120,7 @@ class Progress:
         self._follow(now)
 
     def appended(self, log_end: int, now: float) -> None:
-        """Take note that the leader's log has grown."""
+        """Record that the leader's log has grown."""
         previous, self.log_end = self.log_end, log_end
         for follower in self.followers.values():
             if follower.log_end >= previous:
