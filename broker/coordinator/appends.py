@@ -150,7 +150,7 @@ class CoordinatorAppends:
         return term.partition.append(batch, Origin.COORDINATOR, producer.guard, limit_ms)
 
     def _note(self, pending: CoordinatorAppend) -> None:
-        """Take note of a batch whose outcome is known. Called in the middle of a commit."""
+        """Record a batch whose outcome is known. Called in the middle of a commit."""
         if not pending.done:
             return
         self._done.append(pending)

@@ -127,7 +127,7 @@ class Sender:
         return SENT if self._is_plain or self._transport.flush() else FULL
 
     def handed_back(self, sent: int) -> None:
-        """Take note of what a thread has sent of what was handed over: a number of bytes, or a negative errno."""
+        """Record what a thread has sent of what was handed over: a number of bytes, or a negative errno."""
         data, self._handed_over = self._handed_over, None
         assert data is not None
         if self.is_closed:

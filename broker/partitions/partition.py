@@ -358,7 +358,7 @@ class Partition:
         return reopened
 
     def _made_durable(self) -> None:
-        """Take note that the whole log has been synced."""
+        """Record that the whole log has been synced."""
         self.appends.flushes.flushed_at = trio.current_time()
         if self.replication is not None:
             self.replication.flushed()

@@ -197,7 +197,7 @@ class Replicas:
         self._wanted.set()
 
     def _examine(self, local: LocalReplica) -> None:
-        """Take note that a log has failed, or was rebuilt."""
+        """Record that a log has failed, or was rebuilt."""
         is_sound = not local.partition.log.failed
         if is_sound == local.is_sound:
             return
@@ -209,7 +209,7 @@ class Replicas:
         self._want(replica)
 
     def _lost_disk(self, topic: str, index: int) -> None:
-        """Take note that the data directory of a replica is offline; its log is being closed."""
+        """Record that the data directory of a replica is offline; its log is being closed."""
         replica = topic, index
         local = self._here.get(replica)
         if local is not None:

@@ -218,7 +218,7 @@ class AuditTopic:
             return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed to append; its log says why")
 
     def _settle(self, lane: _Lane, count: int) -> None:
-        """Take note that the first events of a lane are appended."""
+        """Record that the first events of a lane are appended."""
         for _ in range(count):
             self._release(lane.lines.popleft())
         self._appended += count

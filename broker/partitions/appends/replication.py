@@ -48,7 +48,7 @@ class Replication(Protocol):
         """Begin an append with acks=all. Raises NotEnoughReplicasError."""
 
     def appended(self, size: int) -> None:
-        """Take note that the log has grown by `size` bytes."""
+        """Record that the log has grown by `size` bytes."""
 
     def written(self, group: list[Append]) -> None:
         """Settle appends that are written, and flushed if that is required, now or when all in-sync replicas have them.
@@ -57,7 +57,7 @@ class Replication(Protocol):
         """
 
     def flushed(self) -> None:
-        """Take note that the recovery point has advanced."""
+        """Record that the recovery point has advanced."""
 
     # -- deletions --
 
@@ -93,7 +93,7 @@ class Replication(Protocol):
         """Return the follower from which a consumer in a rack should read; None: from this broker (KIP-392)."""
 
     def sent(self, broker: int, size: int) -> None:
-        """Take note that a follower gets `size` bytes of records."""
+        """Record that a follower gets `size` bytes of records."""
 
     def fetched(self, broker: int, epoch: int, offset: int, log_start: int) -> None:
-        """Take note that a follower has all records below `offset`, since it fetches from there."""
+        """Record that a follower has all records below `offset`, since it fetches from there."""

@@ -22,7 +22,7 @@ class SequenceGaps:
         self._refused_at: float | None = None  # by trio's clock; None: not lately
 
     def note_refusal(self) -> None:
-        """Take note that appends are refused, or were until now, for reasons that are not their producers'."""
+        """Record that appends are refused, or were until now, for reasons that are not their producers'."""
         self._refused_at = trio.current_time()
 
     def check_beginning(self, records: bytes | memoryview) -> None:

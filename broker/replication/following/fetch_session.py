@@ -147,7 +147,7 @@ class FetchSession:
         return [fetched for key, result in results.items() if (fetched := self._fetched(key, result)) is not None]
 
     def lose(self) -> None:
-        """Take note that the request got no response."""
+        """Record that the request got no response."""
         self._sent = None
         self._start_again(is_gone=False)
 

@@ -150,7 +150,7 @@ class PartitionLeader:
         self._removals.unpark_all()
 
     def withdraw(self, proposal: Proposal) -> None:
-        """Take note that a proposal was refused: it is not, and will not be, applied."""
+        """Record that a proposal was refused: it is not, and will not be, applied."""
         self.progress.withdraw(proposal)
         self._advance(trio.current_time())
 
@@ -179,7 +179,7 @@ class PartitionLeader:
         return ReplicatedAppend(self._log, self, timeout_ms)
 
     def appended(self, size: int) -> None:
-        """Take note that the log has grown by `size` bytes: wake followers."""
+        """Record that the log has grown by `size` bytes: wake followers."""
         now, end = trio.current_time(), self._log.offsets.log_end_offset
         self._hidden.written(end, size)
         self.progress.appended(end, now)
@@ -187,7 +187,7 @@ class PartitionLeader:
         self._count_own(now)
 
     def flushed(self) -> None:
-        """Take note that the recovery point has advanced."""
+        """Record that the recovery point has advanced."""
         self._count_own(trio.current_time())
 
     def written(self, group: list[Append]) -> None:
@@ -303,12 +303,12 @@ class PartitionLeader:
         return max(near, key=lambda follower: (follower.log_end, follower.caught_up_at)).broker
 
     def sent(self, broker: int, size: int) -> None:
-        """Take note that a follower gets `size` bytes of records."""
+        """Record that a follower gets `size` bytes of records."""
         if self.throttle is not None:
             self.throttle.count(size, is_held_up=broker not in self.progress.in_sync)
 
     def fetched(self, broker: int, epoch: int, offset: int, log_start: int) -> None:
-        """Take note that a follower has all records below `offset`, since it fetches from there."""
+        """Record that a follower has all records below `offset`, since it fetches from there."""
         now, progress = trio.current_time(), self.progress
         if progress.fetched(broker, epoch, offset, log_start, now):
             if broker not in progress.in_sync:

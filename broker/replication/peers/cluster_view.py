@@ -107,7 +107,7 @@ class ClusterView:
         return reaction
 
     def lost_broker(self, node_id: int) -> None:
-        """Take note that a broker cannot be reached: other brokers may lead its partitions now."""
+        """Record that a broker cannot be reached: other brokers may lead its partitions now."""
         for topic in self.topics.values():
             if any(leader.node_id == node_id for leader in topic.leaders.values()):
                 self.stale.add(topic.name)

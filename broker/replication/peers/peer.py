@@ -143,7 +143,7 @@ class PeerCluster:
         return reaction
 
     def lost_broker(self, node_id: int) -> None:
-        """Take note that a broker cannot be reached."""
+        """Record that a broker cannot be reached."""
         self.view.lost_broker(node_id)
         self._coordinators = {group: node for group, node in self._coordinators.items() if node != node_id}
         if self.view.stale:
