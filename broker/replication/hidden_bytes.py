@@ -21,7 +21,7 @@ class HiddenBytes:
         self._writes: deque[tuple[int, int]] = deque()  # (log end, bytes)
 
     def written(self, log_end: int, size: int) -> None:
-        """Take note of a write of `size` bytes, after which the log ends at `log_end`."""
+        """Record a write of `size` bytes, after which the log ends at `log_end`."""
         writes = self._writes
         if len(writes) == MAX_WRITES:
             size += writes.pop()[1]

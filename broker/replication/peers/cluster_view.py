@@ -100,7 +100,7 @@ class ClusterView:
         return None if known is None else known.leaders.get(partition)
 
     def report(self, topic: str, error: ErrorCode) -> Reaction:
-        """Take note of an error that a broker reported for a partition of a topic; return what to do about it."""
+        """Record an error that a broker reported for a partition of a topic; return what to do about it."""
         reaction = reaction_to(error)
         if reaction is Reaction.REFRESH:
             self.stale.add(topic)

@@ -35,7 +35,7 @@ class Leaders(Protocol):
         """Return the id of a topic, NO_TOPIC_ID if it is not known."""
 
     def report(self, topic: str, error: ErrorCode) -> Reaction:
-        """Take note of an error of a topic's partition; return what to do about it."""
+        """Record an error of a topic's partition; return what to do about it."""
 
     async def connection(self, node_id: int, number: int) -> PeerConnection:
         """Return a connection to a broker, the one with this number. Raises PeerError."""

@@ -136,7 +136,7 @@ class PeerCluster:
         self._coordinators.pop(group, None)
 
     def report(self, topic: str, error: ErrorCode) -> Reaction:
-        """Take note of an error of a topic's partition; return what to do about it."""
+        """Record an error of a topic's partition; return what to do about it."""
         reaction = self.view.report(topic, error)
         if self.view.stale:
             self._wanted.set()

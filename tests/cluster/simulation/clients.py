@@ -135,7 +135,7 @@ class Recorder:
         self._deletable = [0.0] * partitions  # offsets below which records may be gone
 
     def may_delete(self, partition: int, offset: float) -> None:
-        """Take note that records below an offset may be deleted from now on."""
+        """Record that records below an offset may be deleted from now on."""
         self._deletable[partition] = max(self._deletable[partition], offset)
 
     def begins(self, partition: int, offset: int) -> None:

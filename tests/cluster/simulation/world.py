@@ -133,7 +133,7 @@ class World:
         return self.store.image
 
     def wrote(self, replica: LocalReplica, state: PartitionState) -> None:
-        """Take note that a broker leads."""
+        """Record that a broker leads."""
         broker = int(MACHINE.get()[1:])
         self.note(f"broker {broker} leads {replica.partition.topic}-{replica.partition.index} in {state.leader_epoch}")
         if self.writers.setdefault((replica.key, state.leader_epoch), broker) != broker:

@@ -48,7 +48,7 @@ class Claims:
             raise Bad(f"{broker.id} writes in epoch {epoch} of {self._writers[epoch]}")
 
     def commit(self, broker: Broker, progress: Progress, image: ClusterImage) -> None:
-        """Take note that a leader has advanced its high watermark, though the store may be ahead of its image."""
+        """Record that a leader has advanced its high watermark, though the store may be ahead of its image."""
         if progress.state.leader_epoch < self._unclean_epoch:
             return  # and does not know it
         for offset in range(broker.high_watermark, progress.high_watermark):
@@ -78,7 +78,7 @@ class Claims:
         self._lost.clear()
 
     def decided(self, image: ClusterImage, *, is_believed: bool, is_unclean: bool) -> None:
-        """Take note of another state of the partition.
+        """Record another state of the partition.
 
         `is_believed`: its ISR was taken for good. Who has lost records without having registered again is not known.
         """
