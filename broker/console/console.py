@@ -122,7 +122,7 @@ class BrokerConsole:
             headers = [*HEADERS, FRESH, ("content-disposition", disposition), *result.headers]
             return Answer(200, "application/octet-stream", result.data, headers)
         encode: Callable[[], bytes] = partial(msgspec.json.encode, result)
-        body = await visit.compute(encode) if route.is_long else encode()
+        body = await visit.in_thread(encode) if route.is_long else encode()
         return Answer(200, JSON, body, [*HEADERS, FRESH])
 
 

@@ -1,5 +1,6 @@
 """One request to the console: whose it is, what it asks, and what its handler may use."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from warmlog.broker.api.access import Access
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.dispatch import Dispatcher
 from warmlog.broker.api.errors import EXPECTED, describe
+from warmlog.broker.api.fair_queue import FairQueue
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.console.totals import Totals
 from warmlog.broker.log.directory.data_directories import DataDirectories
@@ -30,7 +32,7 @@ from warmlog.protocol.response import ErrorResponse
 
 THREADS: Final = 4
 TURNS: Final = 4  # reads of records that run at a time, and hold a slice or a batch of up to 16 MiB each
-MAX_WAITING: Final = 32  # requests that wait for a thread or a turn; others are refused
+MAX_WAITING: Final = 32  # requests that wait for a thread, or of a user for a turn; others are refused
 
 A = TypeVar("A")
 
@@ -63,6 +65,10 @@ class ConsoleError(Exception):
         self.error = error
 
 
+def _busy() -> ConsoleError:
+    return ConsoleError(503, "BUSY", "too many requests wait for their turn; try again")
+
+
 def kafka_error(code: ErrorCode, message: str | None) -> ConsoleError:
     """Return the error for an error code of Kafka."""
     return ConsoleError(_STATUS.get(code, 400), code.name, message or code.name.lower().replace("_", " "))
@@ -73,7 +79,8 @@ class Tools:
     """The parts of the broker that endpoints use.
 
     `access` returns the rights of a session, None without an authorizer. `not_ready` returns why the broker does not
-    serve. `threads` runs everything that may wait for a disk, `computing` what takes time of a core.
+    serve. `threads` runs everything that may wait for a disk, `worker` what takes time of a core. `turns` to read
+    records, and those of the worker (`computing`), go around the users or addresses; `waiting` counts their requests.
     """
 
     dispatcher: Dispatcher
@@ -91,19 +98,16 @@ class Tools:
     clock_ms: Callable[[], int]
     totals: Totals = field(default_factory=Totals)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS))
-    computing: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
-    turns: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(TURNS))
+    worker: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+    computing: FairQueue = field(default_factory=lambda: FairQueue(1))
+    turns: FairQueue = field(default_factory=lambda: FairQueue(TURNS))
+    waiting: Counter[str] = field(default_factory=Counter)
 
-
-def _check_queue(limiter: trio.CapacityLimiter) -> None:
-    """Raise ConsoleError if too many wait already."""
-    if limiter.statistics().tasks_waiting >= MAX_WAITING:
-        raise ConsoleError(503, "BUSY", "too many reads wait for their turn; try again")
-
-
-async def _in_thread(work: Callable[[], A], limiter: trio.CapacityLimiter) -> A:
-    _check_queue(limiter)
-    return await trio.to_thread.run_sync(work, limiter=limiter)
+    async def in_thread(self, work: Callable[[], A]) -> A:
+        """Run blocking work. Raises ConsoleError if too much waits already."""
+        if self.threads.statistics().tasks_waiting >= MAX_WAITING:
+            raise _busy()
+        return await trio.to_thread.run_sync(work, limiter=self.threads)
 
 
 class Visit:
@@ -196,26 +200,34 @@ class Visit:
         return response
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Hold one of the turns to read records. Raises ConsoleError."""
-        _check_queue(self.tools.turns)
-        with expected():
-            await self.context.wait(self.tools.turns.acquire_on_behalf_of(self))
+    async def slot(self, queue: FairQueue) -> AsyncIterator[None]:
+        """Hold a slot of a queue. Raises ConsoleError if too many requests of the sender wait already."""
+        holder, waiting = self.session.holder, self.tools.waiting
+        if waiting[holder] >= MAX_WAITING:
+            raise _busy()
+        waiting[holder] += 1
+        try:
+            held = await self.context.wait(queue.acquire(holder))
+        finally:
+            waiting[holder] -= 1
+            if not waiting[holder]:
+                del waiting[holder]
         try:
             yield
         finally:
-            self.tools.turns.release_on_behalf_of(self)
+            queue.release(held)
 
     async def in_thread(self, work: Callable[[], A]) -> A:
         """Run work for this request that may wait for a disk, in one of the console's threads. Raises ConsoleError."""
         with expected():
-            return await self.context.wait(_in_thread(work, self.tools.threads))
+            return await self.context.wait(self.tools.in_thread(work))
         raise AssertionError("unreachable")
 
     async def compute(self, work: Callable[[], A]) -> A:
-        """Run work for this request that takes time of a core, in the one thread for that. Raises ConsoleError."""
-        with expected():
-            return await self.context.wait(_in_thread(work, self.tools.computing))
+        """Run work for this request that takes time of a core, in the worker. Raises ConsoleError."""
+        async with self.slot(self.tools.computing):
+            with expected():
+                return await self.context.wait(trio.to_thread.run_sync(work, limiter=self.tools.worker))
         raise AssertionError("unreachable")
 
 

@@ -2,7 +2,7 @@
 
 Compiled code keeps the GIL until it returns: a thread that decodes a batch of 16 MiB would hold the event loop up for
 tens of milliseconds. The console decodes record by record in Python, and pauses as long as it has worked, so that it
-takes at most half of a core; only one thread computes at a time (`Tools.computing`).
+takes at most half of a core; only one thread decodes at a time (`Tools.worker`).
 """
 
 from time import perf_counter, sleep

@@ -92,7 +92,7 @@ class Reading:
         """Read one slice, and return what is wanted of it and the offset from which to read on. Raises ConsoleError."""
         is_search = wanted.keeps is not None
         max_bytes = SLICE_BYTES if is_search else min(SLICE_BYTES, max(SMALL_SLICE_BYTES, self.spent.bytes))
-        async with self._visit.turn():
+        async with self._visit.slot(self._visit.tools.turns):
             return await self._piece(wanted, max_bytes)
 
     async def _piece(self, wanted: Wanted[F], max_bytes: int) -> tuple[Sequence[F], int]:

@@ -7,11 +7,12 @@ from random import Random
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.broker.clients import batch
-from tests.broker.console.web import Site, console, produce, produce_batch
+from tests.broker.console.web import Site, allow, console, console_with_users, produce, produce_batch
 from tests.broker.log.io.eviction import evict_files, needs_eviction
 from warmlog.broker.console.records import forms, pieces, reading
 from warmlog.broker.console.records.forms import ShownRecord, Wanted, bytes_form, decode_slice
@@ -21,6 +22,8 @@ from warmlog.protocol.records.crc import crc32c
 from warmlog.protocol.records.layout import Codec
 from warmlog.protocol.records.record import Record
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
+
+TOPIC, READ = 2, 3
 
 
 async def pages_of(site: Site, topic: str, query: str) -> AsyncIterator[Any]:
@@ -57,6 +60,28 @@ async def test_a_list_ends_before_it_shows_too_much(
             assert sum(each["value"]["shown"] for each in page["records"]) <= 5000
             assert page["searched"] == len(page["records"])
         assert len(pages) == 3
+
+
+async def test_searches_of_one_user_do_not_delay_those_of_another(tmp_path: Path) -> None:
+    async with console_with_users(tmp_path, "alice", "bob") as site:
+        client = await site.broker.connect()
+        await client.create("tiny")
+        await produce_batch(client, "tiny", [(1, None, b"v")] * 40_000)
+        for user in ("alice", "bob"):
+            await allow(site, user, TOPIC, "tiny", READ)
+        ended: list[str] = []
+
+        async def search(user: str) -> None:
+            await site.by(user).get("topics/tiny/partitions/0/records?text=x")
+            ended.append(user)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(12):
+                nursery.start_soon(search, "alice")
+            while not ended:
+                await trio.lowlevel.checkpoint()
+            nursery.start_soon(search, "bob")
+        assert "bob" in ended[:9], ended
 
 
 async def test_the_first_headers_of_a_record_are_shown(tmp_path: Path) -> None:
