@@ -200,7 +200,7 @@ def read_advisories(directory: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def is_affected(version: str, affected: Mapping[str, Any]) -> bool:
-    """Return whether a version is among those that an advisory names. Raises AuditError."""
+    """Return whether an advisory names a version. Raises AuditError."""
     if version in map(str, affected.get("versions", ())):
         return True
     return any(

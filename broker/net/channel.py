@@ -160,7 +160,7 @@ class Channel:
     # -- life --
 
     def stop(self) -> None:
-        """Receive no more; answer the requests that were received, except those that wait, then close."""
+        """Receive no more, answer the received requests that do not wait, then close."""
         self._handling.stop()
         if not self.is_closed:
             self._transport.shutdown(socket.SHUT_RD)
@@ -287,7 +287,7 @@ class Channel:
         return len(data)
 
     def _advance(self) -> None:
-        """Begin requests that have been received, and count the memory of those that are not answered."""
+        """Begin received requests, and count the memory of the unanswered ones."""
         self._handling.begin_received()
         self._memory.count(is_waiting=self._handling.is_waiting)
 

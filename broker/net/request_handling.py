@@ -130,7 +130,7 @@ class RequestHandling:
         self._pause.end()
 
     def stop(self) -> None:
-        """Answer the requests that were received, except those that wait.
+        """Answer the received requests that do not wait.
 
         A request that waits for data or for a group is dropped without a reply, since nothing will arrive for it.
         """
